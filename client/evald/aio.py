@@ -128,6 +128,7 @@ class AsyncClient(Connection):
             labels,
             brief=brief,
             max_in_flight=max_in_flight,
+            max_message_bytes=self._max_message_bytes,
             total=length_of(items),
             on_progress=on_progress,
         )

@@ -177,8 +177,9 @@ OnProgress: TypeAlias = Callable[[BatchProgress], object]
 IN_FLIGHT: Final = 1024
 # 256 items: what a message costs is then below 1 % of the cost of its items.
 _MAX_ITEMS: Final = 256
-# 1 MiB: a sixteenth of the largest message, so that one huge item more still fits.
 _MAX_BYTES: Final = 1 << 20
+# The most that a field's number and length take in front of an item.
+_FIELD_BYTES: Final = 16
 _MAX_BUFFERED_BYTES: Final = 16 << 20
 
 
@@ -198,6 +199,7 @@ class BatchFlow:
         *,
         brief: bool,
         max_in_flight: int,
+        max_message_bytes: int,
         total: int | None,
         on_progress: OnProgress | None,
     ) -> None:
@@ -206,6 +208,7 @@ class BatchFlow:
         self.summary: BatchSummary | None = None
         self._open: Any = batch_open(evaluators, options, labels, brief=brief)
         self._max_in_flight = max_in_flight
+        self._max_message_bytes = max_message_bytes
         self._total = total
         self._on_progress = on_progress
         self._lock = threading.Lock()
@@ -233,12 +236,18 @@ class BatchFlow:
         try:
             item_id, turn, evaluators = _parts(item, place)
             pb = batch_item(item_id, turn.to_proto(), evaluators)
+            size = pb.ByteSize() + _FIELD_BYTES
+            if size > self._max_message_bytes:
+                raise InvalidInput(
+                    "",
+                    f"an item of {size} bytes",
+                    f"at most max_message_bytes of the client, {self._max_message_bytes}",
+                )
         except InvalidInput as problem:
             self._refused += 1
             answer = BatchAnswer(item_id, None, EvaluatorError.of_code("INVALID_ITEM", str(problem)))
             self._count([answer])
             return answer
-        size = pb.ByteSize()
         with self._lock:
             self._waiting.append((pb, size))
             self._waiting_bytes += size
@@ -250,12 +259,15 @@ class BatchFlow:
         with self._lock:
             opening, self._open = self._open, None
             items: list[Any] = []
-            size = 0
+            size = 0 if opening is None else opening.ByteSize()
             while self._waiting and len(items) < _MAX_ITEMS and size < _MAX_BYTES:
-                pb, bytes_ = self._waiting.popleft()
+                pb, bytes_ = self._waiting[0]
+                if size and size + bytes_ > self._max_message_bytes:
+                    break  # it goes with the next request
+                self._waiting.popleft()
                 items.append(pb)
                 size += bytes_
-            self._waiting_bytes -= size
+                self._waiting_bytes -= bytes_
         return batch_request(opening, items) if opening is not None or items else None
 
     def read(self, response: "evaluation_service_pb2.EvaluateBatchResponse") -> list[BatchAnswer]:

@@ -186,17 +186,18 @@ class Conversation:
     """The tool calls of a conversation that grows. Each message is looked at once, so that
     turn 100 of a session costs what turn 2 costs."""
 
-    __slots__ = ("_calls", "_messages", "_seen")
+    __slots__ = ("_found", "_messages")
 
     def __init__(self, messages: Sequence["message_pb2.ChatMessage"]) -> None:
         self._messages = messages
-        self._calls: list[ToolCall] = []
-        self._seen = 0
+        self._found: tuple[int, list[ToolCall]] = (0, [])  # how many messages were looked at, and their calls
 
     def tool_calls(self, check: Callable[[], None] = lambda: None) -> list[ToolCall]:
         """Return all tool calls so far, in order. check: as for `collect_tool_calls`."""
+        # Read and written as one, and never changed in place, because evaluators in threads share it.
+        seen, calls = self._found
         total = len(self._messages)
-        if self._seen < total:
-            self._calls.extend(collect_tool_calls(self._messages[self._seen :], check, first=self._seen))
-            self._seen = total
-        return self._calls
+        if seen < total:
+            calls = calls + collect_tool_calls(self._messages[seen:], check, first=seen)
+            self._found = total, calls
+        return calls

@@ -153,6 +153,7 @@ class Client(Connection):
             labels,
             brief=brief,
             max_in_flight=max_in_flight,
+            max_message_bytes=self._max_message_bytes,
             total=length_of(items),
             on_progress=on_progress,
         )

@@ -173,6 +173,7 @@ class Connection:
             server, tls=tls, token=token, credentials=credentials, metadata=metadata, insecure=insecure
         )
         self._timeout = timeout
+        self._max_message_bytes = max_message_bytes
         self._options = [*channel_options(max_message_bytes), *self._access.options(self.server)]
         self._typed_errors = TypedErrors(self.server)
         self._lock = threading.Lock()

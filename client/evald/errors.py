@@ -224,6 +224,7 @@ _BY_REASON: dict[str, type[EvaldError]] = {
     "UNKNOWN_TYPE": UnknownEvaluator,
     "REVISION_GONE": RevisionGone,
     "MESSAGE_TOO_LARGE": InvalidRequest,
+    "RESOURCE_CHANGED": InvalidRequest,
 }
 
 
@@ -239,6 +240,10 @@ def from_rpc_error(error: Any, server: str = "") -> EvaldError:
     if kind is Overloaded and not details.reason and "larger than max" in message:
         # gRPC refuses a large message by itself, on either side, and says so in the text alone.
         kind = InvalidRequest
+        message = (
+            f"a message is too large ({message} bytes); send shorter conversations or fewer in one call, or raise "
+            f"max_message_bytes of Client and server"
+        )
     if code == "UNAVAILABLE" and not details.reason and server:
         if _CLOSED.search(message):
             message = (

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)s")
 
+LEAST_WEIGHT: Final = 1e-9
+MOST_WEIGHT: Final = 1e9
+WEIGHTS: Final = "0, or a number from 1e-9 to 1e9"
+
 
 def snake(key: str) -> str:
     """Convert `maxMs` and `max-ms` to `max_ms`. Returns keys of more than 64 characters unchanged."""
@@ -180,6 +184,19 @@ def number(value: Any, path: str, *, unit: str = "") -> float:
         raise InvalidInput(path, shown(value), wanted)
     if not 0 <= as_double(value) < math.inf:
         raise InvalidInput(path, shown(value), wanted)
+    return value
+
+
+def is_weight(value: float) -> bool:
+    """Return whether a mean can be computed with this weight: sums of larger ones are infinite, and shares of smaller
+    ones are rounded to 0 or 1."""
+    return value == 0 or LEAST_WEIGHT <= value <= MOST_WEIGHT
+
+
+def weight(value: Any, path: str) -> float:
+    """Read a weight. Raises InvalidInput."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not is_weight(value):
+        raise InvalidInput(path, shown(value), WEIGHTS)
     return value
 
 

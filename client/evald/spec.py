@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from typing import Any, Final, Literal, TypeAlias
 
 from .errors import InvalidInput
-from .fields import flag, join, milliseconds, number, read_keys, seconds, shown, snake, text, whole
+from .fields import flag, join, milliseconds, number, read_keys, seconds, shown, snake, text, weight, whole
 
 When = Literal["every_turn", "final"]
 OnError = Literal["fail_closed", "fail_open"]
@@ -56,7 +56,7 @@ class Spec:
     name: name of this use in results; "" means the type. A name that is taken gets "#2" and so on.
     version: exact version; "" means the server's default.
     when: run it on every turn, or on the final one only.
-    weight: share in the weighted mean, 0 or more; None means 1.
+    weight: share in the weighted mean, 0 or from 1e-9 to 1e9; None means 1.
     required: its failure fails the turn under every policy.
     threshold: lowest score that passes, 0 to 1; None leaves it to the evaluator.
     negate: PASSED and FAILED swap. Not for metrics.
@@ -221,7 +221,7 @@ _SPEC_VALUES: Final[dict[str, Any]] = {
     "name": text,
     "version": text,
     "when": _choice(_WHEN),
-    "weight": number,
+    "weight": weight,
     "required": flag,
     "threshold": number,
     "negate": flag,

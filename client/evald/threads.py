@@ -106,6 +106,7 @@ class Threads:
 
     def close(self) -> None:
         """Stop the plugins' event loop. Threads end by themselves."""
+        self._places.clear()  # they belong to the event loop in which they were waited for
         loop, self._loop = self._loop, None
         if loop is not None:
             with suppress(RuntimeError):  # a plugin has closed it

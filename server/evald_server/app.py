@@ -14,11 +14,13 @@ import grpc
 from evald.contract import violation
 from evald.threads import Threads
 from evald_server.auth.audit import record
-from evald_server.auth.authenticator import AccessDenied, Authenticator
+from evald_server.auth.authenticator import Authenticator
 from evald_server.auth.clients import ClientFile
-from evald_server.auth.files import FileProblem
+from evald_server.auth.current_call import caller
+from evald_server.auth.files import FileProblem, in_reader
 from evald_server.auth.keys import KeyFile
-from evald_server.auth.principal import PRINCIPAL
+from evald_server.auth.principal import Principal
+from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import SCRAPERS
 from evald_server.batch.chunk import ProcessConfig
 from evald_server.batch.pool import BatchPool
@@ -180,7 +182,9 @@ class App:
             log_calls=settings.log_calls,
         )
         try:
-            self.remotes = build_remotes(settings, self.registry, self.telemetry, LeaseStore(self.database))
+            self.remotes = build_remotes(
+                settings, self.registry, self.telemetry, LeaseStore(self.database), self._is_withdrawn
+            )
         except ValueError as problem:
             raise StartError(str(problem)) from None
         self.telemetry.watch_remotes(
@@ -211,6 +215,7 @@ class App:
             self._authenticator,
             self.telemetry.access.limited,
             max_principal_calls=settings.max_principal_calls or max(1, settings.max_calls // 4),
+            max_open_calls=settings.max_open_calls,
             message_timeout=settings.message_timeout,
             late=partial(self.telemetry.rejected, "message_timeout"),
         )
@@ -448,9 +453,23 @@ class App:
         try:
             principal = self._authenticator.authenticate([("authorization", one) for one in credentials])
             self._authenticator.authorize(principal, "/metrics", SCRAPERS)
+            self._authenticator.passed(principal)
         except AccessDenied as problem:
             return 403 if problem.reason == "ROLE_MISSING" else 401
         return 200
+
+    def _is_withdrawn(self, principal: Principal) -> bool:
+        """Return whether the credentials of a principal no longer count.
+
+        A token that has expired was not withdrawn: the next call brings a new one.
+        """
+        if self._authenticator is None:
+            return False
+        try:
+            self._authenticator.current(principal)
+        except AccessDenied as problem:
+            return principal.kind != "jwt" or problem.reason != "CREDENTIALS_EXPIRED"
+        return False
 
     async def _reload_certificates(self, certificates: CertificateStore) -> None:
         """Use certificates for new connections when their files change, if they work."""
@@ -459,7 +478,7 @@ class App:
         while True:
             await asyncio.sleep(self.settings.tls_reload_seconds)
             try:
-                if not await asyncio.to_thread(certificates.reload):
+                if not await in_reader(certificates.reload):
                     continue
             except CertificateProblem as problem:
                 access.reloaded("failed")
@@ -531,7 +550,7 @@ class App:
         )
         self.suites = services.suites
         table |= services.handlers
-        self._health = Health(tuple(table))
+        self._health = Health(tuple(table), self.settings.max_open_calls)
         table[HEALTH] = self._health.handlers(rpc.endless)
         if self.settings.reflection:
             table |= reflection_handlers([*table, REFLECTION, REFLECTION_ALPHA], rpc.endless)
@@ -565,7 +584,7 @@ class App:
 
 def _judge_caller() -> Caller:
     """Return who has made the current call, as the judges' budget knows callers."""
-    principal = PRINCIPAL.get()
+    principal = caller()
     return Caller(principal.name, principal.judge_usd_per_day)
 
 

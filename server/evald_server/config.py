@@ -400,9 +400,8 @@ class Settings(BaseSettings):
     max_principal_calls: int | None = Field(
         None,
         ge=1,
-        description="Maximum calls, sessions and watches in flight of one principal that has no limit of its own, and "
-        "of all callers without credentials together. Default: a quarter of what a port holds, which is max_streams, "
-        "four times max_inflight, and max_queued.",
+        description="Maximum calls, sessions and watches in flight of one principal that has no limit of its own. "
+        "Default: a quarter of what a port holds, which is max_streams, four times max_inflight, and max_queued.",
     )
     message_timeout: float = Field(
         60.0, gt=0, le=3600, description="Time from the headers of a call to its message, if it has just one."
@@ -624,6 +623,11 @@ class Settings(BaseSettings):
     def max_calls(self) -> int:
         """How many calls one gRPC port holds: all streams, and several times as many others as may wait."""
         return self.max_streams + 4 * self.max_inflight + self.max_queued
+
+    @property
+    def max_open_calls(self) -> int:
+        """How many watches of health may be open, and how many other health checks may wait for their message."""
+        return max(1, self.max_calls // 8)
 
     @property
     def authenticates(self) -> bool:

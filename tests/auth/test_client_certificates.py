@@ -15,10 +15,10 @@ from evald import AsyncClient, Tls
 from evald.errors import Unavailable
 from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald_server.app import App, StartError, server_options
-from evald_server.auth.authenticator import AccessDenied
-from evald_server.auth.clients import ClientFile, ClientNames, client_names
+from evald_server.auth.clients import ClientFile, client_names
 from evald_server.auth.files import FileProblem
-from evald_server.auth.principal import Role
+from evald_server.auth.principal import ClientNames, Role
+from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import METHODS, OPEN
 from evald_server.cli.serve import announce
 from evald_server.config import Settings
@@ -345,7 +345,20 @@ def _without_ci(text: str) -> str:
     return text.replace('san = "spiffe://evald.dev/ci/*"', 'san = "spiffe://evald.dev/elsewhere/*"')
 
 
-@pytest.mark.parametrize("how", ["denied", "denied, with a token", "taken out"])
+def _as_viewer(text: str) -> str:
+    return text.replace('principal = "ci"\nroles = ["caller"]', 'principal = "ci"\nroles = ["viewer"]')
+
+
+COUNTS_NO_LONGER: dict[str, tuple[Callable[[str], str], grpc.StatusCode, str]] = {
+    "denied": (lambda text: DENY + text.partition("\n\n")[2], UNAUTHENTICATED, INVALID),
+    "denied, with a token": (lambda text: DENY + text.partition("\n\n")[2], UNAUTHENTICATED, INVALID),
+    "taken out": (_without_ci, UNAUTHENTICATED, INVALID),
+    "taken out, with a token": (_without_ci, UNAUTHENTICATED, INVALID),
+    "another role": (_as_viewer, DENIED, "ROLE_MISSING"),
+}
+
+
+@pytest.mark.parametrize("how", COUNTS_NO_LONGER)
 async def test_a_certificate_that_counts_no_longer_is_refused_and_what_it_has_opened_ends(
     how: str, authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -361,15 +374,15 @@ async def test_a_certificate_that_counts_no_longer_is_refused_and_what_it_has_op
             calls.append(one.channel.stream_stream(f"{EVALUATION}EvaluateSession")(metadata=metadata))
             await calls[-1].wait_for_connection()
         await until(lambda: sum(map(len, server.app._gate._streams.values())) == 2)
-        changed = _without_ci(CLIENTS) if how == "taken out" else DENY + CLIENTS.partition("\n\n")[2]
+        change, code, reason = COUNTS_NO_LONGER[how]
         with caplog.at_level("INFO", "evald.audit"):
-            server.clients.write_text(changed)
+            server.clients.write_text(change(CLIENTS))
             async with asyncio.timeout(20):
                 ended = await refusal(_to_the_end(calls[0]))
-        assert (ended.code, ended.reason) == (UNAUTHENTICATED, INVALID)
+        assert (ended.code, ended.reason) == (code, reason)
         assert "clients changed" in caplog.text
         refused = await refusal(live.unary(request(CONTAINS), metadata=metadata))
-        assert (refused.code, refused.reason) == (UNAUTHENTICATED, INVALID)
+        assert (refused.code, refused.reason) == (code, reason)
         assert (await other.unary(request(CONTAINS), metadata=metadata)).summary.success
         assert not calls[1].done(), "another's stream goes on"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2
 
 from evald_server.auth.principal import Role
 
@@ -78,14 +79,6 @@ async def test_callers_that_go_away_before_their_message_are_forgotten() -> None
         assert (await live.unary(request(CONTAINS))).summary.success
 
 
-async def _nobody(_live: Live, _path: Path) -> tuple[str, Metadata]:
-    return f"{HEALTH}Check", ()
-
-
-async def _watcher(_live: Live, _path: Path) -> tuple[str, Metadata]:
-    return f"{HEALTH}Watch", ()
-
-
 async def _caller(live: Live, path: Path) -> tuple[str, Metadata]:
     key = make_key(path, "greedy", Role.CALLER)
     live.app._authenticator.keys.reload()  # type: ignore[union-attr]
@@ -96,7 +89,7 @@ async def _caller_of_sessions(live: Live, path: Path) -> tuple[str, Metadata]:
     return SESSION, (await _caller(live, path))[1]
 
 
-@pytest.mark.parametrize("greedy", [_nobody, _watcher, _caller, _caller_of_sessions])
+@pytest.mark.parametrize("greedy", [_caller, _caller_of_sessions])
 async def test_nobody_takes_all_the_calls_that_a_server_holds(
     greedy: Callable[[Live, Path], Any], tmp_path: Path
 ) -> None:
@@ -119,3 +112,40 @@ async def test_nobody_takes_all_the_calls_that_a_server_holds(
         for call in calls:
             call.cancel()
         await asyncio.gather(*answers, return_exceptions=True)
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["open server", "keys"])
+@pytest.mark.parametrize(
+    ("method", "message", "reason"),
+    [
+        ("Check", None, "MESSAGE_TIMEOUT"),
+        ("Watch", None, "MESSAGE_TIMEOUT"),
+        ("Watch", b"", "TOO_MANY_STREAMS"),
+    ],
+)
+async def test_health_is_told_whatever_callers_without_credentials_have_open(
+    method: str, message: bytes | None, reason: str, asked: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "keys.toml"
+    honest = make_key(path, "honest", Role.CALLER)
+    async with serving(**SMALL, **({"keys_file": path} if asked else {})) as live:
+        assert live.app.settings.max_open_calls == 5
+        calls = []
+        for number in range(60):
+            calls.append(_begun(live, HEALTH + method))
+            if message is not None:
+                await calls[-1].write(message)
+            if number >= 5:
+                # Of those whose message does not come, the one that has waited longest.
+                ended = await _ended(calls[-6 if message is None else -1])
+                assert ended.reason == reason
+            elif message is not None:
+                assert await calls[-1].read()
+            else:
+                await until(lambda: len(live.app._gate._open_messages._waiting) == len(calls))
+        answer = await live.raw(f"{HEALTH}Check", b"")
+        serving_now = health_pb2.HealthCheckResponse.SERVING
+        assert health_pb2.HealthCheckResponse.FromString(answer).status == serving_now
+        assert (await live.unary(request(CONTAINS), metadata=bearer(honest))).summary.success
+        for call in calls:
+            call.cancel()

@@ -7,11 +7,12 @@ from typing import Any
 import grpc
 import pytest
 
-from evald_server.auth.authenticator import AccessDenied, Authenticator
+from evald_server.auth.authenticator import Authenticator
 from evald_server.auth.clients import ClientFile
 from evald_server.auth.keys import KeyFile, add_key, new_key
 from evald_server.auth.limits import PrincipalLimits
 from evald_server.auth.principal import Principal, Role
+from evald_server.auth.refusals import AccessDenied
 
 from ..rpc.live import CONTAINS, EVALUATION, Refusal, refusal, request, serving, until
 from .issuer import Issuer

@@ -8,7 +8,9 @@ import pytest
 
 from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.v1 import suite_service_pb2
+from evald_server.auth.keys import revoke_key
 from evald_server.auth.principal import Role
+from evald_server.store.leases import LeaseStore
 
 from ..remote.scripted import REGISTRY, listening, plugin_info
 from ..rpc.live import Live, refusal, until
@@ -157,9 +159,46 @@ async def test_a_lease_from_before_the_restart_is_its_first_renewers(tmp_path: P
             lease_id=registry_pb2.RegisterResponse.FromString(data).lease_id
         )
         async with guarded(path, **settings) as live:
-            assert (await refusal(_call(live, "RenewLease", other, renewal))).reason == "TYPE_NOT_ALLOWED"
             await _call(live, "RenewLease", mine, renewal)
             assert (await refusal(_call(live, "RenewLease", late, renewal))).reason == "NOT_OWNER"
+            assert "lease" in live.app.remotes.instances.by_id
+        async with guarded(path, **settings) as live:
+            assert (await refusal(_call(live, "RenewLease", other, renewal))).reason == "TYPE_NOT_ALLOWED"
+            assert "lease" not in live.app.remotes.instances.by_id
+            await until(lambda: _is_forgotten(live))
+
+
+async def _is_forgotten(live: Live) -> bool:
+    return await LeaseStore(live.app.database).load() == []
+
+
+@pytest.mark.parametrize("withdrawn", ["key", "type"])
+async def test_a_lease_ends_when_its_principal_may_no_longer_renew_it(tmp_path: Path, withdrawn: str) -> None:
+    path = tmp_path / "keys.toml"
+    mine = make_key(path, "mine", Role.PLUGIN, types=("acme.*",))
+    async with guarded(path, remote_allowed=LOOPBACK) as live, listening("acme.word") as plugin:
+        request = registry_pb2.RegisterRequest(instance_id="lease", plugin=plugin.info, target=plugin.address)
+        request.ttl.seconds = 300
+        data = await _call(live, "Register", mine, request)
+        renewal = registry_pb2.RenewLeaseRequest(
+            lease_id=registry_pb2.RegisterResponse.FromString(data).lease_id
+        )
+        if withdrawn == "key":
+            revoke_key(path, mine[6:18])
+        else:
+            path.write_text(path.read_text().replace("acme.*", "others.*"))
+
+            async def is_refused() -> bool:
+                try:
+                    await _call(live, "RenewLease", mine, renewal)
+                except grpc.aio.AioRpcError:
+                    return True
+                return False
+
+            await until(is_refused)
+            assert "lease" not in live.app.remotes.instances.by_id
+        await until(lambda: "lease" not in live.app.remotes.instances.by_id)
+        await until(lambda: _is_forgotten(live))
 
 
 async def test_only_who_may_write_connectors_sends_the_servers_secrets_with_a_suite(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ import pytest
 from joserfc import jwk, jws, jwt
 
 from evald_server.app import App, StartError
-from evald_server.auth.authenticator import AccessDenied, Authenticator
+from evald_server.auth.authenticator import Authenticator
 from evald_server.auth.jwks import KeySet, read_key_set
 from evald_server.auth.keys import KeyFile
 from evald_server.auth.principal import Role
+from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.tokens import TokenVerifier
 from evald_server.config import Settings, load_settings
 
@@ -433,7 +434,7 @@ async def test_streams_end_when_their_key_leaves_the_set_and_an_hour_after_the_t
         assert (ended.code, ended.reason) == (grpc.StatusCode.UNAUTHENTICATED, INVALID)
         assert not calls[1].done()
         tokens._now = lambda: time.time() + 3590
-        live.app._gate._end_streams()
+        live.app._gate._judge_streams()
         assert not live.app._rpc._ending
         tokens._now = lambda: time.time() + 3600
         ended = await refusal(_to_the_end(calls[1]))

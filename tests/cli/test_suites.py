@@ -182,8 +182,40 @@ def test_wrong_evaluators_are_refused_with_the_line_of_their_case(
         in shown
     )
     suite = _file(tmp_path, "name: x\n" + SUITE.replace("contains", "contians"))
-    assert f'{suite}:2: evaluator "contians": type: unknown evaluator type' in cli("test", suite, code=2)
+    assert f'{suite}:3: evaluator "contians": type: unknown evaluator type' in cli("test", suite, code=2)
+    talk = """cases:
+- id: d
+  turns:
+  - {input: x, output: y, evaluators: [latency]}
+  - input: x
+    output: y
+    evaluators:
+    - latency
+    - {type: regex, config: {pattern: "["}}
+"""
+    talk = _file(tmp_path, "evaluators: [response-length]\n" + talk, "talk.yaml")
+    assert f'{talk}:10: case "d": evaluator "regex": config.pattern' in cli("test", talk, code=2)
     assert not agent.asked
+
+
+def test_wrong_connectors_of_all_suites_are_refused_with_their_lines_before_the_first_runs(
+    cli: Any, tmp_path: Path, agent: Agent
+) -> None:
+    text = re.sub(r", output: [^,}]*", "", SUITE)
+    first = _file(tmp_path, text + _connectors(agent))
+    second = _file(
+        tmp_path, text + _connectors(agent, "n", "o").replace("config: {model: o}", "config: {modle: o}")
+    )
+    second = str(Path(second).rename(tmp_path / "second.yaml"))
+    first = _file(tmp_path, text + _connectors(agent))
+    shown = cli("test", first, second, code=2)
+    assert f'{second}:9: connector "o".config.modle: unknown key; did you mean "model"?' in shown
+    given = _file(tmp_path, "- {name: p, type: htp, baseUrl: 'http://x'}\n", "given.yaml")
+    assert 'given.yaml:1: connector "p".type: unknown type' in cli(
+        "test", first, "--connector", given, code=2
+    )
+    assert not agent.asked
+    assert "no such suite runs yet" in cli("history")
 
 
 def test_an_unreachable_server_is_told_apart(evald: Any, tmp_path: Path) -> None:
@@ -246,8 +278,9 @@ def test_cases_are_listed_and_the_schema_is_printed(cli: Any, tmp_path: Path) ->
     assert "cases" in json.loads(cli("test", "--schema"))["properties"]
 
 
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_suite_run_goes_on_where_it_stopped(
-    cli: Any, evald_command: str, environment: Any, tmp_path: Path, agent: Agent
+    cli: Any, evald_command: str, environment: Any, tmp_path: Path, agent: Agent, ending: signal.Signals
 ) -> None:
     agent.seconds = 0.2
     text = "evaluators: [response-length, {type: contains, config: {substrings: [m]}}]\nmaxConcurrency: 1\ncases:\n"
@@ -265,7 +298,7 @@ def test_an_interrupted_suite_run_goes_on_where_it_stopped(
     ) as process:
         assert process.stdout
         first = [json.loads(process.stdout.readline())["caseId"] for _ in range(3)]
-        process.send_signal(signal.SIGINT)
+        process.send_signal(ending)
         rest, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert f"go on with evald test {suite} --resume" in errors

@@ -49,6 +49,23 @@ def _violations(type_name: str, config: dict[str, Any] | None = None, **fields: 
             "nan is not JSON",
         ),
         (
+            "is-json",
+            {},
+            {"weight": 1e308},
+            "/weight",
+            "OUT_OF_RANGE",
+            "wanted 0, or a number from 1e-9 to 1e9",
+        ),
+        ("is-json", {}, {"weight": 1e-10}, "/weight", "OUT_OF_RANGE", "got 1e-10"),
+        (
+            "field-accuracy",
+            {"fields": [{"path": "a", "weight": 1e-10}]},
+            {},
+            "/config/fields/0/weight",
+            "INVALID_CONFIG",
+            "wanted 0, or a number from 1e-9 to 1e9",
+        ),
+        (
             "json-match",
             {"expected": {"a": [1, {"b": float("inf")}]}},
             {},

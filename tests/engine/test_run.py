@@ -32,6 +32,7 @@ def _engine() -> Engine:
     ("type_name", "do", "code"),
     [
         ("scripted", "raise", "EVALUATOR_EXCEPTION"),
+        ("scripted", "nan", "CONTRACT_VIOLATION"),
         ("scripted", "nonsense", "CONTRACT_VIOLATION"),
         ("foreign", "raise", "EVALUATOR_EXCEPTION"),
         ("foreign", "nan", "CONTRACT_VIOLATION"),

@@ -466,6 +466,11 @@ def test_a_field_without_weight_decides_nothing_unless_all_must_be_right() -> No
     assert accuracy({"number": "INV-001"}, *fields, aggregation="all").verdict is FAILED
 
 
+def test_a_wrong_field_decides_however_little_it_weighs() -> None:
+    fields: list[dict[str, Any]] = [{"path": "number", "weight": 1e9}, {"path": "amount", "weight": 1e-9}]
+    assert accuracy({"number": "INV-001"}, *fields).verdict is FAILED
+
+
 def test_fields_that_cannot_be_compared_are_left_out_and_none_left_is_missing_data() -> None:
     optional: dict[str, Any] = {"path": "amount", "required": False}
     unknown = {"path": "tax"}

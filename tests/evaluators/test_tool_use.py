@@ -1,14 +1,17 @@
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from evald.chat import Conversation
 from evald.evaluator import InvalidConfig
 from evald.result import Result, Verdict
 from evald_server.evaluators import BUILT_INS
 from evald_server.evaluators.tool_use import ToolCallBudget, ToolUse
 
-from .contexts import calls, context, run
+from .contexts import calls, context, message, run
 
 USER = {"role": "user", "content": "Book me a seat"}
 
@@ -133,6 +136,20 @@ def test_the_score_is_the_part_of_expectations_met_and_the_reason_says_the_numbe
     assert result.score == pytest.approx(1 / 3)
     assert result.reason == "1/3 expectations met, unmet: [b (want >=1, got 0), c (want <=0, got 1)]"
     assert [check.met for check in result.checks] == [True, False, False]
+
+
+def test_two_threads_that_read_the_calls_at_once_see_each_of_them_once() -> None:
+    conversation = Conversation([message(calls(*["search"] * 200))])
+    both_read, checked = threading.Barrier(2), threading.local()
+
+    def check() -> None:
+        if not hasattr(checked, "once"):
+            checked.once = True
+            both_read.wait(30)
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: len(conversation.tool_calls(check)), range(2)))
+    assert [*found, len(conversation.tool_calls())] == [200, 200, 200]
 
 
 def test_no_expectations_pass() -> None:

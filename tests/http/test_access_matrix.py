@@ -252,6 +252,22 @@ async def test_every_route_is_open_to_each_role_of_its_row(server: Guarded) -> N
             assert status != 303 or route.method == "POST", (route.name, role)
 
 
+async def test_every_route_that_is_got_answers_to_head(server: Guarded) -> None:
+    key = bearer(make_key(server.keys, "headless", *Role))
+    server.live.app._gate._authenticator.keys.reload()  # type: ignore[union-attr]
+    found = [route for route in server.routes if route.method == "GET"]
+    assert {EVENTS, "GET /api/runs/{id}/events", "GET /console/scenarios/export"} <= {
+        one.name for one in found
+    }
+    for route in found:
+        for headers in ({}, dict(key)):
+            whole = await send(web(server.live), "GET", route.path, headers)
+            bare = await send(web(server.live), "HEAD", route.path, headers)
+            assert (bare.status, bare.body) == (whole.status, b""), route.name
+            assert bare.headers.get("content-type") == whole.headers.get("content-type"), route.name
+            assert bare.headers.get("location") == whole.headers.get("location"), route.name
+
+
 async def _signed_in(live: Live, key: str) -> dict[str, str]:
     """The cookie of a session."""
     answer = await send(web(live), "POST", "/console/sign-in", FORM, f"key={quote(key)}".encode())

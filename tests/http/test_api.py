@@ -127,7 +127,7 @@ async def test_other_statuses_say_what_is_wrong() -> None:
             ("GET", "/projects/other/config", 404),
             ("PATCH", "/scenarios/none", 405),
             ("DELETE", "/status", 405),
-            ("HEAD", "/runs/none/events", 405),
+            ("HEAD", "/runs/none/events", 404),
             ("POST", "/runs/chat", 501),
         ):
             response = await client.request(method, f"/api{path}", json={} if method == "PUT" else None)
@@ -135,7 +135,7 @@ async def test_other_statuses_say_what_is_wrong() -> None:
             if method != "HEAD":
                 assert response.json()["error"], path
         assert response.json()["error"].startswith("evald has no such thing: start a run")
-        assert (await client.request("PATCH", "/api/runs")).headers["allow"] == "GET, POST"
+        assert (await client.request("PATCH", "/api/runs")).headers["allow"] == "GET, POST, HEAD"
         assert (await client.head("/api/status")).status_code == 200
 
 
@@ -166,6 +166,48 @@ async def test_a_patch_changes_what_it_names_and_clears_what_is_empty() -> None:
         assert (back.status_code, back.json()) == (200, cleared | {"updatedAt": back.json()["updatedAt"]})
         unchanged = await client.put(url, json={"name": None})
         assert unchanged.json() == back.json()
+
+
+STORED = {
+    "scenarios": {"name": "A", "evaluators": [REGEX]},
+    "personas": {"name": "A", "script": ["hi"]},
+    "connectors": {"name": "A", "type": "replay", "config": REPLAY},
+    "evals": {"name": "A"},
+}
+
+
+@pytest.mark.parametrize("kind", STORED)
+async def test_who_names_an_older_version_neither_changes_nor_deletes(kind: str) -> None:
+    async with api() as client:
+        wanted: dict[str, Any] = STORED[kind]
+        if kind == "evals":
+            named = await client.post("/api/scenarios", json=STORED["scenarios"])
+            agent = await client.post("/api/connectors", json=STORED["connectors"])
+            wanted = wanted | {"scenarioIds": [named.json()["id"]], "connectorId": agent.json()["id"]}
+        made = await client.post(f"/api/{kind}", json=wanted)
+        url = f"/api/{kind}/{made.json()['id']}"
+        got = await client.get(url)
+        read = {"If-Match": got.headers["etag"]}
+        assert made.headers["etag"] == got.headers["etag"]
+        changed = await client.put(url, json={"name": "B"}, headers=read)
+        assert changed.status_code == 200
+        assert changed.headers["etag"] == (await client.get(url)).headers["etag"] != got.headers["etag"]
+        for refused in (
+            await client.put(url, json={"name": "C"}, headers=read),
+            await client.delete(url, headers=read),
+        ):
+            assert refused.status_code == 412
+            assert "read it again" in refused.json()["error"]
+            assert refused.json()["details"][0]["reason"] == "RESOURCE_CHANGED"
+        for other in ('W/"1"', "none", '"none"', f"{changed.headers['etag']}, {read['If-Match']}"):
+            refused = await client.delete(url, headers={"If-Match": other})
+            assert (refused.status_code, refused.json()["error"][:10]) == (400, "If-Match: ")
+        # The one that was heard, and whose answer was lost, can be sent again.
+        again = await client.put(url, json={"name": "B"}, headers=read)
+        assert (again.status_code, again.json()) == (200, changed.json())
+        assert (await client.put(url, json={"name": "D"}, headers={"If-Match": "*"})).status_code == 200
+        now = (await client.head(url)).headers["etag"]
+        assert (await client.delete(url, headers={"If-Match": now})).status_code == 204
 
 
 async def test_secrets_of_connectors_are_masked_and_kept() -> None:

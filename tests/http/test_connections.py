@@ -248,6 +248,32 @@ async def test_who_may_call_nothing_takes_no_room_for_large_bodies(tmp_path: Pat
         assert answer.json["details"][0]["reason"] != "OVERLOADED"
 
 
+async def test_a_principal_whose_uploads_are_slow_leaves_others_room_for_large_bodies(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    slow, other = make_key(keys, "slow", Role.CALLER), make_key(keys, "other", Role.CALLER)
+    path = EVALUATE + "EvaluateUnary"
+    sent = JSON | {"host": "localhost", "content-length": "200000"}
+    body = json.dumps({"request": {"labels": {"text": "x" * 150_000}}}).encode()
+    async with (
+        guarded(keys, web="127.0.0.1:0", max_message_bytes=200_000) as live,
+        AsyncExitStack() as opened,
+    ):
+        answers = []
+        for _ in range(8):
+            reader, writer = await opened.enter_async_context(connected(web(live)))
+            writer.write(head("POST", path, sent | {"authorization": f"Bearer {slow}"}) + b"x" * 199_000)
+            answers.append(asyncio.create_task(receive(reader)))
+        await until(lambda: sum(answer.done() for answer in answers) == 6)
+        for answer in answers:
+            if answer.done():
+                assert answer.result().json["details"][0]["reason"] == "OVERLOADED"
+                assert "too many large requests of slow" in answer.result().json["message"]
+        answered = await send(web(live), "POST", path, JSON | {"authorization": f"Bearer {other}"}, body)
+        assert answered.json["details"][0]["reason"] != "OVERLOADED"
+        for answer in answers:
+            answer.cancel()
+
+
 async def test_a_reader_of_events_who_has_sent_a_body_may_hang_up(live: Live) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
@@ -352,7 +378,7 @@ async def test_the_bodies_of_all_connections_are_bounded_together(live: Live) ->
     scope["headers"] = [(b"content-length", b"90000")]
     with pytest.raises(CallFailed, match="more than 65536 bytes"):
         await guard(scope, read, write)
-    scope[guards.ADMITTED] = True
+    scope[guards.ADMITTED] = ""
     with pytest.raises(CallFailed, match="too many large requests") as refused:
         await guard(scope, read, write)
     assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED

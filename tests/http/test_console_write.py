@@ -204,6 +204,182 @@ async def test_a_form_with_more_personas_than_it_lists_is_small_and_keeps_those_
     assert await browser.exported() == before
 
 
+async def test_every_persona_can_be_found_by_its_name(browser: Browser) -> None:
+    made = await with_data(browser)
+    maria = made["personas"].rpartition("/")[2]
+    ids = {}
+    for number in range(300):
+        stored = await browser.client.post(
+            "/api/personas", json={"name": f"Persona {number:03} 100% _{number}_"}
+        )
+        ids[number] = stored.json()["id"]
+    page = await browser.page(made["scenarios"])
+    assert f"persona:{ids[299]}" not in page
+    assert "There are more than fit here." in page
+    found = await browser.press(made["scenarios"], "find", {"find-persona": "persona 299"}, page)
+    assert found.status_code == 200
+    assert re.findall(r'name="persona:([^"]+)"', found.text) == [maria, ids[299]], "chosen ones stay"
+    assert f'<option value="{ids[299]}"' in found.text, "one to speak in a run, too"
+    chosen = {f"persona:{ids[299]}": "1", "find-persona": "%"}
+    again = await browser.press(made["scenarios"], "find", chosen, found.text)
+    assert len(re.findall(r'name="persona:', again.text)) == 252
+    for text, count in (("_7_", 3), ("nobody", 2), ("_", 252)):
+        again = await browser.press(made["scenarios"], "find", {"find-persona": text}, again.text)
+        assert len(re.findall(r'name="persona:', again.text)) == count, text
+    assert (await browser.press(made["scenarios"], "save", page=again.text)).status_code == 303
+    assert set((await browser.exported())[0]["personaIds"]) == {maria, ids[299]}
+
+
+async def test_the_second_who_saves_the_same_is_told_and_keeps_what_was_typed(browser: Browser) -> None:
+    made = await with_data(browser)
+    for kind in ("scenarios", "connectors", "personas"):
+        path = made[kind]
+        opened = [await browser.page(path) for _ in range(2)]
+        first = await browser.press(path, "save", {"/name": "first"}, opened[0])
+        assert first.status_code == 303, wrong(first.text)
+        told = await browser.press(path, "save", {"/name": "second"}, opened[1])
+        assert told.status_code == 412
+        assert f"Not saved: the stored {kind[:-1]} was changed <time" in told.text
+        assert f'href="{path}" target="_blank">Open the stored one</a>' in told.text
+        assert posted(told.text)["/name"] == "second"
+        assert 'value="first"' in await browser.page(path)
+        (anyway,) = re.findall(r'value="(save:[^"]+)"[^>]*>Save anyway<', told.text)
+        # A third one, whose change nobody was told of.
+        third = await browser.press(path, "save", {"/name": "third"})
+        assert third.status_code == 303
+        told = await browser.press(path, anyway, {}, told.text)
+        assert (told.status_code, posted(told.text)["/name"]) == (412, "second")
+        (anyway,) = re.findall(r'value="(save:[^"]+)"', told.text)
+        assert (await browser.press(path, anyway, {}, told.text)).status_code == 303
+        page = await browser.page(path)
+        assert 'value="second"' in page
+        told = await browser.press(path, "delete", {}, opened[0])
+        assert (told.status_code, "Not deleted" in told.text) == (412, True)
+        (anyway,) = re.findall(r'value="(delete:[^"]+)"[^>]*>Delete anyway<', told.text)
+        assert (await browser.press(path, anyway, {}, told.text)).status_code == 303
+        gone = await browser.press(path, "save", {"/name": "late"}, page)
+        assert (gone.status_code, "was deleted" in gone.text) == (404, True)
+        kept = await browser.press(NEW[kind], "save", {}, gone.text)
+        assert kept.status_code == 303, wrong(kept.text)
+        assert 'value="late"' in await browser.page(kept.headers["location"])
+
+
+async def test_a_form_that_is_sent_twice_does_what_it_says_once(browser: Browser) -> None:
+    made = await with_data(browser)
+    page = await browser.page("/console/connectors/new?type=http")
+    page = (await browser.press(NEW["connectors"], "add:/headers", {}, page)).text
+    fields = {"/name": "twice", "/baseUrl": "http://127.0.0.1:9"}
+    fields |= {"/headers/0/name": "X-Team", "/headers/0/value": "blue"}
+    new = {
+        "personas": (await browser.page(NEW["personas"]), {"/name": "twice", "/description": "a"}),
+        "connectors": (page, fields),
+        "scenarios": ((await browser.press(made["scenarios"], "up:/evaluators/0")).text, {"/name": "twice"}),
+    }
+    for kind, (form, typed) in new.items():
+        path = NEW[kind]
+        both = await asyncio.gather(*(browser.press(path, "save", typed, form) for _ in range(2)))
+        both.append(await browser.press(path, "save", typed, form))
+        assert [one.status_code for one in both] == [303] * 3, [wrong(one.text) for one in both]
+        (address,) = {one.headers["location"].removesuffix("?saved=1") for one in both}
+        assert len((await browser.client.get(f"/api/{kind}")).json()) == 2
+        # It went back, and typed something else: what is there is not lost in silence.
+        told = await browser.press(path, "save", {**typed, "/name": "other"}, form)
+        assert told.status_code == 412
+        assert 'value="twice"' in await browser.page(address)
+        (anyway,) = re.findall(r'value="(save:[^"]+)"', told.text)
+        # Values of headers do not come back.
+        once_more = {**typed, "/name": "other"} if kind == "connectors" else {}
+        assert (await browser.press(address, anyway, once_more, told.text)).status_code == 303
+        stored = await browser.page(address)
+        both = [await browser.press(address, "save", {"/name": "again"}, stored) for _ in range(2)]
+        assert [one.headers.get("location") for one in both] == [f"{address}?saved=1"] * 2
+        stored = await browser.page(address)
+        both = [await browser.press(address, "delete", {}, stored) for _ in range(2)]
+        assert [one.headers.get("location") for one in both] == [f"/console/{kind}?deleted=1"] * 2
+
+
+async def test_a_run_is_started_once_by_a_form_and_again_by_another(browser: Browser) -> None:
+    made = await with_data(browser)
+    path = made["scenarios"]
+
+    async def started(page: str, **changes: str) -> str:
+        sent = await browser.press(path, "run", changes, page)
+        assert sent.status_code == 303, wrong(sent.text)
+        return str(sent.headers["location"])
+
+    page = await browser.page(path)
+    first = await started(page)
+    assert await asyncio.gather(*(started(page) for _ in range(3))) == [first] * 3
+    other = await started(page, persona="")
+    changed = await started(page, **{"/goal": "A number."})
+    fresh = await started(await browser.page(path))
+    assert len({first, other, changed, fresh}) == 4
+    new = await browser.page(NEW["scenarios"])
+    new = (
+        await browser.press(NEW["scenarios"], "add:/evaluators", {"add-type": "response-length"}, new)
+    ).text
+    both = [await browser.press(NEW["scenarios"], "run", {"/name": "New"}, new) for _ in range(2)]
+    assert len({one.headers.get("location") for one in both}) == 1
+    assert both[0].status_code == 303
+    assert len(await browser.exported()) == 2
+
+
+async def test_what_is_done_with_a_run_is_done_once(browser: Browser) -> None:
+    scenario = {"name": "a", "messages": [{"role": "user", "content": "Hi"}], "evaluators": [REGEX]}
+    connector = {"name": "away", "type": "http", "baseUrl": "http://127.0.0.1:9"}
+    ids = {
+        f"{kind}Id": (await browser.client.post(f"/api/{kind}s", json=data)).json()["id"]
+        for kind, data in (("scenario", scenario), ("connector", connector))
+    }
+    run = await browser.client.post("/api/runs/playground", json=ids)
+    location = f"/console/runs/{run.json()['id']}"
+    page = await ended(browser, location)
+    assert ">Retry<" in page
+
+    async def press(action: str) -> httpx.Response:
+        return await browser.client.post(f"{location}/{action}", data={"attempt": posted(page)["attempt"]})
+
+    both = [await press("retry") for _ in range(2)]
+    await ended(browser, location)
+    both.append(await press("retry"))
+    assert [one.headers.get("location") for one in both] == [location] * 3
+    assert (await browser.client.get(f"/api{location.removeprefix('/console')}")).json()["status"] == "error"
+    assert "attempt 2" in await browser.page(location), "not a third one"
+    for action in ("cancel", "resume"):  # on a page from before
+        done = await browser.client.post(f"{location}/{action}")
+        assert (done.status_code, done.headers.get("location")) == (303, location)
+    both = [await browser.client.post(f"{location}/delete") for _ in range(2)]
+    assert [one.headers.get("location") for one in both] == ["/console/runs"] * 2
+    for gone in ("/console/suites/none/delete", "/console/remotes"):
+        sent = await browser.client.post(gone, data={"instance": "none"})
+        assert sent.status_code == 303, gone
+
+
+async def test_literal_secrets_do_not_come_back_after_an_error(browser: Browser) -> None:
+    page = await browser.page("/console/connectors/new?type=http")
+    for _ in range(3):
+        page = (await browser.press(NEW["connectors"], "add:/headers", {}, page)).text
+    typed = {"/name": "", "/baseUrl": "http://me:sesame-1@127.0.0.1:9/"}
+    for index, (name, value) in enumerate(
+        (("Authorization", "Bearer sesame-2"), ("X-Team", "sesame-3"), ("X-Key", "${EVALD_SECRET_AGENT}"))
+    ):
+        typed |= {f"/headers/{index}/name": name, f"/headers/{index}/value": value}
+    refused = await browser.press(NEW["connectors"], "save", typed, page)
+    assert refused.status_code == 400
+    assert "sesame" not in refused.text
+    assert "What may be a secret is not shown again" in refused.text
+    shown = posted(refused.text)
+    assert [shown[f"/headers/{index}/value"] for index in range(3)] == ["", "", "${EVALD_SECRET_AGENT}"]
+    assert shown["/headers/1/name"] == "X-Team"
+    named = {"/name": "agent", "/baseUrl": "http://127.0.0.1:9", "/headers/0/name": "X-Other"}
+    again = await browser.press(NEW["connectors"], "save", named, refused.text)
+    assert again.status_code == 400, "nothing is stored in place of what was left out"
+    assert any("X-Team: no value" in said for said in wrong(again.text))
+    boxed = (await browser.press(NEW["connectors"], "json:/headers", typed, page)).text
+    refused = await browser.press(NEW["connectors"], "save", {"json:/headers": '[{"sesame": '}, boxed)
+    assert (refused.status_code, "sesame" in refused.text) == (400, False)
+
+
 async def test_what_is_saved_is_in_the_form_again(browser: Browser) -> None:
     made = await with_data(browser)
     fields = posted(await browser.page(made["scenarios"]))
@@ -501,6 +677,45 @@ async def test_an_import_with_a_fault_stores_nothing_and_says_where(browser: Bro
     assert "1 scenario imported" in refused.text
     empty = await browser.client.post("/console/scenarios/import", data={"lines": " "})
     assert empty.status_code == 400
+
+
+async def test_an_import_that_is_sent_twice_stores_everything_once(browser: Browser) -> None:
+    lines = [json.dumps({"name": f"{n}", "evaluators": [REGEX]}) for n in range(3)]
+    form = posted(await browser.page("/console/scenarios/import"))
+    sent = form | {"lines": "\n".join(lines)}
+    both = await asyncio.gather(
+        *(browser.client.post("/console/scenarios/import", data=sent) for _ in range(2))
+    )
+    assert all("3 scenarios imported" in one.text for one in both), [wrong(one.text) for one in both]
+    assert [one["name"] for one in await browser.exported()] == ["0", "1", "2"]
+    exported = await browser.page("/console/scenarios/export")
+    again = await browser.client.post("/console/scenarios/import", data={"lines": exported})
+    assert again.status_code == 200, wrong(again.text)
+    other = exported.replace('"name": "1"', '"name": "one"')
+    refused = await browser.client.post("/console/scenarios/import", data={"lines": other})
+    assert refused.status_code == 400
+    assert [said.partition(" '")[0] for said in wrong(refused.text)] == [
+        "line 1: another scenario has the id"
+    ]
+    assert len(await browser.exported()) == 3
+
+
+async def test_a_large_import_does_not_come_back_and_can_be_sent_again(browser: Browser) -> None:
+    def line(name: str, *types: str) -> str:
+        return json.dumps({"name": name, "instructions": name * 30_000, "evaluators": types})
+
+    text = "\n".join([line("a", "response-length"), line("b", "regx"), line("c", "regx")])
+    sent = posted(await browser.page("/console/scenarios/import")) | {"lines": text}
+    refused = await browser.client.post("/console/scenarios/import", data=sent)
+    assert (refused.status_code, len(refused.content) < 20_000) == (400, True)
+    assert [said.partition(":")[0] for said in wrong(refused.text)] == ["line 2", "line 3"], "as in the file"
+    assert "1 scenario imported" in refused.text
+    assert "paste it again" in refused.text
+    sent = posted(refused.text) | {"lines": text.replace("regx", "response-length")}
+    done = await browser.client.post("/console/scenarios/import", data=sent)
+    assert (done.status_code, "3 scenarios imported" in done.text) == (200, True), wrong(done.text)
+    wrong_json = await browser.client.post("/console/scenarios/import", data={"lines": f"{text}\n{{"})
+    assert (wrong_json.status_code, len(wrong_json.content) < 20_000) == (400, True)
 
 
 def try_fields(*types: str, **fields: str) -> dict[str, str]:

@@ -53,7 +53,7 @@ def test_every_code_has_its_http_status(code: grpc.StatusCode) -> None:
 @pytest.mark.parametrize("reason", REASONS)
 def test_every_reason_has_its_http_status_and_its_time_to_come_back(reason: str) -> None:
     response = response_of(failed(CallError(reason, "why")))
-    special = {"MESSAGE_TOO_LARGE": 413, "STORAGE_FULL": 507}
+    special = {"MESSAGE_TOO_LARGE": 413, "STORAGE_FULL": 507, "RESOURCE_CHANGED": 412}
     assert response.status_code == special.get(reason, STATUSES[REASONS[reason].code.name])
     retry = REASONS[reason].retry
     assert response.headers.get("retry-after") == (None if retry is None else str(max(1, int(retry))))

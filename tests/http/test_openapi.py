@@ -35,7 +35,8 @@ def test_the_document_names_every_route_and_no_other(address: str) -> None:
             concrete = path.replace("{projectId}", "default").replace("{", "").replace("}", "")
             allowed = client.patch(concrete)
             assert allowed.status_code == 405, path
-            assert sorted(allowed.headers["allow"].split(", ")) == sorted(map(str.upper, methods)), path
+            taken = {*map(str.upper, methods), *(["HEAD"] if "get" in methods else [])}
+            assert set(allowed.headers["allow"].split(", ")) == taken, path
     served = {route.path for route in routes(None) if isinstance(route, Route)}  # type: ignore[arg-type]
     assert served == DOCUMENT["paths"].keys()
 

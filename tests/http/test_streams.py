@@ -5,12 +5,14 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
 
+from evald_server import app
 from evald_server.calibration.card import CalibrationCard
 from evald_server.http import calls
 from evald_server.http.api import evaluate
@@ -19,7 +21,7 @@ from evald_server.testing import async_server
 from ..rpc.live import serving
 from .api import CHAT, REGEX, api, lines_of, ndjson
 from .cutting_proxy import CuttingProxy
-from .exchange import JSON, connected, head
+from .exchange import JSON, connected, head, receive
 from .test_bridge import web
 from .test_console_browser import GATE, Gated, start_run
 
@@ -87,6 +89,25 @@ async def test_a_quiet_watch_is_open_at_once_and_then_says_that_it_lives(
             writer.write(head("GET", path, {"host": "localhost"}))
             answer = await reader.readuntil(b":\n\n\r\n3\r\n:\n\n")
         assert answer.startswith(b"HTTP/1.1 200")
+        for _ in range(3):
+            GATE.open()
+        assert [event async for event in events(found.web_address, run_id)][-1].event == "end"
+
+
+@pytest.mark.parametrize("path", ["/api/runs/{}/events", "/console/runs/{}/events"])
+async def test_the_head_of_a_watch_ends_while_the_run_goes_on_and_takes_no_place_of_a_stream(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "web_streams", lambda: 1)
+    async with async_server(Gated, web="127.0.0.1:0") as found, AsyncExitStack() as open_ones:
+        assert found.web_address is not None
+        run_id = await asyncio.to_thread(start_run, found)
+        for after in (0, 2**50):
+            reader, writer = await open_ones.enter_async_context(connected(found.web_address))
+            writer.write(head("HEAD", f"{path.format(run_id)}?after={after}", {"host": "localhost"}))
+            async with asyncio.timeout(30):
+                answer = await receive(reader, "HEAD")
+            assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream")
         for _ in range(3):
             GATE.open()
         assert [event async for event in events(found.web_address, run_id)][-1].event == "end"

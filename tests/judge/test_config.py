@@ -54,6 +54,8 @@ ITEM = {"id": "a", "text": "t"}
         ({"items": [{"id": "a"}]}, "/items/0/text", "missing"),
         ({"items": [ITEM | {"weight": -1}]}, "/items/0/weight", "greater than or equal to 0"),
         ({"items": [ITEM | {"weight": 0}]}, "/items", "all weights are 0"),
+        ({"items": [ITEM | {"weight": 1e308}]}, "/items/0/weight", "less than or equal to 1000000000"),
+        ({"items": [ITEM | {"weight": 1e-300}]}, "/items/0/weight", "from 1e-9 to 1e9"),
         ({"items": [ITEM | {"operator": "x"}]}, "/items/0/operator", "unknown key"),
         (
             {"criteria": "c", "judge": "strikt"},

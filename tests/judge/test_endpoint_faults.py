@@ -1,6 +1,7 @@
 """Every fault of an endpoint has a code and words of its own, and no fault is a verdict."""
 
 import asyncio
+import gzip
 import json
 import re
 import socket
@@ -99,6 +100,21 @@ FINAL: dict[str, tuple[Answer, str, str]] = {
         'an object "response" without choices',
     ),
     "JSON that is no object": (answer(200, [1]), "JUDGE_UNAVAILABLE", "JSON that is no object"),
+    "an error without end": (
+        answer(401, b"x" * (1 << 20), length=1 << 40, end="hang"),
+        "JUDGE_UNAVAILABLE",
+        "does not accept the API key",
+    ),
+    "compressed": (
+        answer(200, gzip.compress(b"0" * (64 << 20)), content_encoding="gzip"),
+        "JUDGE_UNAVAILABLE",
+        'the answer is compressed ("gzip"), although',
+    ),
+    "a compressed error": (
+        answer(400, gzip.compress(b"0" * (64 << 20)), content_encoding="gzip"),
+        "JUDGE_UNAVAILABLE",
+        'the answer is compressed ("gzip"), although',
+    ),
     "too large": (answer(200, completion("x" * (5 << 20))), "JUDGE_UNAVAILABLE", "longer than 4194304 bytes"),
 }
 
@@ -211,6 +227,16 @@ async def test_an_endpoint_that_is_not_there_is_told_as_such() -> None:
         assert "cannot be reached (connection refused)" in str(problem)
         assert gone.split("/")[2] not in str(problem), "callers need not know the address"
         assert not judge.models.available
+
+
+async def test_an_answer_that_comes_drop_by_drop_is_given_up() -> None:
+    async with (
+        wire(answer(200, "{", length=1 << 30, end="drip")) as server,
+        asking(server.base_url, attempts=1, timeout_seconds=1.5) as judge,
+        asyncio.timeout(30),
+    ):
+        problem = await fault(judge.model().ask(question(), CallSpending()))
+    assert problem.code == "JUDGE_TIMEOUT"
 
 
 async def test_an_endpoint_that_takes_no_connections_is_told_with_how_long_was_waited() -> None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any, Literal, NamedTuple
 
-End = Literal["keep", "close", "reset", "hang"]
+End = Literal["keep", "close", "reset", "hang", "drip"]
 
 
 class Answer(NamedTuple):
@@ -110,6 +110,10 @@ class Wire:
         if given.end == "hang":
             await reader.read()
             return False
+        while given.end == "drip":
+            await asyncio.sleep(0.05)
+            writer.write(b" ")
+            await writer.drain()
         if given.end == "reset":
             connection = writer.get_extra_info("socket")
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -5,17 +5,18 @@ import json
 import logging
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evald.plugin.v1 import registry_service_pb2, task_pb2
-from evald.v1 import evaluation_service_pb2
+from evald.v1 import evaluation_service_pb2, result_pb2
 from evald_server.config import Settings
 
 from ..attempts import attempts
 from ..loop import run
-from ..rpc.live import request, serving, spec, until
-from .scripted import WORD, Worker, active, answers, hangs, listening, register, worker
+from ..rpc.live import EVALUATION, request, serving, spec, until
+from .scripted import WORD, Worker, active, answers, evaluator_type, hangs, listening, register, worker
 
 LOOPBACK = ["127.0.0.1"]
 ROOT = Path(__file__).parents[2]
@@ -43,6 +44,41 @@ async def test_each_turn_of_a_session_sends_the_conversation_so_far() -> None:
             for result in answer.event.results
         ]
         assert said == [(1, "2"), (2, "4"), (3, "6")]
+
+
+@pytest.mark.parametrize(
+    ("differs", "verdict"),
+    [({"kind": 2}, 3), ({"schema": {"type": "object"}}, 3), ({"label": "Other words"}, 1)],
+    ids=["metric", "schema", "label"],
+)
+async def test_a_type_that_has_changed_since_its_session_began_passes_nothing(
+    differs: dict[str, Any], verdict: int
+) -> None:
+    async with serving() as live:
+        stream = live.channel.stream_stream(EVALUATION + "EvaluateSession")()
+
+        async def result_of_turn(number: int) -> result_pb2.EvaluationResult:
+            turn = evaluation_service_pb2.EvaluateSessionRequest()
+            turn.turn.turn_id = number
+            turn.turn.new_messages.add(role="assistant", text="hello")
+            await stream.write(turn.SerializeToString())
+            results: list[result_pb2.EvaluationResult] = []
+            while not results:
+                frame = evaluation_service_pb2.EvaluateSessionResponse.FromString(await stream.read())
+                results += frame.event.results
+            return results[0]
+
+        async with worker(live, "acme.word", behave=answers(verdict=2)):
+            opened = evaluation_service_pb2.EvaluateSessionRequest()
+            opened.open.evaluators.append(WORD)
+            await stream.write(opened.SerializeToString())
+            assert (await result_of_turn(1)).verdict == result_pb2.VERDICT_FAILED
+        await until(lambda: not live.app.remotes.instances.by_id)
+        async with worker(live, evaluator_type("acme.word", **differs), behave=answers(verdict=1)):
+            result = await result_of_turn(2)
+            assert result.verdict == verdict
+            assert result.error.code == ("CONTRACT_VIOLATION" if verdict == 3 else "")
+        stream.cancel()
 
 
 async def test_every_item_of_a_batch_has_its_own_answer() -> None:

@@ -158,6 +158,34 @@ async def test_a_draining_worker_finishes_what_it_has_and_gets_nothing_new() -> 
         await until(lambda: not live.app.remotes.instances.by_id)
 
 
+async def test_a_draining_worker_finishes_what_it_has_beside_the_next_one_of_its_id() -> None:
+    release = asyncio.Event()
+
+    async def waits(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+        await release.wait()
+        return PASSED
+
+    async with serving() as live, worker(live, "acme.word", behave=waits) as old:
+        # More than may be tried a second time.
+        calls = [asyncio.create_task(live.unary(request(WORD))) for _ in range(3)]
+        await until(lambda: len(old.running) == len(calls))
+        await old.send(draining={"reason": "new version"})
+
+        async def drains() -> bool:
+            return (await states(live)) == {"worker-1": "draining"}
+
+        await until(drains)
+        async with worker(live, "acme.word") as new:
+            assert (await live.unary(request(WORD))).summary.success
+            assert len(new.tasks) == 1
+            release.set()
+            assert all([(await call).summary.success for call in calls])
+            await old.finish()
+            assert (await old.ended())[0] is grpc.StatusCode.OK
+            assert (await states(live)) == {"worker-1": "active"}
+            assert (await live.unary(request(WORD))).summary.success
+
+
 async def test_a_server_that_stops_tells_its_workers_and_waits_for_their_tasks_only() -> None:
     async def slow(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
         await asyncio.sleep(0.3)

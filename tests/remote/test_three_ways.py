@@ -8,10 +8,11 @@ import grpc
 import pytest
 
 from evald.plugin.v1 import task_pb2
-from evald.v1 import catalog_service_pb2, evaluator_pb2, result_pb2
+from evald.v1 import catalog_service_pb2, evaluation_service_pb2, evaluator_pb2, result_pb2
 
-from ..rpc.live import CATALOG, CONTAINS, Live, refusal, request, serving, spec, until
+from ..rpc.live import CATALOG, CONTAINS, EVALUATION, Live, refusal, request, serving, spec, until
 from .scripted import (
+    PASSED,
     SCHEMA,
     WORD,
     Listening,
@@ -142,6 +143,34 @@ async def test_progress_reaches_the_caller_before_the_result() -> None:
         events = await live.stream(request(WORD, options={"include_progress": True}))
         told = [one for event in events for one in event.progress]
         assert [(one.index, one.message, one.fraction) for one in told] == [(0, "half", 0.5)]
+        await dialled.stop()
+
+
+async def test_a_caller_that_is_slow_to_take_progress_gets_the_latest_and_the_result() -> None:
+    async with serving() as live:
+        dialled = Worker(live.channel, "acme.word")
+
+        async def chats(task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+            for number in range(1000):
+                message = f"{number} {'x' * 20_000}"
+                await dialled.send(progress={"task_id": task.task_id, "message": message})
+            return PASSED
+
+        dialled.behave = chats
+        await dialled.start()
+        asked = request(WORD, options={"include_progress": True})
+        stream = live.channel.unary_stream(EVALUATION + "Evaluate")(asked.SerializeToString())
+        await until(lambda: dialled.tasks and not dialled.running)
+        sizes, told, results = [], [], []
+        async for data in stream:
+            event = evaluation_service_pb2.EvaluateResponse.FromString(data)
+            sizes.append(len(data))
+            told += [int(one.message.split()[0]) for one in event.progress]
+            results += [one.verdict for one in event.results]
+        assert max(sizes) < 20_000
+        assert told == sorted(told)
+        assert told[-1] == 999
+        assert results == [result_pb2.VERDICT_PASSED]
         await dialled.stop()
 
 

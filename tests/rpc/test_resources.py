@@ -1,5 +1,6 @@
 """Scenarios, personas, connectors and experiments over a real channel: stored, changed, listed, refused with paths."""
 
+import asyncio
 import base64
 import sqlite3
 from collections.abc import AsyncIterator
@@ -211,6 +212,96 @@ async def test_names_and_ids_are_unique(live: Live) -> None:
         scenario=Scenario(id=second.id, name="Booking"), update_mask={"paths": ["name"]}
     )
     assert (await refusal(stub.UpdateScenario(update))).reason == "RESOURCE_EXISTS"
+
+
+SERVICES = {
+    "scenario": (ScenarioServiceStub, scenarios_pb, scenario),
+    "persona": (PersonaServiceStub, personas_pb, lambda: Persona(name="Maria", script=["hi"])),
+    "connector": (ConnectorServiceStub, connectors_pb, lambda: connector(headers={"X-Tenant": "a"})),
+    "experiment": (ExperimentServiceStub, experiments_pb, lambda: Experiment(name="Nightly")),
+}
+
+
+class Standard:
+    """The standard methods of one kind of resource."""
+
+    def __init__(self, kind: str, live: Live) -> None:
+        stub, self.messages, self.new = SERVICES[kind]
+        self.kind = kind
+        self.stub: Any = stub(live.channel)
+
+    async def ask(self, verb: str, **fields: Any) -> Any:
+        name = f"{verb}{self.kind.capitalize()}"
+        return await getattr(self.stub, name)(getattr(self.messages, f"{name}Request")(**fields))
+
+    async def keep(self, verb: str, resource: Any, **fields: Any) -> Any:
+        """What a method stores."""
+        return getattr(await self.ask(verb, **{self.kind: resource}, **fields), self.kind)
+
+
+@pytest.mark.parametrize("kind", SERVICES)
+async def test_what_was_changed_since_it_was_read_is_neither_replaced_nor_deleted(
+    kind: str, live: Live
+) -> None:
+    one = Standard(kind, live)
+    new = one.new()
+    if kind == "experiment":
+        new.scenario_ids.append((await create_scenario(live)).id)
+        new.connector_id = (await Standard("connector", live).keep("Create", connector())).id
+    created = await one.keep("Create", new)
+    named = {f"{kind}_id": created.id}
+    read, mask = {"expected_update_time": created.update_time}, {"update_mask": {"paths": ["name"]}}
+
+    def renamed(name: str) -> Any:
+        return type(created)(id=created.id, name=name)
+
+    first = await one.keep("Update", renamed("first"), **mask, **read)
+    assert first.update_time != created.update_time
+    for refused in (
+        await refusal(one.keep("Update", renamed("second"), **mask, **read)),
+        await refusal(one.ask("Delete", **named, **read)),
+    ):
+        assert refused.code is grpc.StatusCode.ABORTED
+        assert refused.reason == "RESOURCE_CHANGED"
+        assert refused.fields == ["expected_update_time"]
+        assert "read it again" in refused.message
+        assert first.update_time.ToJsonString() in refused.message
+    # The answer to the first one may have been lost: what is stored already is no change.
+    assert await one.keep("Update", renamed("first"), **mask, **read) == first
+    assert await one.keep("Update", first) == first
+    # Without a time the last one counts.
+    last = await one.keep("Update", renamed("third"), **mask)
+    assert last.name == "third"
+    await one.ask("Delete", **named, expected_update_time=last.update_time)
+    assert (await refusal(one.ask("Get", **named))).reason == "RESOURCE_NOT_FOUND"
+
+
+async def test_of_many_who_have_read_the_same_one_saves(live: Live) -> None:
+    created = await create_scenario(live)
+    stub = ScenarioServiceStub(live.channel)
+    outcomes = await asyncio.gather(
+        *(
+            stub.UpdateScenario(
+                scenarios_pb.UpdateScenarioRequest(
+                    scenario=scenario(f"number {number}", id=created.id),
+                    expected_update_time=created.update_time,
+                )
+            )
+            for number in range(20)
+        ),
+        return_exceptions=True,
+    )
+    refused = [one.code() for one in outcomes if isinstance(one, grpc.aio.AioRpcError)]
+    assert refused == [grpc.StatusCode.ABORTED] * 19
+
+
+async def test_a_time_that_is_none_is_refused(live: Live) -> None:
+    created = await create_scenario(live)
+    named = scenarios_pb.DeleteScenarioRequest(
+        scenario_id=created.id, expected_update_time={"seconds": 1 << 60}
+    )
+    refused = await refusal(ScenarioServiceStub(live.channel).DeleteScenario(named))
+    assert (refused.code, refused.fields) == (grpc.StatusCode.INVALID_ARGUMENT, ["expected_update_time"])
 
 
 async def test_an_update_that_would_leave_nothing_to_check_is_refused_and_changes_nothing(live: Live) -> None:

@@ -315,6 +315,49 @@ async def test_an_experiment_runs_each_scenario_with_each_persona() -> None:
         assert len(page.runs) == 4
 
 
+async def test_an_id_of_a_request_stands_for_no_other_one() -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        first, second = [await floor.scenario(name=name) for name in ("a", "b")]
+        connector = await floor.connector()
+        request = personas_pb.CreatePersonaRequest(persona=Persona(name="Maria", script=["hello"]))
+        persona = (await PersonaServiceStub(live.channel).CreatePersona(request)).persona
+        experiment = Experiment(
+            name="all",
+            scenario_ids=[first.id, second.id],
+            persona_ids=[persona.id],
+            connector_id=connector.id,
+        )
+        made = await ExperimentServiceStub(live.channel).CreateExperiment(
+            experiments_pb.CreateExperimentRequest(experiment=experiment)
+        )
+        run = await floor.start(first, connector, request_id="one")
+        assert (await floor.start(first, connector, request_id="one")).id == run.id
+        started = await floor.runs.StartRuns(
+            runs_pb.StartRunsRequest(experiment_id=made.experiment.id, request_id="all")
+        )
+
+        def start_all(request_id: str) -> Any:
+            return floor.runs.StartRuns(
+                runs_pb.StartRunsRequest(experiment_id=made.experiment.id, request_id=request_id)
+            )
+
+        for other in (
+            floor.start(second, connector, request_id="one"),
+            floor.start(first, await floor.connector(name="other"), request_id="one"),
+            floor.start(first, connector, persona_id=persona.id, request_id="one"),
+            floor.start(first, connector, persona_id=persona.id, request_id="all"),
+            start_all("one"),
+        ):
+            refused = await refusal(other)
+            assert (refused.code, refused.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_ID_REUSED")
+            assert refused.fields == ["request_id"]
+        for long in (floor.start(first, connector, request_id="x" * 129), start_all("x" * 129)):
+            assert (await refusal(long)).fields == ["request_id"]
+        page = await floor.runs.ListRuns(runs_pb.ListRunsRequest())
+        assert {one.id for one in page.runs} == {run.id, *(one.id for one in started.runs)}
+
+
 async def test_a_running_run_can_be_cancelled_and_not_deleted_and_an_ended_one_the_other_way_round() -> None:
     agent, address = await silent_agent()
     async with agent, serving() as live:

@@ -303,6 +303,8 @@ BAD_CASE = {
     "trials": (_case(trials=101), "cases[1].trials"),
     "min-passed": (_case(min_passed=2), "cases[1].min_passed"),
     "weight": (_case(weight=-1), "cases[1].weight"),
+    "weight-huge": (_case(weight=1e308), "cases[1].weight"),
+    "weight-tiny": (_case(weight=1e-300), "cases[1].weight"),
     "weight-nan": (_case(weight=float("nan")), "cases[1].weight"),
     "no-agent": (asked("a"), "cases[1].recorded_trials"),
     "too-few-answers": (_answers(0), "cases[1].recorded_trials[0].answers"),
@@ -321,6 +323,15 @@ async def test_a_bad_suite_is_refused_and_leaves_nothing(first: SuiteOpen, field
         assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
         assert refused.fields[0] == field
         assert field in refused.message
+        first.validate_only = True
+        assert (await refusal(play(stub, first, []))).fields == refused.fields
+        assert not (await stub.ListSuiteRuns(pb.ListSuiteRunsRequest())).suite_runs
+
+
+async def test_a_good_suite_that_is_only_checked_leaves_nothing() -> None:
+    async with floor() as (_, stub):
+        call = stub.RunSuite(iter([pb.RunSuiteRequest(open=opened(validate_only=True))]))
+        assert [answer async for answer in call] == []
         assert not (await stub.ListSuiteRuns(pb.ListSuiteRunsRequest())).suite_runs
 
 
@@ -533,12 +544,14 @@ async def test_a_suite_run_goes_on_after_its_caller_went_away_and_no_case_runs_t
             assert refused.code is grpc.StatusCode.ALREADY_EXISTS
             refused = await refusal(stub.DeleteSuiteRun(pb.DeleteSuiteRunRequest(suite_run_id="one")))
             assert refused.reason == "RUN_STATUS"
-        first.resume = True
+        first.resume = first.brief = True
         outcome = await play(stub, first, cases)
         assert outcome.run.case_count == 40
         assert sorted(ids(outcome.results)) == ids(cases)  # type: ignore[arg-type]
+        assert not any(result.trials for result in outcome.results), "they were to be brief"
+        stored = {result.case_id: result for result in await stored_cases(stub, "one")}
         for result in told.results:
-            assert outcome.case(result.case_id) == result
+            assert stored[result.case_id] == result
         assert counts == {f"ask {number}": 1 for number in range(40)}
         refused = await refusal(play(stub, first))
         assert "it is completed" in refused.message

@@ -1,12 +1,21 @@
 """A script is given the turn under evald's names and under AgentV's, and nothing that nobody reported."""
 
+import asyncio
 import json
+import threading
 from typing import Any
 
+from evald.chat import Message
 from evald.context import EvaluatorContext
+from evald.result import Result, Verdict
 from evald.testing import context
 from evald.turn import Turn
+from evald.v1 import context_pb2
+from evald_server.scripts.policy import ScriptPolicy
 from evald_server.scripts.stdin import payload_of, written
+
+from ..loop import run
+from .programs import PASSES, Folder, judge
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "book", "arguments": '{"seat": 3}'}}
 MESSAGES: list[dict[str, Any]] = [
@@ -97,3 +106,26 @@ def test_arguments_that_are_no_json_stay_as_they_are() -> None:
 def test_the_payload_is_ascii_so_that_no_locale_breaks_it() -> None:
     data = written(payload_of(context([{"role": "assistant", "content": "grün"}]), {}))
     assert data.isascii()
+
+
+def test_the_event_loop_goes_on_while_a_long_conversation_is_written(folder: Folder) -> None:
+    goes_on = threading.Event()
+
+    class Long(EvaluatorContext):
+        """Its messages take until the event loop has had a turn."""
+
+        __slots__ = ()
+
+        @property
+        def messages(self) -> list[Message]:
+            assert goes_on.wait(30)
+            return super().messages
+
+    path = folder.shell(PASSES)
+
+    async def check() -> Result:
+        asyncio.get_running_loop().call_later(0.01, goes_on.set)
+        ctx = Long(context_pb2.EvaluatorContext())
+        return await judge(ScriptPolicy(allow=[path]), {"command": [path]}, ctx)
+
+    assert run(check()).verdict is Verdict.PASSED

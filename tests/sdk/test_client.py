@@ -159,6 +159,15 @@ def test_a_bad_item_gets_an_error_of_its_own(calls: Calls) -> None:
     assert (summary.item_count, summary.passed_count, summary.error_count) == (5, 2, 3)
 
 
+def test_items_of_any_size_that_fit_a_message_are_sent_and_others_refused(calls: Calls) -> None:
+    sizes = [10, (16 << 20) - 2000, 1_000_000, 17 << 20, 10]
+    answers, summary = calls.batch([Turn(response="x" * size) for size in sizes], ["response-length"])
+    by_id = {int(answer.id): answer for answer in answers}
+    assert [by_id[place].passed for place in range(5)] == [True, True, True, False, True]
+    assert "at most max_message_bytes of the client, 16777216" in by_id[3].reason
+    assert (summary.item_count, summary.error_count) == (5, 1)
+
+
 def test_a_batch_of_bad_items_alone_ends(calls: Calls) -> None:
     answers, summary = calls.batch([[{"content": "no role"}]] * 3, [PARIS])
     assert [answer.verdict for answer in answers] == [Verdict.ERROR] * 3
@@ -271,7 +280,7 @@ def test_a_refused_call_raises_the_typed_error(
 
 def test_a_message_that_is_too_large_is_refused_and_not_retried(calls: Calls) -> None:
     huge = Turn(response="x" * (17 << 20))
-    with pytest.raises(errors.InvalidRequest, match="larger than max"):
+    with pytest.raises(errors.InvalidRequest, match=r"too large .*raise max_message_bytes"):
         calls.call("evaluate", huge, ["response-length"])
 
 

@@ -94,6 +94,7 @@ REASONS_KINDS = {
     "STORAGE_UNAVAILABLE": errors.Unavailable,
     "RESOURCE_NOT_FOUND": errors.InvalidRequest,
     "RESOURCE_EXISTS": errors.InvalidRequest,
+    "RESOURCE_CHANGED": errors.InvalidRequest,
     "RUN_STATUS": errors.InvalidRequest,
     "UNKNOWN_METHOD": errors.Unsupported,
     "INTERNAL": errors.ServerError,

@@ -82,7 +82,13 @@ REFUSED: dict[str, tuple[Any, str, str, str]] = {
         "got nan",
         "finite",
     ),
-    "negative weight": ({"type": "x", "weight": -1}, ".weight", "got -1", "0 or more"),
+    "negative weight": ({"type": "x", "weight": -1}, ".weight", "got -1", "0, or a number from 1e-9 to 1e9"),
+    "huge weight": (
+        {"type": "x", "weight": 1e308},
+        ".weight",
+        "got 1e+308",
+        "0, or a number from 1e-9 to 1e9",
+    ),
     "required is text": ({"type": "x", "required": "yes"}, ".required", "got 'yes'", "true or false"),
     "unknown when": ({"type": "x", "when": "never"}, ".when", "got 'never'", "'every_turn' or 'final'"),
     "timeout twice": (

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from evald_server.store import migrations, rollups
 from evald_server.store.database import Database
-from evald_server.store.rollups import DAY, HOUR, Rollup
+from evald_server.store.rollups import DAY, HOUR, Rollup, ValueCount
 from evald_server.store.runs import RunStore
 from evald_server.store.schema import METADATA
 
@@ -50,7 +50,8 @@ async def test_days_are_added_up_from_the_hours_of_an_older_database(
 
     def make_old(connection: Connection) -> None:
         rollups.add(connection, hours)
-        connection.execute(text("DROP TABLE daily_rollups"))
+        for table in ("daily_rollups", "value_counts", "daily_value_counts"):
+            connection.execute(text(f"DROP TABLE {table}"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
 
     await before.write(make_old)
@@ -62,7 +63,10 @@ async def test_days_are_added_up_from_the_hours_of_an_older_database(
         for at, times in ((-DAY, 1), (day, 3), (day + DAY, 1))
         for key in ("one", "two")
     ]
-    # And they count on.
-    await after.write(lambda connection: rollups.add(connection, hours[-1:]))
+    # And they count on, with values, too.
+    value = ValueCount(day, "one", 2.0, 1)
+    await after.write(lambda connection: rollups.add(connection, [hours[-1], value, value]))
+    for width in (HOUR, DAY):
+        assert await RunStore(after).metric_values([day], width, ["one"]) == [("one", 2.0, 2)]
     [last] = [one for one in await RunStore(after).rollups(day + DAY, day + 2 * DAY, DAY) if one.key == "two"]
     assert (last.passed, last.value_sum) == (2, 1.0)

@@ -4,6 +4,7 @@ import asyncio
 import operator
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from evald.v1 import context_pb2, evaluator_pb2, result_pb2, run_service_pb2
 from evald_server.store.database import Database
 from evald_server.store.resources import IdTaken
-from evald_server.store.rollups import DAY, HOUR, Rollup
+from evald_server.store.rollups import DAY, HOUR, ROUNDING, Rollup, rounded
 from evald_server.store.runs import RunEvent, RunEventKind, RunFilter, RunGoesOn, RunNotFound, RunStore
 
 Run = run_service_pb2.Run
@@ -286,8 +287,38 @@ async def test_rollups_count_verdicts_scores_and_values_by_the_hour(store: RunSt
     ]
     assert len(await store.rollups(NOON + 1, NOON + HOUR)) == 2
     assert await store.rollups(NOON + HOUR, NOON + HOUR) == []
+    assert await store.metric_values([NOON], HOUR, ["a", "m"]) == [("m", 12.0, 1)]
     await store.delete("one")
     assert len(await store.rollups(NOON, NOON + 2 * HOUR)) == 3
+    assert len(await store.metric_values([NOON], HOUR, ["m"])) == 1
+
+
+async def test_values_are_counted_by_the_hour_and_by_the_day_within_a_ninth(store: RunStore) -> None:
+    chance = random.Random(3)
+    measured = [*range(9), *(chance.choice((-1, 1)) * 10 ** chance.uniform(-9, 280) for _ in range(300))]
+
+    async def measure(name: str, at: int, value: float) -> None:
+        run = a_run(name, status=COMPLETED, verdict=PASSED)
+        run.complete_time.FromMicroseconds(at)
+        results = [result(metric, PASSED, kind=METRIC, value=value) for metric in ("m", "m", "other")]
+        await store.import_run(run, [turn(4, *results)])
+
+    hours = range(NOON, NOON + 30 * HOUR, HOUR)
+    await asyncio.gather(*(measure(str(n), hours[n % 30], value) for n, value in enumerate(measured)))
+
+    async def stored(hours: Sequence[int], width: int) -> Counter[float]:
+        rows = await store.metric_values(hours, width, ["m", "none"])
+        assert rows == sorted(rows)
+        assert {name for name, _, _ in rows} == {"m"}
+        return Counter({value: times for _, value, times in rows})
+
+    expected = Counter(rounded(value) for value in measured for _ in range(2))
+    assert await stored(hours, HOUR) == expected
+    assert await stored([NOON - NOON % DAY + n * DAY for n in range(3)], DAY) == expected
+    assert await stored(hours[3:4], HOUR) == Counter(rounded(v) for v in measured[3::30] for _ in range(2))
+    for value in measured:
+        assert abs(rounded(value) - value) <= abs(value) * ROUNDING
+    assert [rounded(value) for value in range(9)] == list(range(9))
 
 
 async def test_values_whose_sum_is_no_number_keep_no_run_from_being_stored(store: RunStore) -> None:

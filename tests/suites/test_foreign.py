@@ -112,7 +112,7 @@ def test_what_has_no_counterpart_is_refused_with_file_line_and_reason(
 ) -> None:
     with pytest.raises(SuiteProblems) as refused:
         _load(DATA / name)
-    (problem,) = refused.value.problems
+    problem, *_ = refused.value.problems
     assert (problem.file, problem.line) == (str(DATA / name), line)
     assert reason in problem.message
 
@@ -397,6 +397,30 @@ BAD: dict[str, tuple[str, int, str]] = {
         "evaluation_metric: got list",
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("tests:\n- {id: a, input: x, criteria: y}\n- {id: b, inptu: x}\n- {id: c}\n", [3, 4]),
+        (
+            "prompts: ['{{q}}']\nproviders: [echo]\ntests:\n- {vars: {q: a}, assert: [{type: javascript}]}\n"
+            "- {vars: {q: b}, assert: [{type: is-json}]}\n- {vars: {q: c}, provider: x}\n",
+            [4, 6],
+        ),
+        (
+            '{"name": "x",\n"testing_criteria": [{"type": "nope"},\n{"type": "string_check", "name": "s", "inputs": ""}]}',
+            [2, 3],
+        ),
+    ],
+    ids=["agentv", "promptfoo", "graders"],
+)
+def test_what_is_wrong_with_several_is_told_at_once(text: str, lines: list[int], tmp_path: Path) -> None:
+    path = tmp_path / ("a.json" if text.startswith("{") else "a.yaml")
+    path.write_text(text)
+    with pytest.raises(SuiteProblems) as refused:
+        _load(path, targets=["t"])
+    assert [one.line for one in refused.value.problems] == lines
 
 
 @pytest.mark.parametrize(("text", "line", "reason"), BAD.values(), ids=BAD)

@@ -255,6 +255,19 @@ def test_what_was_not_reported_is_absent_not_zero() -> None:
     assert not suite([made]).HasField("cost")
 
 
+def test_sums_that_no_field_holds_are_no_fault() -> None:
+    made = case("a", "P")
+    turn = made.trials[0].turns[0]
+    turn.token_usage.input_tokens = (1 << 63) - 1
+    turn.cost.CopyFrom(message_pb2.Cost(currency_code="USD", amount=1e308))
+    turn.evaluation.results.add(name="m", verdict=VERDICTS["P"])
+    turn.evaluation.metrics["m"] = 1e308
+    run = suite([made, made, made])
+    assert run.token_usage.input_tokens == (1 << 63) - 1
+    assert not run.HasField("cost")
+    assert not run.evaluators["m"].HasField("mean_value")
+
+
 def test_filling_twice_changes_nothing() -> None:
     totals, run = SuiteTotals(0.5), suite_service_pb2.SuiteRun()
     totals.add(case("a", "PF"))

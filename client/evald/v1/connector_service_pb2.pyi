@@ -126,12 +126,14 @@ class ListConnectorsResponse(_message.Message):
     def __init__(self, connectors: _Optional[_Iterable[_Union[Connector, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class UpdateConnectorRequest(_message.Message):
-    __slots__ = ("connector", "update_mask")
+    __slots__ = ("connector", "update_mask", "expected_update_time")
     CONNECTOR_FIELD_NUMBER: _ClassVar[int]
     UPDATE_MASK_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
     connector: Connector
     update_mask: _field_mask_pb2.FieldMask
-    def __init__(self, connector: _Optional[_Union[Connector, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ...) -> None: ...
+    expected_update_time: _timestamp_pb2.Timestamp
+    def __init__(self, connector: _Optional[_Union[Connector, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., expected_update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class UpdateConnectorResponse(_message.Message):
     __slots__ = ("connector",)
@@ -140,10 +142,12 @@ class UpdateConnectorResponse(_message.Message):
     def __init__(self, connector: _Optional[_Union[Connector, _Mapping]] = ...) -> None: ...
 
 class DeleteConnectorRequest(_message.Message):
-    __slots__ = ("connector_id",)
+    __slots__ = ("connector_id", "expected_update_time")
     CONNECTOR_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
     connector_id: str
-    def __init__(self, connector_id: _Optional[str] = ...) -> None: ...
+    expected_update_time: _timestamp_pb2.Timestamp
+    def __init__(self, connector_id: _Optional[str] = ..., expected_update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class DeleteConnectorResponse(_message.Message):
     __slots__ = ()

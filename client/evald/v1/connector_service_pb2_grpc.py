@@ -98,7 +98,8 @@ class ConnectorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UpdateConnector(self, request, context):
-        """UpdateConnector replaces the fields that the mask names.
+        """UpdateConnector replaces the fields that the mask names. An update
+        that changes nothing leaves the update_time as it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

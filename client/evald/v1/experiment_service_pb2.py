@@ -26,7 +26,7 @@ from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mas
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!evald/v1/experiment_service.proto\x12\x08\x65vald.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc9\x01\n\nExperiment\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x14\n\x0cscenario_ids\x18\x03 \x03(\t\x12\x13\n\x0bpersona_ids\x18\x04 \x03(\t\x12\x14\n\x0c\x63onnector_id\x18\x05 \x01(\t\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"C\n\x17\x43reateExperimentRequest\x12(\n\nexperiment\x18\x01 \x01(\x0b\x32\x14.evald.v1.Experiment\"D\n\x18\x43reateExperimentResponse\x12(\n\nexperiment\x18\x01 \x01(\x0b\x32\x14.evald.v1.Experiment\"-\n\x14GetExperimentRequest\x12\x15\n\rexperiment_id\x18\x01 \x01(\t\"A\n\x15GetExperimentResponse\x12(\n\nexperiment\x18\x01 \x01(\x0b\x32\x14.evald.v1.Experiment\"M\n\x16ListExperimentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"]\n\x17ListExperimentsResponse\x12)\n\x0b\x65xperiments\x18\x01 \x03(\x0b\x32\x14.evald.v1.Experiment\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"t\n\x17UpdateExperimentRequest\x12(\n\nexperiment\x18\x01 \x01(\x0b\x32\x14.evald.v1.Experiment\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"D\n\x18UpdateExperimentResponse\x12(\n\nexperiment\x18\x01 \x01(\x0b\x32\x14.evald.v1.Experiment\"0\n\x17\x44\x65leteExperimentRequest\x12\x15\n\rexperiment_id\x18\x01 \x01(\t\"\x1a\n\x18\x44\x65leteExperimentResponse2\xdd\x03\n\x11\x45xperimentService\x12Y\n\x10\x43reateExperiment\x12!.evald.v1.CreateExperimentRequest\x1a\".evald.v1.CreateExperimentResponse\x12U\n\rGetExperiment\x12\x1e.evald.v1.GetExperimentRequest\x1a\x1f.evald.v1.GetExperimentResponse\"\x03\x90\x02\x01\x12[\n\x0fListExperiments\x12 .evald.v1.ListExperimentsRequest\x1a!.evald.v1.ListExperimentsResponse\"\x03\x90\x02\x01\x12Y\n\x10UpdateExperiment\x12!.evald.v1.UpdateExperimentRequest\x1a\".evald.v1.UpdateExperimentResponse\x12^\n\x10\x44\x65leteExperiment\x12!.evald.v1.DeleteExperimentRequest\x1a\".evald.v1.DeleteExperimentResponse\"\x03\x90\x02\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!evald/v1/experiment_service.proto\x12\x08\x65vald.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc9\x01\n\nExperiment\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x14\n\x0cscenario_ids\x18\x03 \x03(\t\x12\x13\n\x0bpersona_ids\x18\x04 \x03(\t\x12\x14\n\x0c\x63onnector_id\x18\x05 \x01(\t\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"C\n\x17\x43reateExperimentRequest\x12(\n\nexperiment\x18\x01 \x01(\x0b\x32\x14.evald.v1.Experiment\"D\n\x18\x43reateExperimentResponse\x12(\n\nexperiment\x18\x01 \x01(\x0b\x32\x14.evald.v1.Experiment\"-\n\x14GetExperimentRequest\x12\x15\n\rexperiment_id\x18\x01 \x01(\t\"A\n\x15GetExperimentResponse\x12(\n\nexperiment\x18\x01 \x01(\x0b\x32\x14.evald.v1.Experiment\"M\n\x16ListExperimentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"]\n\x17ListExperimentsResponse\x12)\n\x0b\x65xperiments\x18\x01 \x03(\x0b\x32\x14.evald.v1.Experiment\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xae\x01\n\x17UpdateExperimentRequest\x12(\n\nexperiment\x18\x01 \x01(\x0b\x32\x14.evald.v1.Experiment\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x38\n\x14\x65xpected_update_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"D\n\x18UpdateExperimentResponse\x12(\n\nexperiment\x18\x01 \x01(\x0b\x32\x14.evald.v1.Experiment\"j\n\x17\x44\x65leteExperimentRequest\x12\x15\n\rexperiment_id\x18\x01 \x01(\t\x12\x38\n\x14\x65xpected_update_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x1a\n\x18\x44\x65leteExperimentResponse2\xdd\x03\n\x11\x45xperimentService\x12Y\n\x10\x43reateExperiment\x12!.evald.v1.CreateExperimentRequest\x1a\".evald.v1.CreateExperimentResponse\x12U\n\rGetExperiment\x12\x1e.evald.v1.GetExperimentRequest\x1a\x1f.evald.v1.GetExperimentResponse\"\x03\x90\x02\x01\x12[\n\x0fListExperiments\x12 .evald.v1.ListExperimentsRequest\x1a!.evald.v1.ListExperimentsResponse\"\x03\x90\x02\x01\x12Y\n\x10UpdateExperiment\x12!.evald.v1.UpdateExperimentRequest\x1a\".evald.v1.UpdateExperimentResponse\x12^\n\x10\x44\x65leteExperiment\x12!.evald.v1.DeleteExperimentRequest\x1a\".evald.v1.DeleteExperimentResponse\"\x03\x90\x02\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -53,14 +53,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTEXPERIMENTSREQUEST']._serialized_end=648
   _globals['_LISTEXPERIMENTSRESPONSE']._serialized_start=650
   _globals['_LISTEXPERIMENTSRESPONSE']._serialized_end=743
-  _globals['_UPDATEEXPERIMENTREQUEST']._serialized_start=745
-  _globals['_UPDATEEXPERIMENTREQUEST']._serialized_end=861
-  _globals['_UPDATEEXPERIMENTRESPONSE']._serialized_start=863
-  _globals['_UPDATEEXPERIMENTRESPONSE']._serialized_end=931
-  _globals['_DELETEEXPERIMENTREQUEST']._serialized_start=933
-  _globals['_DELETEEXPERIMENTREQUEST']._serialized_end=981
-  _globals['_DELETEEXPERIMENTRESPONSE']._serialized_start=983
-  _globals['_DELETEEXPERIMENTRESPONSE']._serialized_end=1009
-  _globals['_EXPERIMENTSERVICE']._serialized_start=1012
-  _globals['_EXPERIMENTSERVICE']._serialized_end=1489
+  _globals['_UPDATEEXPERIMENTREQUEST']._serialized_start=746
+  _globals['_UPDATEEXPERIMENTREQUEST']._serialized_end=920
+  _globals['_UPDATEEXPERIMENTRESPONSE']._serialized_start=922
+  _globals['_UPDATEEXPERIMENTRESPONSE']._serialized_end=990
+  _globals['_DELETEEXPERIMENTREQUEST']._serialized_start=992
+  _globals['_DELETEEXPERIMENTREQUEST']._serialized_end=1098
+  _globals['_DELETEEXPERIMENTRESPONSE']._serialized_start=1100
+  _globals['_DELETEEXPERIMENTRESPONSE']._serialized_end=1126
+  _globals['_EXPERIMENTSERVICE']._serialized_start=1129
+  _globals['_EXPERIMENTSERVICE']._serialized_end=1606
 # @@protoc_insertion_point(module_scope)

@@ -68,12 +68,14 @@ class ListExperimentsResponse(_message.Message):
     def __init__(self, experiments: _Optional[_Iterable[_Union[Experiment, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class UpdateExperimentRequest(_message.Message):
-    __slots__ = ("experiment", "update_mask")
+    __slots__ = ("experiment", "update_mask", "expected_update_time")
     EXPERIMENT_FIELD_NUMBER: _ClassVar[int]
     UPDATE_MASK_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
     experiment: Experiment
     update_mask: _field_mask_pb2.FieldMask
-    def __init__(self, experiment: _Optional[_Union[Experiment, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ...) -> None: ...
+    expected_update_time: _timestamp_pb2.Timestamp
+    def __init__(self, experiment: _Optional[_Union[Experiment, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., expected_update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class UpdateExperimentResponse(_message.Message):
     __slots__ = ("experiment",)
@@ -82,10 +84,12 @@ class UpdateExperimentResponse(_message.Message):
     def __init__(self, experiment: _Optional[_Union[Experiment, _Mapping]] = ...) -> None: ...
 
 class DeleteExperimentRequest(_message.Message):
-    __slots__ = ("experiment_id",)
+    __slots__ = ("experiment_id", "expected_update_time")
     EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
     experiment_id: str
-    def __init__(self, experiment_id: _Optional[str] = ...) -> None: ...
+    expected_update_time: _timestamp_pb2.Timestamp
+    def __init__(self, experiment_id: _Optional[str] = ..., expected_update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class DeleteExperimentResponse(_message.Message):
     __slots__ = ()

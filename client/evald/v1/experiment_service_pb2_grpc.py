@@ -90,7 +90,8 @@ class ExperimentServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UpdateExperiment(self, request, context):
-        """UpdateExperiment replaces the fields that the mask names.
+        """UpdateExperiment replaces the fields that the mask names. An update
+        that changes nothing leaves the update_time as it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -24,9 +24,10 @@ _sym_db = _symbol_database.Default()
 
 from evald.v1 import context_pb2 as evald_dot_v1_dot_context__pb2
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x65vald/v1/persona_service.proto\x12\x08\x65vald.v1\x1a\x16\x65vald/v1/context.proto\x1a google/protobuf/field_mask.proto\":\n\x14\x43reatePersonaRequest\x12\"\n\x07persona\x18\x01 \x01(\x0b\x32\x11.evald.v1.Persona\";\n\x15\x43reatePersonaResponse\x12\"\n\x07persona\x18\x01 \x01(\x0b\x32\x11.evald.v1.Persona\"\'\n\x11GetPersonaRequest\x12\x12\n\npersona_id\x18\x01 \x01(\t\"8\n\x12GetPersonaResponse\x12\"\n\x07persona\x18\x01 \x01(\x0b\x32\x11.evald.v1.Persona\"J\n\x13ListPersonasRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"T\n\x14ListPersonasResponse\x12#\n\x08personas\x18\x01 \x03(\x0b\x32\x11.evald.v1.Persona\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"k\n\x14UpdatePersonaRequest\x12\"\n\x07persona\x18\x01 \x01(\x0b\x32\x11.evald.v1.Persona\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\";\n\x15UpdatePersonaResponse\x12\"\n\x07persona\x18\x01 \x01(\x0b\x32\x11.evald.v1.Persona\"*\n\x14\x44\x65letePersonaRequest\x12\x12\n\npersona_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65letePersonaResponse2\xad\x03\n\x0ePersonaService\x12P\n\rCreatePersona\x12\x1e.evald.v1.CreatePersonaRequest\x1a\x1f.evald.v1.CreatePersonaResponse\x12L\n\nGetPersona\x12\x1b.evald.v1.GetPersonaRequest\x1a\x1c.evald.v1.GetPersonaResponse\"\x03\x90\x02\x01\x12R\n\x0cListPersonas\x12\x1d.evald.v1.ListPersonasRequest\x1a\x1e.evald.v1.ListPersonasResponse\"\x03\x90\x02\x01\x12P\n\rUpdatePersona\x12\x1e.evald.v1.UpdatePersonaRequest\x1a\x1f.evald.v1.UpdatePersonaResponse\x12U\n\rDeletePersona\x12\x1e.evald.v1.DeletePersonaRequest\x1a\x1f.evald.v1.DeletePersonaResponse\"\x03\x90\x02\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x65vald/v1/persona_service.proto\x12\x08\x65vald.v1\x1a\x16\x65vald/v1/context.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\":\n\x14\x43reatePersonaRequest\x12\"\n\x07persona\x18\x01 \x01(\x0b\x32\x11.evald.v1.Persona\";\n\x15\x43reatePersonaResponse\x12\"\n\x07persona\x18\x01 \x01(\x0b\x32\x11.evald.v1.Persona\"\'\n\x11GetPersonaRequest\x12\x12\n\npersona_id\x18\x01 \x01(\t\"8\n\x12GetPersonaResponse\x12\"\n\x07persona\x18\x01 \x01(\x0b\x32\x11.evald.v1.Persona\"J\n\x13ListPersonasRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"T\n\x14ListPersonasResponse\x12#\n\x08personas\x18\x01 \x03(\x0b\x32\x11.evald.v1.Persona\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xa5\x01\n\x14UpdatePersonaRequest\x12\"\n\x07persona\x18\x01 \x01(\x0b\x32\x11.evald.v1.Persona\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x38\n\x14\x65xpected_update_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\";\n\x15UpdatePersonaResponse\x12\"\n\x07persona\x18\x01 \x01(\x0b\x32\x11.evald.v1.Persona\"d\n\x14\x44\x65letePersonaRequest\x12\x12\n\npersona_id\x18\x01 \x01(\t\x12\x38\n\x14\x65xpected_update_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x17\n\x15\x44\x65letePersonaResponse2\xad\x03\n\x0ePersonaService\x12P\n\rCreatePersona\x12\x1e.evald.v1.CreatePersonaRequest\x1a\x1f.evald.v1.CreatePersonaResponse\x12L\n\nGetPersona\x12\x1b.evald.v1.GetPersonaRequest\x1a\x1c.evald.v1.GetPersonaResponse\"\x03\x90\x02\x01\x12R\n\x0cListPersonas\x12\x1d.evald.v1.ListPersonasRequest\x1a\x1e.evald.v1.ListPersonasResponse\"\x03\x90\x02\x01\x12P\n\rUpdatePersona\x12\x1e.evald.v1.UpdatePersonaRequest\x1a\x1f.evald.v1.UpdatePersonaResponse\x12U\n\rDeletePersona\x12\x1e.evald.v1.DeletePersonaRequest\x1a\x1f.evald.v1.DeletePersonaResponse\"\x03\x90\x02\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,26 +40,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PERSONASERVICE'].methods_by_name['ListPersonas']._serialized_options = b'\220\002\001'
   _globals['_PERSONASERVICE'].methods_by_name['DeletePersona']._loaded_options = None
   _globals['_PERSONASERVICE'].methods_by_name['DeletePersona']._serialized_options = b'\220\002\002'
-  _globals['_CREATEPERSONAREQUEST']._serialized_start=102
-  _globals['_CREATEPERSONAREQUEST']._serialized_end=160
-  _globals['_CREATEPERSONARESPONSE']._serialized_start=162
-  _globals['_CREATEPERSONARESPONSE']._serialized_end=221
-  _globals['_GETPERSONAREQUEST']._serialized_start=223
-  _globals['_GETPERSONAREQUEST']._serialized_end=262
-  _globals['_GETPERSONARESPONSE']._serialized_start=264
-  _globals['_GETPERSONARESPONSE']._serialized_end=320
-  _globals['_LISTPERSONASREQUEST']._serialized_start=322
-  _globals['_LISTPERSONASREQUEST']._serialized_end=396
-  _globals['_LISTPERSONASRESPONSE']._serialized_start=398
-  _globals['_LISTPERSONASRESPONSE']._serialized_end=482
-  _globals['_UPDATEPERSONAREQUEST']._serialized_start=484
-  _globals['_UPDATEPERSONAREQUEST']._serialized_end=591
-  _globals['_UPDATEPERSONARESPONSE']._serialized_start=593
-  _globals['_UPDATEPERSONARESPONSE']._serialized_end=652
-  _globals['_DELETEPERSONAREQUEST']._serialized_start=654
-  _globals['_DELETEPERSONAREQUEST']._serialized_end=696
-  _globals['_DELETEPERSONARESPONSE']._serialized_start=698
-  _globals['_DELETEPERSONARESPONSE']._serialized_end=721
-  _globals['_PERSONASERVICE']._serialized_start=724
-  _globals['_PERSONASERVICE']._serialized_end=1153
+  _globals['_CREATEPERSONAREQUEST']._serialized_start=135
+  _globals['_CREATEPERSONAREQUEST']._serialized_end=193
+  _globals['_CREATEPERSONARESPONSE']._serialized_start=195
+  _globals['_CREATEPERSONARESPONSE']._serialized_end=254
+  _globals['_GETPERSONAREQUEST']._serialized_start=256
+  _globals['_GETPERSONAREQUEST']._serialized_end=295
+  _globals['_GETPERSONARESPONSE']._serialized_start=297
+  _globals['_GETPERSONARESPONSE']._serialized_end=353
+  _globals['_LISTPERSONASREQUEST']._serialized_start=355
+  _globals['_LISTPERSONASREQUEST']._serialized_end=429
+  _globals['_LISTPERSONASRESPONSE']._serialized_start=431
+  _globals['_LISTPERSONASRESPONSE']._serialized_end=515
+  _globals['_UPDATEPERSONAREQUEST']._serialized_start=518
+  _globals['_UPDATEPERSONAREQUEST']._serialized_end=683
+  _globals['_UPDATEPERSONARESPONSE']._serialized_start=685
+  _globals['_UPDATEPERSONARESPONSE']._serialized_end=744
+  _globals['_DELETEPERSONAREQUEST']._serialized_start=746
+  _globals['_DELETEPERSONAREQUEST']._serialized_end=846
+  _globals['_DELETEPERSONARESPONSE']._serialized_start=848
+  _globals['_DELETEPERSONARESPONSE']._serialized_end=871
+  _globals['_PERSONASERVICE']._serialized_start=874
+  _globals['_PERSONASERVICE']._serialized_end=1303
 # @@protoc_insertion_point(module_scope)

@@ -1,5 +1,6 @@
 from evald.v1 import context_pb2 as _context_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -50,12 +51,14 @@ class ListPersonasResponse(_message.Message):
     def __init__(self, personas: _Optional[_Iterable[_Union[_context_pb2.Persona, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class UpdatePersonaRequest(_message.Message):
-    __slots__ = ("persona", "update_mask")
+    __slots__ = ("persona", "update_mask", "expected_update_time")
     PERSONA_FIELD_NUMBER: _ClassVar[int]
     UPDATE_MASK_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
     persona: _context_pb2.Persona
     update_mask: _field_mask_pb2.FieldMask
-    def __init__(self, persona: _Optional[_Union[_context_pb2.Persona, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ...) -> None: ...
+    expected_update_time: _timestamp_pb2.Timestamp
+    def __init__(self, persona: _Optional[_Union[_context_pb2.Persona, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., expected_update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class UpdatePersonaResponse(_message.Message):
     __slots__ = ("persona",)
@@ -64,10 +67,12 @@ class UpdatePersonaResponse(_message.Message):
     def __init__(self, persona: _Optional[_Union[_context_pb2.Persona, _Mapping]] = ...) -> None: ...
 
 class DeletePersonaRequest(_message.Message):
-    __slots__ = ("persona_id",)
+    __slots__ = ("persona_id", "expected_update_time")
     PERSONA_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
     persona_id: str
-    def __init__(self, persona_id: _Optional[str] = ...) -> None: ...
+    expected_update_time: _timestamp_pb2.Timestamp
+    def __init__(self, persona_id: _Optional[str] = ..., expected_update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class DeletePersonaResponse(_message.Message):
     __slots__ = ()

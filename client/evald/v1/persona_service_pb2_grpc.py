@@ -88,7 +88,8 @@ class PersonaServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePersona(self, request, context):
-        """UpdatePersona replaces the fields that the mask names.
+        """UpdatePersona replaces the fields that the mask names. An update
+        that changes nothing leaves the update_time as it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

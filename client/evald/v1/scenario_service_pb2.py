@@ -25,9 +25,10 @@ _sym_db = _symbol_database.Default()
 from evald.v1 import context_pb2 as evald_dot_v1_dot_context__pb2
 from evald.v1 import message_pb2 as evald_dot_v1_dot_message__pb2
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x65vald/v1/scenario_service.proto\x12\x08\x65vald.v1\x1a\x16\x65vald/v1/context.proto\x1a\x16\x65vald/v1/message.proto\x1a google/protobuf/field_mask.proto\"=\n\x15\x43reateScenarioRequest\x12$\n\x08scenario\x18\x01 \x01(\x0b\x32\x12.evald.v1.Scenario\">\n\x16\x43reateScenarioResponse\x12$\n\x08scenario\x18\x01 \x01(\x0b\x32\x12.evald.v1.Scenario\")\n\x12GetScenarioRequest\x12\x13\n\x0bscenario_id\x18\x01 \x01(\t\";\n\x13GetScenarioResponse\x12$\n\x08scenario\x18\x01 \x01(\x0b\x32\x12.evald.v1.Scenario\"K\n\x14ListScenariosRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"W\n\x15ListScenariosResponse\x12%\n\tscenarios\x18\x01 \x03(\x0b\x32\x12.evald.v1.Scenario\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"n\n\x15UpdateScenarioRequest\x12$\n\x08scenario\x18\x01 \x01(\x0b\x32\x12.evald.v1.Scenario\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\">\n\x16UpdateScenarioResponse\x12$\n\x08scenario\x18\x01 \x01(\x0b\x32\x12.evald.v1.Scenario\",\n\x15\x44\x65leteScenarioRequest\x12\x13\n\x0bscenario_id\x18\x01 \x01(\t\"\x18\n\x16\x44\x65leteScenarioResponse\"C\n\x18GetScenarioPromptRequest\x12\x13\n\x0bscenario_id\x18\x01 \x01(\t\x12\x12\n\npersona_id\x18\x02 \x01(\t\"[\n\x19GetScenarioPromptResponse\x12\x15\n\rsystem_prompt\x18\x01 \x01(\t\x12\'\n\x08messages\x18\x02 \x03(\x0b\x32\x15.evald.v1.ChatMessage2\xa0\x04\n\x0fScenarioService\x12S\n\x0e\x43reateScenario\x12\x1f.evald.v1.CreateScenarioRequest\x1a .evald.v1.CreateScenarioResponse\x12O\n\x0bGetScenario\x12\x1c.evald.v1.GetScenarioRequest\x1a\x1d.evald.v1.GetScenarioResponse\"\x03\x90\x02\x01\x12U\n\rListScenarios\x12\x1e.evald.v1.ListScenariosRequest\x1a\x1f.evald.v1.ListScenariosResponse\"\x03\x90\x02\x01\x12S\n\x0eUpdateScenario\x12\x1f.evald.v1.UpdateScenarioRequest\x1a .evald.v1.UpdateScenarioResponse\x12X\n\x0e\x44\x65leteScenario\x12\x1f.evald.v1.DeleteScenarioRequest\x1a .evald.v1.DeleteScenarioResponse\"\x03\x90\x02\x02\x12\x61\n\x11GetScenarioPrompt\x12\".evald.v1.GetScenarioPromptRequest\x1a#.evald.v1.GetScenarioPromptResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x65vald/v1/scenario_service.proto\x12\x08\x65vald.v1\x1a\x16\x65vald/v1/context.proto\x1a\x16\x65vald/v1/message.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"=\n\x15\x43reateScenarioRequest\x12$\n\x08scenario\x18\x01 \x01(\x0b\x32\x12.evald.v1.Scenario\">\n\x16\x43reateScenarioResponse\x12$\n\x08scenario\x18\x01 \x01(\x0b\x32\x12.evald.v1.Scenario\")\n\x12GetScenarioRequest\x12\x13\n\x0bscenario_id\x18\x01 \x01(\t\";\n\x13GetScenarioResponse\x12$\n\x08scenario\x18\x01 \x01(\x0b\x32\x12.evald.v1.Scenario\"K\n\x14ListScenariosRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"W\n\x15ListScenariosResponse\x12%\n\tscenarios\x18\x01 \x03(\x0b\x32\x12.evald.v1.Scenario\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xa8\x01\n\x15UpdateScenarioRequest\x12$\n\x08scenario\x18\x01 \x01(\x0b\x32\x12.evald.v1.Scenario\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x38\n\x14\x65xpected_update_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\">\n\x16UpdateScenarioResponse\x12$\n\x08scenario\x18\x01 \x01(\x0b\x32\x12.evald.v1.Scenario\"f\n\x15\x44\x65leteScenarioRequest\x12\x13\n\x0bscenario_id\x18\x01 \x01(\t\x12\x38\n\x14\x65xpected_update_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x18\n\x16\x44\x65leteScenarioResponse\"C\n\x18GetScenarioPromptRequest\x12\x13\n\x0bscenario_id\x18\x01 \x01(\t\x12\x12\n\npersona_id\x18\x02 \x01(\t\"[\n\x19GetScenarioPromptResponse\x12\x15\n\rsystem_prompt\x18\x01 \x01(\t\x12\'\n\x08messages\x18\x02 \x03(\x0b\x32\x15.evald.v1.ChatMessage2\xa0\x04\n\x0fScenarioService\x12S\n\x0e\x43reateScenario\x12\x1f.evald.v1.CreateScenarioRequest\x1a .evald.v1.CreateScenarioResponse\x12O\n\x0bGetScenario\x12\x1c.evald.v1.GetScenarioRequest\x1a\x1d.evald.v1.GetScenarioResponse\"\x03\x90\x02\x01\x12U\n\rListScenarios\x12\x1e.evald.v1.ListScenariosRequest\x1a\x1f.evald.v1.ListScenariosResponse\"\x03\x90\x02\x01\x12S\n\x0eUpdateScenario\x12\x1f.evald.v1.UpdateScenarioRequest\x1a .evald.v1.UpdateScenarioResponse\x12X\n\x0e\x44\x65leteScenario\x12\x1f.evald.v1.DeleteScenarioRequest\x1a .evald.v1.DeleteScenarioResponse\"\x03\x90\x02\x02\x12\x61\n\x11GetScenarioPrompt\x12\".evald.v1.GetScenarioPromptRequest\x1a#.evald.v1.GetScenarioPromptResponse\"\x03\x90\x02\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,30 +43,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCENARIOSERVICE'].methods_by_name['DeleteScenario']._serialized_options = b'\220\002\002'
   _globals['_SCENARIOSERVICE'].methods_by_name['GetScenarioPrompt']._loaded_options = None
   _globals['_SCENARIOSERVICE'].methods_by_name['GetScenarioPrompt']._serialized_options = b'\220\002\001'
-  _globals['_CREATESCENARIOREQUEST']._serialized_start=127
-  _globals['_CREATESCENARIOREQUEST']._serialized_end=188
-  _globals['_CREATESCENARIORESPONSE']._serialized_start=190
-  _globals['_CREATESCENARIORESPONSE']._serialized_end=252
-  _globals['_GETSCENARIOREQUEST']._serialized_start=254
-  _globals['_GETSCENARIOREQUEST']._serialized_end=295
-  _globals['_GETSCENARIORESPONSE']._serialized_start=297
-  _globals['_GETSCENARIORESPONSE']._serialized_end=356
-  _globals['_LISTSCENARIOSREQUEST']._serialized_start=358
-  _globals['_LISTSCENARIOSREQUEST']._serialized_end=433
-  _globals['_LISTSCENARIOSRESPONSE']._serialized_start=435
-  _globals['_LISTSCENARIOSRESPONSE']._serialized_end=522
-  _globals['_UPDATESCENARIOREQUEST']._serialized_start=524
-  _globals['_UPDATESCENARIOREQUEST']._serialized_end=634
-  _globals['_UPDATESCENARIORESPONSE']._serialized_start=636
-  _globals['_UPDATESCENARIORESPONSE']._serialized_end=698
-  _globals['_DELETESCENARIOREQUEST']._serialized_start=700
-  _globals['_DELETESCENARIOREQUEST']._serialized_end=744
-  _globals['_DELETESCENARIORESPONSE']._serialized_start=746
-  _globals['_DELETESCENARIORESPONSE']._serialized_end=770
-  _globals['_GETSCENARIOPROMPTREQUEST']._serialized_start=772
-  _globals['_GETSCENARIOPROMPTREQUEST']._serialized_end=839
-  _globals['_GETSCENARIOPROMPTRESPONSE']._serialized_start=841
-  _globals['_GETSCENARIOPROMPTRESPONSE']._serialized_end=932
-  _globals['_SCENARIOSERVICE']._serialized_start=935
-  _globals['_SCENARIOSERVICE']._serialized_end=1479
+  _globals['_CREATESCENARIOREQUEST']._serialized_start=160
+  _globals['_CREATESCENARIOREQUEST']._serialized_end=221
+  _globals['_CREATESCENARIORESPONSE']._serialized_start=223
+  _globals['_CREATESCENARIORESPONSE']._serialized_end=285
+  _globals['_GETSCENARIOREQUEST']._serialized_start=287
+  _globals['_GETSCENARIOREQUEST']._serialized_end=328
+  _globals['_GETSCENARIORESPONSE']._serialized_start=330
+  _globals['_GETSCENARIORESPONSE']._serialized_end=389
+  _globals['_LISTSCENARIOSREQUEST']._serialized_start=391
+  _globals['_LISTSCENARIOSREQUEST']._serialized_end=466
+  _globals['_LISTSCENARIOSRESPONSE']._serialized_start=468
+  _globals['_LISTSCENARIOSRESPONSE']._serialized_end=555
+  _globals['_UPDATESCENARIOREQUEST']._serialized_start=558
+  _globals['_UPDATESCENARIOREQUEST']._serialized_end=726
+  _globals['_UPDATESCENARIORESPONSE']._serialized_start=728
+  _globals['_UPDATESCENARIORESPONSE']._serialized_end=790
+  _globals['_DELETESCENARIOREQUEST']._serialized_start=792
+  _globals['_DELETESCENARIOREQUEST']._serialized_end=894
+  _globals['_DELETESCENARIORESPONSE']._serialized_start=896
+  _globals['_DELETESCENARIORESPONSE']._serialized_end=920
+  _globals['_GETSCENARIOPROMPTREQUEST']._serialized_start=922
+  _globals['_GETSCENARIOPROMPTREQUEST']._serialized_end=989
+  _globals['_GETSCENARIOPROMPTRESPONSE']._serialized_start=991
+  _globals['_GETSCENARIOPROMPTRESPONSE']._serialized_end=1082
+  _globals['_SCENARIOSERVICE']._serialized_start=1085
+  _globals['_SCENARIOSERVICE']._serialized_end=1629
 # @@protoc_insertion_point(module_scope)

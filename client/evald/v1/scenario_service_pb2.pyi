@@ -1,6 +1,7 @@
 from evald.v1 import context_pb2 as _context_pb2
 from evald.v1 import message_pb2 as _message_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -51,12 +52,14 @@ class ListScenariosResponse(_message.Message):
     def __init__(self, scenarios: _Optional[_Iterable[_Union[_context_pb2.Scenario, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class UpdateScenarioRequest(_message.Message):
-    __slots__ = ("scenario", "update_mask")
+    __slots__ = ("scenario", "update_mask", "expected_update_time")
     SCENARIO_FIELD_NUMBER: _ClassVar[int]
     UPDATE_MASK_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
     scenario: _context_pb2.Scenario
     update_mask: _field_mask_pb2.FieldMask
-    def __init__(self, scenario: _Optional[_Union[_context_pb2.Scenario, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ...) -> None: ...
+    expected_update_time: _timestamp_pb2.Timestamp
+    def __init__(self, scenario: _Optional[_Union[_context_pb2.Scenario, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., expected_update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class UpdateScenarioResponse(_message.Message):
     __slots__ = ("scenario",)
@@ -65,10 +68,12 @@ class UpdateScenarioResponse(_message.Message):
     def __init__(self, scenario: _Optional[_Union[_context_pb2.Scenario, _Mapping]] = ...) -> None: ...
 
 class DeleteScenarioRequest(_message.Message):
-    __slots__ = ("scenario_id",)
+    __slots__ = ("scenario_id", "expected_update_time")
     SCENARIO_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
     scenario_id: str
-    def __init__(self, scenario_id: _Optional[str] = ...) -> None: ...
+    expected_update_time: _timestamp_pb2.Timestamp
+    def __init__(self, scenario_id: _Optional[str] = ..., expected_update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class DeleteScenarioResponse(_message.Message):
     __slots__ = ()

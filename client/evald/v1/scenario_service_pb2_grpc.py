@@ -93,7 +93,8 @@ class ScenarioServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UpdateScenario(self, request, context):
-        """UpdateScenario replaces the fields that the mask names.
+        """UpdateScenario replaces the fields that the mask names. An update
+        that changes nothing leaves the update_time as it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

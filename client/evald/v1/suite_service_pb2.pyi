@@ -48,7 +48,7 @@ class RunSuiteRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[SuiteOpen, _Mapping]] = ..., cases: _Optional[_Iterable[_Union[SuiteCase, _Mapping]]] = ...) -> None: ...
 
 class SuiteOpen(_message.Message):
-    __slots__ = ("suite_run_id", "resume", "suite", "target", "connector_id", "connector", "evaluators", "options", "trials", "min_passed", "threshold", "max_concurrency", "case_count", "labels", "metadata", "cases_digest")
+    __slots__ = ("suite_run_id", "resume", "suite", "target", "connector_id", "connector", "evaluators", "options", "trials", "min_passed", "threshold", "max_concurrency", "case_count", "labels", "metadata", "cases_digest", "validate_only", "brief")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,8 @@ class SuiteOpen(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     CASES_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    BRIEF_FIELD_NUMBER: _ClassVar[int]
     suite_run_id: str
     resume: bool
     suite: str
@@ -88,7 +90,9 @@ class SuiteOpen(_message.Message):
     labels: _containers.ScalarMap[str, str]
     metadata: _struct_pb2.Struct
     cases_digest: str
-    def __init__(self, suite_run_id: _Optional[str] = ..., resume: bool = ..., suite: _Optional[str] = ..., target: _Optional[str] = ..., connector_id: _Optional[str] = ..., connector: _Optional[_Union[_connector_service_pb2.Connector, _Mapping]] = ..., evaluators: _Optional[_Iterable[_Union[_evaluator_pb2.EvaluatorSpec, _Mapping]]] = ..., options: _Optional[_Union[_evaluation_service_pb2.EvaluateOptions, _Mapping]] = ..., trials: _Optional[int] = ..., min_passed: _Optional[int] = ..., threshold: _Optional[float] = ..., max_concurrency: _Optional[int] = ..., case_count: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., cases_digest: _Optional[str] = ...) -> None: ...
+    validate_only: bool
+    brief: bool
+    def __init__(self, suite_run_id: _Optional[str] = ..., resume: bool = ..., suite: _Optional[str] = ..., target: _Optional[str] = ..., connector_id: _Optional[str] = ..., connector: _Optional[_Union[_connector_service_pb2.Connector, _Mapping]] = ..., evaluators: _Optional[_Iterable[_Union[_evaluator_pb2.EvaluatorSpec, _Mapping]]] = ..., options: _Optional[_Union[_evaluation_service_pb2.EvaluateOptions, _Mapping]] = ..., trials: _Optional[int] = ..., min_passed: _Optional[int] = ..., threshold: _Optional[float] = ..., max_concurrency: _Optional[int] = ..., case_count: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., cases_digest: _Optional[str] = ..., validate_only: bool = ..., brief: bool = ...) -> None: ...
 
 class SuiteCase(_message.Message):
     __slots__ = ("case_id", "messages", "turns", "recorded_trials", "evaluators", "options", "trials", "min_passed", "weight", "tags", "metadata")

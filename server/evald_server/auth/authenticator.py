@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, ParamSpec
 
+from .clients import ClientFile
 from .keys import PREFIX, ApiKey, KeyFile, is_well_formed
-from .principal import Principal, Role
+from .principal import ClientNames, Principal, Role
+from .refusals import AccessDenied, denied
 
 if TYPE_CHECKING:
-    # Both raise what is defined here; the first needs a library that servers without tokens do not have.
-    from .clients import ClientFile, ClientNames
+    # Needs a library that servers without tokens do not have.
     from .tokens import TokenVerifier
 
 _BEARER: Final = "Bearer "
@@ -22,30 +23,6 @@ _OUTCOMES: Final = {"CREDENTIALS_EXPIRED": "expired", "RATE_LIMITED": "limited"}
 
 Count = Callable[[str, str], None]
 """Called with the kind of credentials and the outcome of every check."""
-
-
-class AccessDenied(Exception):
-    """A call is refused.
-
-    why: for the audit log alone, because it would tell a guesser how near it is. retry_seconds: when it may work.
-    """
-
-    def __init__(
-        self,
-        reason: str,
-        message: str,
-        why: str,
-        principal: Principal | None = None,
-        retry_seconds: float | None = None,
-        **metadata: str,
-    ) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
-        self.why = why
-        self.principal = principal
-        self.retry_seconds = retry_seconds
-        self.metadata = metadata
 
 
 class Authenticator:
@@ -61,7 +38,7 @@ class Authenticator:
         now: Callable[[], float] = time.time,
         *,
         tokens: "TokenVerifier | None" = None,
-        clients: "ClientFile | None" = None,
+        clients: ClientFile | None = None,
     ) -> None:
         self.keys = keys
         self.tokens = tokens
@@ -78,7 +55,7 @@ class Authenticator:
     def authenticate(
         self,
         headers: Iterable[tuple[str, str | bytes]],
-        certificate: "ClientNames | None" = None,
+        certificate: ClientNames | None = None,
         peer: str = "",
     ) -> Principal:
         """Return who sent the headers of a call. Raises AccessDenied.
@@ -106,9 +83,9 @@ class Authenticator:
             principal = self._by_key(token)
         if named is not None:
             principal = replace(principal, certificate=named.certificate)
-        return (
-            principal if self.clients is None or principal.kind == "key" else self.clients.limited(principal)
-        )
+        if self.clients is None or principal.kind != "jwt":
+            return principal
+        return self.clients.limited(principal)
 
     def authorize(self, principal: Principal, method: str, roles: frozenset[Role]) -> None:
         """Check that one of the roles is the principal's. Raises AccessDenied."""
@@ -124,7 +101,6 @@ class Authenticator:
                 method=method,
                 roles=wanted,
             )
-        self.passed(principal)
 
     def passed(self, principal: Principal) -> None:
         """Count a check that a principal has passed."""
@@ -134,19 +110,30 @@ class Authenticator:
         """Count credentials that were not looked at: too many of one address did not count."""
         self._count("other", "limited")
 
-    def ended(self, principal: Principal) -> AccessDenied | None:
-        """Return why what a principal has opened has to end; None if it may go on."""
-        if principal.certificate and self.clients is not None:
-            problem = self.clients.ended(principal)
-            if problem is not None:
-                return problem
+    def current(self, principal: Principal) -> Principal:
+        """Return a principal as its credentials make it now. Raises AccessDenied if they count no longer."""
+        if principal.certificate is not None and self.clients is not None:
+            named = self.clients.principal(principal.certificate)
+            if principal.kind == "certificate":
+                return self._same(named, principal)
         if principal.kind == "jwt":
-            return self.tokens.ended(principal) if self.tokens is not None else None
+            if self.tokens is not None:
+                self.tokens.check(principal)
+            return principal
         if principal.kind == "certificate" or self.keys is None:
-            return None
-        key = self.keys.ring.keys.get(principal.key_id)
-        state = key.state(self._now()) if key else "revoked"
-        return None if state == "active" else denied(state)
+            return principal
+        found = self.keys.ring.get(principal.key_id)
+        state = "revoked" if found is None else found[0].state(self._now())
+        if found is None or state != "active":
+            raise denied(state, principal)
+        now = self._same(found[1], principal)
+        return now if principal.certificate is None else replace(now, certificate=principal.certificate)
+
+    def _same(self, now: Principal, before: Principal) -> Principal:
+        """Return a principal as it is now. Raises AccessDenied if its credentials have become somebody else's."""
+        if now.name != before.name:
+            raise denied("of another principal now", before)
+        return now
 
     def _token(self, headers: Iterable[tuple[str, str | bytes]]) -> str | None:
         """Return the bearer token; None if there are no credentials. Raises AccessDenied for others."""
@@ -191,22 +178,3 @@ class Authenticator:
     def _invalid(self, kind: str, why: str) -> AccessDenied:
         self._count(kind, "invalid")
         return denied(why)
-
-
-def denied(why: str, principal: Principal | None = None) -> AccessDenied:
-    """Return the refusal of credentials that do not count."""
-    if why == "expired":
-        return AccessDenied(
-            "CREDENTIALS_EXPIRED",
-            "the API key or token has expired; get a new one from whoever gave it to you",
-            why,
-            principal,
-        )
-    return AccessDenied(
-        "CREDENTIALS_INVALID",
-        "the credentials are not valid; wanted one API key or token as the operator or the issuer gave it to you, "
-        "where it is a header as `authorization: Bearer ...`, and on ports that require it a certificate that is not "
-        "denied",
-        why,
-        principal,
-    )

@@ -8,9 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from .authenticator import AccessDenied, denied
 from .files import FileProblem, read_number, read_text, read_texts, read_toml, signature
-from .principal import Principal, Role, check_limits, check_name, check_types
+from .principal import ClientNames, Principal, Role, check_limits, check_name, check_types
+from .refusals import denied
 
 # In place of the name of a principal, for all that have no limits of their own.
 _ALL_TOKENS: Final = "jwt:*"
@@ -19,15 +19,9 @@ _ALL_TOKENS: Final = "jwt:*"
 _SAN: Final = re.compile(r"[A-Za-z0-9*][\x21-\x29\x2b-\x7e]{0,2046}\*?")
 _PATTERN: Final = re.compile(r"spiffe://[a-z0-9._-]+/(?:[A-Za-z0-9._-]+/)*\*")
 
+_MAX_KNOWN: Final = 1000
 
 _T = TypeVar("_T")
-
-
-class ClientNames(NamedTuple):
-    """The names in a client certificate. names: those that count; all: these and the others."""
-
-    names: tuple[str, ...]
-    all: tuple[str, ...]
 
 
 def client_names(context: Mapping[str, Sequence[bytes]]) -> ClientNames | None:
@@ -57,12 +51,16 @@ class _PrincipalLimit(NamedTuple):
 
 
 class _Clients(NamedTuple):
-    """What stands in a file. patterns: longest first, without their `*`. limits: by the name of the principal."""
+    """What stands in a file. patterns: longest first, without their `*`. limits: by the name of the principal.
+
+    known: whose certificates were looked for, because of a few connections come many calls.
+    """
 
     exact: Mapping[str, Principal]
     patterns: Sequence[tuple[str, Principal]]
     denied: frozenset[str]
     limits: Mapping[str, _PrincipalLimit]
+    known: dict[ClientNames, Principal]
 
     def find(self, certificate: Sequence[str]) -> Principal | None:
         for name in certificate:
@@ -100,6 +98,16 @@ class ClientFile:
 
     def principal(self, certificate: ClientNames) -> Principal:
         """Return whose certificate this is. Raises AccessDenied."""
+        known = self._clients.known
+        found = known.get(certificate)
+        if found is None:
+            found = self._principal(certificate)
+            if len(known) >= _MAX_KNOWN:
+                known.clear()
+            known[certificate] = found
+        return found
+
+    def _principal(self, certificate: ClientNames) -> Principal:
         clients = self._clients
         if not clients.denied.isdisjoint(certificate.all):
             raise denied("certificate: denied", clients.find(certificate.names))
@@ -108,13 +116,15 @@ class ClientFile:
             raise denied(
                 "certificate: no principal for it" if certificate.names else "certificate: no name in it"
             )
-        return Principal(
-            found.name,
-            found.roles,
-            found.types,
-            certificate.names[0],
-            kind="certificate",
-            certificate=certificate.all,
+        return self.limited(
+            Principal(
+                found.name,
+                found.roles,
+                found.types,
+                certificate.names[0],
+                kind="certificate",
+                certificate=certificate,
+            )
         )
 
     def limited(self, principal: Principal) -> Principal:
@@ -122,17 +132,6 @@ class ClientFile:
         limits = self._clients.limits
         found = limits.get(principal.name) or (limits.get(_ALL_TOKENS) if principal.kind == "jwt" else None)
         return principal if found is None else replace(principal, **found._asdict())
-
-    def ended(self, principal: Principal) -> AccessDenied | None:
-        """Return why what a certificate has opened has to end; None if it may go on."""
-        clients = self._clients
-        if not clients.denied.isdisjoint(principal.certificate):
-            return denied("certificate: denied", principal)
-        if principal.kind == "certificate":
-            found = clients.find(principal.certificate)
-            if found is None or found.name != principal.name:
-                return denied("certificate: no principal for it", principal)
-        return None
 
 
 def _read(path: Path) -> _Clients:
@@ -152,7 +151,7 @@ def _read(path: Path) -> _Clients:
         raise FileProblem(f"{path}: wanted `denied`, tables [[clients]] and [[principals]], and nothing else")
     patterns = [(san[:-1], principal) for san, principal in clients.items() if san.endswith("/*")]
     patterns.sort(key=lambda pattern: -len(pattern[0]))
-    return _Clients(clients, patterns, refused, limits)
+    return _Clients(clients, patterns, refused, limits, {})
 
 
 def _tables(

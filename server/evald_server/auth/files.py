@@ -1,19 +1,31 @@
 """Files that say who may call: TOML that only its owner may write, read again when it changes."""
 
+import asyncio
 import stat
 import tomllib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 # 5,000 keys; a larger file is a mistake.
 _MAX_BYTES: Final = 4 << 20
 
+# Of their own: evaluators may take all of asyncio's, and a key that is revoked would then count for as long. One for
+# each kind of file: keys, clients, key sets, certificates.
+_READERS: Final = ThreadPoolExecutor(4, "evald-credentials")
 
 _N = TypeVar("_N", int, float)
+_T = TypeVar("_T")
 
 
 class FileProblem(Exception):
     """A file cannot be used. The text names it and the place in it."""
+
+
+async def in_reader(read: Callable[[], _T]) -> _T:
+    """Return what a function returns that reads a file of credentials, called in a thread for that alone."""
+    return await asyncio.get_running_loop().run_in_executor(_READERS, read)
 
 
 def read_toml(path: Path, *, missing: str, wanted: str) -> dict[str, Any]:

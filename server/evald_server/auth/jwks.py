@@ -5,12 +5,13 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from joserfc import jwk
 
-from .files import FileProblem, signature
+from .files import FileProblem, in_reader, signature
 
 _log = logging.getLogger("evald.auth")
 
@@ -27,7 +28,7 @@ _CURVES: Final = ("P-256", "Ed25519")
 _MIN_RSA_TEXT: Final = 342
 _MAX_KID: Final = 200
 
-_FILE_SECONDS: Final = 1.0
+_FILE_SECONDS: Final = 0.5
 _REFRESH_SECONDS: Final = 600.0
 # Whoever sends unknown kids makes the server ask no more often than this.
 _RETRY_SECONDS: Final = 30.0
@@ -111,18 +112,18 @@ class JwksFile:
         self.keys = self._read()
 
     def want(self) -> None:
-        """Do nothing: the file is looked at every second."""
+        """Do nothing: the file is looked at all the time."""
 
     async def watch(self) -> None:
         """Read the file when it changes; one that cannot be used leaves the keys of before."""
         while True:
             await asyncio.sleep(_FILE_SECONDS)
-            found = await asyncio.to_thread(signature, self._path)
+            found = await in_reader(partial(signature, self._path))
             if found == self._seen:
                 continue
             self._seen = found
             try:
-                self.keys = await asyncio.to_thread(self._read)
+                self.keys = await in_reader(self._read)
             except FileProblem as problem:
                 self._outcome("failed")
                 _log.error("jwt_jwks_file: %s; the keys of before still count", problem)
@@ -182,7 +183,7 @@ class JwksUrl:
             return
         self._tried, self._wanted = now, False
         try:
-            found = await asyncio.to_thread(read_key_set, await self._fetch())
+            found = await in_reader(partial(read_key_set, await self._fetch()))
         except (OSError, ValueError) as problem:
             self._failed = True
             self._outcome("failed")

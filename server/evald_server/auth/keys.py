@@ -128,6 +128,11 @@ class KeyRing:
             for key in keys.values()
         }
 
+    def get(self, key_id: str) -> tuple[ApiKey, Principal] | None:
+        """Return the key with this id, whatever its state, and whose it is."""
+        known = self._known.get(key_id)
+        return None if known is None else known[1:]
+
     def find(self, text: str) -> tuple[ApiKey, Principal] | None:
         """Return the key with this text, whatever its state. Unknown and forged ones take the same time."""
         # Sent by anybody: not only ASCII.

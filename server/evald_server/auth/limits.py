@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from .audit import peer_host
-from .authenticator import AccessDenied
 from .principal import Principal
+from .refusals import AccessDenied
 
 # Principals that are remembered; keys of more than these are a mistake.
 _MAX_PRINCIPALS: Final = 10_000
@@ -80,7 +80,7 @@ class PrincipalLimits:
 def _refused(principal: Principal, what: str, limit: str, seconds: float) -> AccessDenied:
     return AccessDenied(
         "RATE_LIMITED",
-        f"{principal.name or 'callers without credentials'} may have {what}, and has them; try again in {seconds:.3g} s",
+        f"{principal.name} may have {what}, and has them; try again in {seconds:.3g} s",
         f"limit {limit}",
         principal,
         retry_seconds=seconds,

@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Iterable
-from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,63}")
 _TYPE: Final = re.compile(r"\*|[A-Za-z0-9][A-Za-z0-9._-]{0,99}\*?")
@@ -21,6 +20,13 @@ class Role(StrEnum):
     INGEST = "ingest"
 
 
+class ClientNames(NamedTuple):
+    """The names in a client certificate. names: those that count; all: these and the others."""
+
+    names: tuple[str, ...]
+    all: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """An authenticated caller.
@@ -29,8 +35,8 @@ class Principal:
     offer, each a name or a prefix that ends in `*`. key_id: of the API key that it called with, of the key that has
     signed its token, or the name in its certificate. rate: calls a second that it may begin; in_flight: calls that may
     go on at a time; judge_usd_per_day: US dollars that it may spend on judges, from midnight to midnight UTC; None for
-    no limit. expires: when its token does, Unix time in seconds. certificate: all names in the client certificate of
-    its connection, which its token may have come with.
+    no limit. expires: when its token does, Unix time in seconds. certificate: the names in the client certificate of its
+    connection, which its token may have come with; None for none.
     """
 
     name: str
@@ -42,7 +48,7 @@ class Principal:
     judge_usd_per_day: float | None = None
     kind: Literal["key", "jwt", "certificate"] = "key"
     expires: float | None = None
-    certificate: tuple[str, ...] = ()
+    certificate: ClientNames | None = None
 
     def may_offer(self, type_name: str) -> bool:
         """Return whether it may offer evaluators of this type."""
@@ -84,9 +90,3 @@ def check_types(types: Iterable[str]) -> None:
 
 LOCAL: Final = Principal("", frozenset(Role), ("*",))
 """Every caller of a server that asks for no credentials."""
-
-ANONYMOUS: Final = Principal("", frozenset())
-"""All callers without credentials together, on a server that asks for them: of methods that are open to all."""
-
-PRINCIPAL: Final[ContextVar[Principal]] = ContextVar("principal", default=LOCAL)
-"""The caller of the current call. Set before its handler runs, in the same task."""

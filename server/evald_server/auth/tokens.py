@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from joserfc import errors, jwk, jws, jwt
 
-from .authenticator import AccessDenied, denied
 from .jwks import FAMILIES, KeySet, KeySource, SigningKey
 from .limits import FailedAttempts
 from .principal import Principal, Role, is_type_pattern
+from .refusals import AccessDenied, denied
 
 _MAX_BYTES: Final = 8 << 10
 _LEEWAY_SECONDS: Final = 30
@@ -91,13 +91,12 @@ class TokenVerifier:
         self._keep(token, keys, principal, min(self._now() + _CACHED_SECONDS, expires + _LEEWAY_SECONDS))
         return principal
 
-    def ended(self, principal: Principal) -> AccessDenied | None:
-        """Return why what a token has opened has to end; None if it may go on."""
+    def check(self, principal: Principal) -> None:
+        """Raise AccessDenied if what a token has opened has to end."""
         if all(principal.key_id != key.id for key in self.source.keys.values()):
-            return denied("its key has left the set", principal)
+            raise denied("its key has left the set", principal)
         if principal.expires is not None and self._now() >= principal.expires + _STREAM_SECONDS:
-            return denied("expired", principal)
-        return None
+            raise denied("expired", principal)
 
     def _read(self, token: str, keys: KeySet) -> tuple[Principal, float]:
         """Verify a token. Returns whose it is, and when it expires."""

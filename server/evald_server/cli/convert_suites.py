@@ -22,7 +22,9 @@ def run(args: argparse.Namespace) -> ExitCode:
             foreign.convert_jsonl(path) if path.suffix == ".jsonl" else foreign.convert(read_document(path))
         )
     except InvalidDocument as problem:
-        raise usage_error(str(problem)) from None
+        for one in problem.problems:
+            warn(clean(str(one)))
+        return ExitCode.USAGE
     if converted is None:
         raise usage_error(
             f"{path}: neither a suite of AgentV or promptfoo nor a grader of OpenAI's",

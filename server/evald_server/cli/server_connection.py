@@ -1,9 +1,13 @@
 """The server that a command uses: a named one, or one inside the command's own process."""
 
 import argparse
+import asyncio
 import logging
 import os
 import re
+import signal
+import sys
+import threading
 import traceback
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -36,9 +40,41 @@ _EXCEPTION: Final = re.compile(r"^(?:\w+\.)*(\w+)(?=:|$)", re.MULTILINE)
 
 
 def run_async(main: Coroutine[Any, Any, int]) -> int:
-    """Run a command's coroutine and return its exit code."""
+    """Run a command's coroutine and return its exit code. SIGTERM cancels it, as Ctrl-C does.
+
+    Raises KeyboardInterrupt after either.
+    """
     with event_loop() as runner:
-        return runner.run(main)
+        # Windows has no SIGTERM, and other threads than the first one get no signals.
+        signalled = sys.platform != "win32" and threading.current_thread() is threading.main_thread()
+        code = runner.run(_until_terminated(main) if signalled else main)
+    if code is None:
+        raise KeyboardInterrupt
+    return code
+
+
+async def _until_terminated(main: Coroutine[Any, Any, int]) -> int | None:
+    """Return the exit code; None after SIGTERM."""
+    task, loop = asyncio.ensure_future(main), asyncio.get_running_loop()
+    before, terminated = signal.getsignal(signal.SIGTERM), False
+
+    def terminate() -> None:
+        nonlocal terminated
+        if not terminated:  # a second cancellation would end the cleaning up
+            terminated = True
+            task.cancel()
+
+    # By the loop: what a signal's own handler raises may come out of gRPC's code, which does not expect it.
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not terminated:
+            raise
+        return None
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, before)
 
 
 @asynccontextmanager

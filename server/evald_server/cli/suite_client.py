@@ -21,6 +21,7 @@ from evald.v1 import (
     suite_service_pb2,
     suite_service_pb2_grpc,
 )
+from evald_server import wire_pb2
 from evald_server.suites.comparison import MAX_DROP
 
 from .exit_codes import usage_error
@@ -57,14 +58,23 @@ class SuiteClient:
         self._access = access
         self._typed_errors = TypedErrors(address)
         self._suites = suite_service_pb2_grpc.SuiteServiceStub(channel)
+        # With cases as bytes, as they are kept.
+        self._run_suite: Any = channel.stream_stream(
+            "/evald.v1.SuiteService/RunSuite",
+            request_serializer=wire_pb2.RunSuiteRequest.SerializeToString,
+            response_deserializer=_pb.RunSuiteResponse.FromString,
+        )
         self._evaluations = evaluation_service_pb2_grpc.EvaluationServiceStub(channel)
         self._connectors = connector_service_pb2_grpc.ConnectorServiceStub(channel)
 
     async def run(
-        self, opening: _pb.SuiteOpen, cases: Iterable[_pb.SuiteCase]
+        self, opening: _pb.SuiteOpen, cases: Iterable[bytes]
     ) -> AsyncIterator[_pb.RunSuiteResponse]:
-        """Run a suite. Yields what the server says, the suite run with its verdict last."""
-        call = self._suites.RunSuite(metadata=self._access.headers())
+        """Run a suite. Yields what the server says, the suite run with its verdict last.
+
+        cases: serialised.
+        """
+        call = self._run_suite(metadata=self._access.headers())
         sending = asyncio.ensure_future(_send(call, opening, cases))
         try:
             with self._typed_errors:
@@ -78,6 +88,13 @@ class SuiteClient:
             sending.cancel()
             call.cancel()
             await asyncio.gather(sending, return_exceptions=True)
+
+    async def check(self, opening: _pb.SuiteOpen) -> None:
+        """Have the server check an opening, without running anything. Raises what `run` would."""
+        only = _pb.SuiteOpen(validate_only=True)
+        only.MergeFrom(opening)
+        async for _ in self.run(only, ()):
+            pass
 
     async def suite_runs(self, limit: int, **wanted: Any) -> list[_pb.SuiteRun]:
         """Return the latest suite runs that filters let through, the latest first."""
@@ -167,17 +184,17 @@ class SuiteClient:
             )
 
 
-async def _send(call: Any, opening: _pb.SuiteOpen, cases: Iterable[_pb.SuiteCase]) -> None:
+async def _send(call: Any, opening: _pb.SuiteOpen, cases: Iterable[bytes]) -> None:
     """Send the opening and the cases, and half-close. Cancels the call when a case cannot be read."""
-    message = _pb.RunSuiteRequest(open=opening)
+    message = wire_pb2.RunSuiteRequest(open=opening)
     try:
         size = 0
         for case in cases:
             message.cases.append(case)
-            size += case.ByteSize()
+            size += len(case)
             if len(message.cases) == _MOST_CASES or size >= _MOST_BYTES:
                 await call.write(message)
-                message, size = _pb.RunSuiteRequest(), 0
+                message, size = wire_pb2.RunSuiteRequest(), 0
         await call.write(message)
         await call.done_writing()
     except (asyncio.InvalidStateError, grpc.RpcError):

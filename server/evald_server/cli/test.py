@@ -11,12 +11,12 @@ from uuid import uuid4
 from google.protobuf.json_format import MessageToDict
 
 from evald.convert.resources import CONNECTOR
-from evald.errors import EvaldError, InvalidInput, Unavailable
+from evald.errors import EvaldError, InvalidInput, InvalidRequest, Unavailable
 from evald.v1 import connector_service_pb2, suite_service_pb2
 
 from ..suites.file_models import suite_schema
 from ..suites.reports.report import SuiteReport
-from ..suites.suite_file import Problem, Suite, SuiteProblems, load_suites
+from ..suites.suite_file import Problem, Suite, SuiteProblems, load_suites, path_parts
 from .console import new_table, say, show, show_progress, warn
 from .exit_codes import ExitCode, usage_error
 from .report_files import ResultFile, check_report_file, report_format, write_report, write_report_file
@@ -97,8 +97,8 @@ def _read_resume(args: argparse.Namespace) -> None:
         args.resume = _LATEST
 
 
-def _read_connectors(files: list[str]) -> dict[str, connector_service_pb2.Connector]:
-    found = {}
+def _read_connectors(files: list[str]) -> dict[str, "_GivenConnector"]:
+    found: dict[str, _GivenConnector] = {}
     for record in read_files(files, "connector").records if files else ():
         try:
             pb = CONNECTOR.read(record.data)
@@ -106,7 +106,7 @@ def _read_connectors(files: list[str]) -> dict[str, connector_service_pb2.Connec
             raise usage_error(f"{record.place}: {problem}") from None
         if not pb.name or pb.name in found:
             raise usage_error(f"{record.place}: wanted a connector with a `name` of its own")
-        found[pb.name] = pb
+        found[pb.name] = _GivenConnector(pb, record.place)
     return found
 
 
@@ -151,6 +151,13 @@ def _list(suites: Sequence[Suite], *, as_json: bool) -> int:
     return ExitCode.PASSED
 
 
+class _GivenConnector(NamedTuple):
+    """A connector of --connector. place: its FILE:LINE."""
+
+    pb: connector_service_pb2.Connector
+    place: str
+
+
 class _SuiteOn(NamedTuple):
     """A suite and what it is run against; "" for recorded answers."""
 
@@ -175,7 +182,7 @@ class _Testing:
         self,
         args: argparse.Namespace,
         wanted: Sequence[_SuiteOn],
-        connectors: dict[str, connector_service_pb2.Connector],
+        connectors: dict[str, _GivenConnector],
     ) -> None:
         self._args = args
         self._wanted = wanted
@@ -197,6 +204,8 @@ class _Testing:
             async with open_suites(self._args) as client:
                 openings = [await self._opening(client, one) for one in self._wanted]
                 problems = await _wrong_specs(client, [one.suite for one in self._wanted])
+                for one, opening in zip(self._wanted, openings, strict=True):
+                    problems += await self._wrong_opening(client, one, opening)
                 if problems:
                     return _report_problems(problems)
                 await self._resume(client, openings)
@@ -214,7 +223,8 @@ class _Testing:
         args, opening = self._args, _pb.SuiteOpen()
         opening.CopyFrom(one.suite.open)
         opening.target = one.target
-        connector = self._connectors.get(one.target) or one.suite.connectors.get(one.target)
+        given = self._connectors.get(one.target)
+        connector = given.pb if given else one.suite.connectors.get(one.target)
         if connector is not None:
             opening.connector.CopyFrom(connector)
         elif one.target:
@@ -227,6 +237,30 @@ class _Testing:
         # Made here, so that it is known however early the suite run ends.
         opening.suite_run_id = str(uuid4())
         return opening
+
+    async def _wrong_opening(
+        self, client: SuiteClient, one: _SuiteOn, opening: _pb.SuiteOpen
+    ) -> list[Problem]:
+        """Return what is wrong with what a suite is run with, beside its evaluators."""
+        try:
+            await client.check(opening)
+        except InvalidRequest as problem:
+            wrong = [(found.field, found.message) for found in problem.violations] or [("", problem.message)]
+        else:
+            return []
+        found = []
+        for field, message in wrong:
+            path = field.removeprefix("open.")
+            if path.startswith("evaluators"):
+                continue  # `_wrong_specs` says it with its line
+            place = one.suite.part_place(path_parts(path))
+            if path.startswith("connector.") and opening.HasField("connector"):
+                given = self._connectors.get(one.target)
+                inside = path_parts(path)[1:]
+                place = given.place if given else one.suite.part_place(("connectors", one.target, *inside))
+                path = path.replace("connector", f'connector "{one.target}"', 1)
+            found.append(Problem(place, 0, f"{path}: {message}" if path else message))
+        return found
 
     async def _resume(self, client: SuiteClient, openings: Sequence[_pb.SuiteOpen]) -> None:
         """Name the suite runs to go on with. Raises CommandError when there is none."""
@@ -258,6 +292,8 @@ class _Testing:
     ) -> _Ended:
         args = self._args
         results = ResultFile(stack) if args.outputs or args.github else None
+        # Trials are for reports alone.
+        opening.brief = results is None and not args.json
         unpassed: list[tuple[str, str, str]] = []
         ended: _pb.SuiteRun | None = None
         passed = judged = others = 0
@@ -265,7 +301,7 @@ class _Testing:
         bar = progress_bar(hidden=args.json)
         with show_progress(bar):
             task = bar.add_task(name, total=one.suite.case_count, rate="")
-            async for response in client.run(opening, one.suite.cases):
+            async for response in client.run(opening, one.suite.cases.serialized()):
                 if response.HasField("started"):
                     self._started = response.started
                 for result in response.results:
@@ -347,18 +383,19 @@ async def _wrong_specs(client: SuiteClient, suites: Sequence[Suite]) -> list[Pro
     places: dict[bytes, str] = {}
     specs = []
     for suite in {id(one): one for one in suites}.values():
-        cases = () if suite.cases.are_many else suite.cases
-        listed = [(suite.evaluators_place, suite.open.evaluators)]
-        for case in cases:
-            for found in (case.evaluators, *(turn.evaluators for turn in case.turns)):
-                if found:
-                    listed.append((f'{suite.place(case.case_id)}: case "{case.case_id}"', found))
-        for place, found in listed:
-            for spec in found:
-                data = spec.SerializeToString(deterministic=True)
-                if data not in places:
-                    places[data] = place
-                    specs.append(spec)
+        listed = [
+            (suite.part_place(("evaluators", index)), spec)
+            for index, spec in enumerate(suite.open.evaluators)
+        ]
+        for case in () if suite.cases.are_many else suite.cases:
+            found = [*case.evaluators, *(spec for turn in case.turns for spec in turn.evaluators)]
+            for place, spec in zip(suite.evaluator_places(case.case_id), found, strict=True):
+                listed.append((f'{place}: case "{case.case_id}"', spec))
+        for place, spec in listed:
+            data = spec.SerializeToString(deterministic=True)
+            if data not in places:
+                places[data] = place
+                specs.append(spec)
     where = list(places.values())
     problems = []
     for one in await client.violations(specs):

@@ -1,12 +1,14 @@
 """The combinators: all-of, any-of, at-least, formula.
 
 They use three-valued logic: a child's ERROR makes the result an ERROR unless the other children already decide it.
-Skipped children are left out; when all are skipped, the result is SKIPPED.
+In the same way a failure for missing evidence, or one that is pending, makes the result such a failure unless the other
+children decide it. Skipped children are left out; when all are skipped, the result is SKIPPED. Shadow children are shown
+and decide nothing. A required child that fails makes the result FAILED, and one that errs never lets it pass.
 """
 
 import asyncio
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
@@ -31,11 +33,14 @@ _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERR
 
 _LATER: Final = object()
 
+# Stands for a result that could be either; nobody sees it.
+_UNKNOWN: Final = Result(Verdict.ERROR, "")
+
 Number = TypeVar("Number", int, float)
 
 
 class Votes(NamedTuple):
-    """The results of a combinator's children, without skipped ones.
+    """The results of a combinator's children that count: neither skipped nor of shadow children.
 
     worth_of_error: score assumed for a child with an error: 0, or 1 when the combinator is negated, so that a high
     score counts against the call. Either way an error never improves the outcome.
@@ -48,6 +53,10 @@ class Votes(NamedTuple):
     def count(self, verdict: Verdict) -> int:
         """Return how many results have this verdict."""
         return sum(result.verdict is verdict for result in self.results)
+
+    def without(self, unknown: Callable[[Result], bool]) -> "Votes":
+        """Return the votes with an error in place of each result that is as good as unknown."""
+        return self._replace(results=[_UNKNOWN if unknown(result) else result for result in self.results])
 
     def scores(self) -> list[float]:
         """Return the scores; 1 or 0 for a child that passed or failed without a score."""
@@ -65,6 +74,13 @@ class _Combinator(Evaluator, kind=ASSERTION, inline=True):
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
         """Return verdict, score and reason for the children's results, of which there is at least one."""
         raise NotImplementedError
+
+    def check_children(self, children: Sequence[PlannedEvaluator]) -> None:
+        """Raise InvalidConfig unless some child counts."""
+        if not any(child.enforced for child in children):
+            raise InvalidConfig(
+                [ConfigProblem("/evaluators", "every one is a shadow; wanted at least one that decides")]
+            )
 
     def compared(self, scope: ChildScope) -> ChildScope:
         """Return the scope with the threshold that the children's scores are compared with."""
@@ -119,6 +135,15 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
         if self.k is not None and self.k > len(self.evaluators):
             raise InvalidConfig(
                 [ConfigProblem("/k", f"got {self.k}, but there are only {len(self.evaluators)} evaluators")]
+            )
+
+    def check_children(self, children: Sequence[PlannedEvaluator]) -> None:
+        """Raise InvalidConfig if fewer children than k count."""
+        super().check_children(children)
+        enforced = sum(child.enforced for child in children)
+        if self.k is not None and self.k > enforced:
+            raise InvalidConfig(
+                [ConfigProblem("/k", f"got {self.k}, but only {enforced} evaluators are no shadows")]
             )
 
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
@@ -179,7 +204,8 @@ class ScoreFormula(_Combinator, type="formula"):
     A child stands in the formula by its name: its value if it has one, else its
     score. The formula has numbers, + - * / ^, min, max, abs, floor, ceil, exp,
     sqrt and log. The score is what comes out, where that is from 0 to 1. A
-    child that errs or is skipped makes it an ERROR.
+    child that errs or is skipped makes it an ERROR; one that failed for missing
+    data makes it fail.
     """
 
     formula: str = Field(min_length=1, description="For example 0.7 * facts + 0.3 * tone.")
@@ -208,26 +234,35 @@ class ScoreFormula(_Combinator, type="formula"):
                 [ConfigProblem("/formula", f"{name!r} is the name of no evaluator; there are {known}")]
             )
 
+    def check_children(self, children: Sequence[PlannedEvaluator]) -> None:
+        """Raise InvalidConfig for a shadow, because the formula cannot leave a name out."""
+        for child in children:
+            if not child.enforced:
+                path = f"/evaluators/{child.index}/enforcement"
+                raise InvalidConfig(
+                    [ConfigProblem(path, "a formula has no place for a shadow; leave it out")]
+                )
+
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
         """Compute the formula. ERROR when a child has no number, or the formula none for theirs."""
-        numbers, best = {}, {}
+        numbers: dict[str, float] = {}
+        unproven = set()
         for evaluator, result in zip(votes.evaluators, votes.results, strict=True):
-            if result.verdict is not _ERROR:
-                number = _score(result) if result.value is None else result.value
-                numbers[evaluator.name] = number
-                best[evaluator.name] = 1.0 if result.unproven else number
-        lacking = sorted(self._parsed.names.difference(numbers))
+            if result.unproven:
+                unproven.add(evaluator.name)
+            elif result.verdict is not _ERROR:
+                numbers[evaluator.name] = _score(result) if result.value is None else result.value
+        lacking = self._parsed.names.difference(numbers)
         if lacking:
-            return _ERROR, None, f"{self.formula}: no number for {', '.join(lacking)}"
+            reason = f"{self.formula}: no number for {', '.join(sorted(lacking))}"
+            return (_FAILED, 0.0, reason) if lacking <= unproven else (_ERROR, None, reason)
         shown = ", ".join(f"{name} {number:.4g}" for name, number in numbers.items())
         try:
             found = self._parsed.value(numbers)
-            # A formula that falls as a score rises must not pass because evidence is missing.
-            lowest = found if best == numbers else min(found, self._parsed.value(best))
         except ArithmeticError as problem:
             return _ERROR, None, f"{self.formula} has no value for {shown}: {problem}"
         score = found if 0 <= found <= 1 else None
-        reached = lowest >= self.threshold - ROUNDING
+        reached = found >= self.threshold - ROUNDING
         reason = f"{self.formula} = {found:.4g} with {shown}, at least {self.threshold:.4g} wanted"
         return (_PASSED if reached else _FAILED), score, reason
 
@@ -254,6 +289,8 @@ class _Compile:
         """Return the function that evaluates the children. Problems of their specs become violations."""
         combinator = self._cls.from_config(config)
         evaluators = combinator.compared(scope).compile(combinator.evaluators)
+        if len(evaluators) == len(combinator.evaluators):  # else some are refused already
+            combinator.check_children(evaluators)
         return CompiledCombinator(combinator, evaluators, self._threads, float(scope.inverted)).evaluate
 
 
@@ -352,19 +389,33 @@ def _combined(
 ) -> Result:
     votes = Votes([], [], worth_of_error)
     for evaluator, result in zip(evaluators, results, strict=True):
-        if result.verdict is not _SKIPPED:
+        if evaluator.enforced and result.verdict is not _SKIPPED:
             votes.evaluators.append(evaluator)
             votes.results.append(result)
     if not votes.results:
         return skipped("All evaluators were skipped")
-    verdict, score, reason = combinator.decide(votes)
+    verdict, score, reason = _decided(combinator, votes)
+    unproven = pending = False
+    if verdict is not _ERROR and any(result.unproven for result in votes.results):
+        known = _decided(combinator, votes.without(lambda result: result.unproven))
+        if known[0] is _ERROR:
+            # It hangs on what was never seen: negating it must not make it pass.
+            verdict, score, unproven = _FAILED, 0.0, True
+        else:
+            verdict, score, reason = known
+    if verdict is _FAILED and any(result.pending for result in votes.results) and not votes.count(_ERROR):
+        pending = _decided(combinator, votes.without(lambda result: result.pending))[0] is _ERROR
     failing = next(
         (r for r in votes.results if r.verdict is (verdict if verdict is _ERROR else _FAILED)), None
     )
     if verdict is not _PASSED and failing is not None:
         reason = f"{reason}; first: {failing.reason}"
     checks = [
-        Check(evaluator.name, result.verdict is _PASSED, f"{result.verdict.name}: {result.reason}")
+        Check(
+            evaluator.name,
+            result.verdict is _PASSED,
+            f"{result.verdict.name}{'' if evaluator.enforced else ' (shadow)'}: {result.reason}",
+        )
         for evaluator, result in zip(evaluators, results, strict=True)
     ]
     error = None
@@ -376,13 +427,27 @@ def _combined(
         reason,
         score,
         checks=checks,
-        pending=verdict is _FAILED and any(r.pending for r in votes.results),
+        pending=pending,
         error=error,
-        # If it failed for missing evidence only, negating it must not make it pass.
-        unproven=verdict is _FAILED and all(r.unproven for r in votes.results if r.verdict is _FAILED),
+        unproven=unproven,
         token_usage=_usage(results),
         cost_usd=_sum([result.cost_usd for result in results]),
     )
+
+
+def _decided(combinator: _Combinator, votes: Votes) -> tuple[Verdict, float | None, str]:
+    """Return what the combinator decides, and what its required children leave of that."""
+    verdict, score, reason = combinator.decide(votes)
+    required = {
+        result.verdict: evaluator.name
+        for evaluator, result in zip(votes.evaluators, votes.results, strict=True)
+        if evaluator.required
+    }
+    if _FAILED in required:
+        return _FAILED, 0.0, f'{reason}; "{required[_FAILED]}" is required'
+    if _ERROR in required and verdict is _PASSED:
+        return _ERROR, None, f'{reason}; "{required[_ERROR]}" is required'
+    return verdict, score, reason
 
 
 def _usage(results: Sequence[Result]) -> TokenUsage | None:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 from google.protobuf.message import DecodeError
 
 from evald.evaluator import Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
-from evald.fields import shown
+from evald.fields import WEIGHTS, is_weight, shown
 from evald.foreign import Guard
 from evald.result import Kind
 from evald.structs import MAX_DEPTH, duration_ms, struct_to_dict
@@ -152,6 +152,22 @@ class Compiler:
             except (ValueError, TypeError) as problem:
                 self._note(scope.index, path, "INVALID_SPEC", str(problem))
                 continue
+            if spec.error_policy == evaluator_pb2.ERROR_POLICY_FAIL_OPEN:
+                self._note(
+                    scope.index,
+                    f"{path}/error_policy",
+                    "NOT_ALLOWED",
+                    "got fail_open, which evaluators inside a combinator do not have: an error of theirs "
+                    "decides nothing; set it on the combinator, whose error is then ignored",
+                )
+            if spec.required and scope.inverted:
+                self._note(
+                    scope.index,
+                    f"{path}/required",
+                    "NOT_ALLOWED",
+                    "not allowed inside a negated combinator, which passes when this one fails; put the "
+                    "required evaluator beside the combinator",
+                )
             evaluator = self._compile(
                 spec,
                 scope.index,
@@ -331,8 +347,8 @@ class Compiler:
     def _check_fields(
         self, spec: evaluator_pb2.EvaluatorSpec, definition: EvaluatorDefinition, index: int, path: str
     ) -> None:
-        if spec.HasField("weight") and not (math.isfinite(spec.weight) and spec.weight >= 0):
-            self._note(index, f"{path}/weight", "OUT_OF_RANGE", f"got {spec.weight:g}, wanted 0 or more")
+        if spec.HasField("weight") and not is_weight(spec.weight):
+            self._note(index, f"{path}/weight", "OUT_OF_RANGE", f"got {spec.weight:g}, wanted {WEIGHTS}")
         if spec.HasField("threshold") and not 0 <= spec.threshold <= 1:
             self._note(index, f"{path}/threshold", "OUT_OF_RANGE", f"got {spec.threshold:g}, wanted 0 to 1")
         if spec.HasField("timeout") and duration_ms(spec.timeout) <= 0:

@@ -83,10 +83,17 @@ def adjust(evaluator: PlannedEvaluator, result: Result) -> Result:
     )
 
 
+def is_score(score: float | None) -> bool:
+    """Return whether a result may have this score: a number such as NaN would be below no threshold."""
+    return score is None or 0 <= score <= 1
+
+
 def checked(evaluator: PlannedEvaluator, outcome: Any) -> Result:
     """Convert an evaluator's outcome to a result. Those of plugins and remotes were validated on arrival."""
     if outcome.__class__ is Result:
-        return outcome
+        if is_score(outcome.score):
+            return outcome
+        return _broken(evaluator, ContractViolation(f"score: {outcome.score:g} is not between 0 and 1"))
     kind = evaluator.definition.kind
     try:
         return contract.checked(kind, to_result(kind, outcome, evaluator.definition.description))

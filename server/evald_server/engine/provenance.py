@@ -47,6 +47,12 @@ def combined(settings: Mapping[str, Any], children: "Sequence[PlannedEvaluator]"
             child.final_only,
             child.provenance.config_sha256,
             child.provenance.prompt_sha256,
+            # Only where they are set, so that the digests of other combinators stay the same.
+            *(
+                name
+                for name, given in (("required", child.required), ("shadow", not child.enforced))
+                if given
+            ),
         )
         for child in children
     ]

@@ -21,7 +21,7 @@ from evald.threads import Threads
 from .aggregate import Aggregate, Policy, aggregate, is_lost
 from .invoke import discard, invoke
 from .plan import Plan, PlannedEvaluator
-from .postprocess import FAIL_FAST, NOT_FINAL, adjust, checked, crashed
+from .postprocess import FAIL_FAST, NOT_FINAL, adjust, checked, crashed, is_score
 
 _SECOND_NANOS: Final = 1_000_000_000
 
@@ -99,7 +99,7 @@ class EvaluationRun:
         self.finished = False
         self._threads = threads
         self._lost = False  # fail_fast: the verdict is FAILED already
-        self._progress: list[ProgressReport] = []
+        self._progress: dict[int, ProgressReport] = {}  # the latest of each evaluator that was not taken yet
         self._wake: asyncio.Future[None] | None = None
         # Start times are wall times, durations are not: setting the clock must not make one negative.
         self.start_nanos = time.time_ns()
@@ -129,7 +129,12 @@ class EvaluationRun:
             except Exception as problem:  # noqa: BLE001 - foreign code
                 outcome = crashed(evaluator, problem)
             now = _clock()
-            if outcome.__class__ is Result and not evaluator.adjusted and not fail_fast:
+            if (
+                outcome.__class__ is Result
+                and not evaluator.adjusted
+                and not fail_fast
+                and is_score(outcome.score)
+            ):
                 outcomes[evaluator.index] = (outcome, now - began, 0)
             elif inspect.isawaitable(outcome):
                 self.pending.append(PendingEvaluator(evaluator, outcome))
@@ -229,9 +234,12 @@ class EvaluationRun:
         return [index for index, outcome in enumerate(self.outcomes) if outcome is not None]
 
     def take_progress(self) -> list[ProgressReport]:
-        """Return and clear what pending evaluators have reported; only where the plan asks for it."""
-        reports, self._progress = self._progress, []
-        return reports
+        """Return and clear what pending evaluators have reported; only where the plan asks for it.
+
+        Of each evaluator only the latest report: what a caller is slow to take must not pile up.
+        """
+        reports, self._progress = self._progress, {}
+        return list(reports.values())
 
     def conclude(self, indexes: Sequence[int] = (), final: "EvaluationRun | None" = None) -> None:
         """Make the turn of a finished run the last one, after all: no failure of it is pending any more.
@@ -276,7 +284,7 @@ class EvaluationRun:
         return report
 
     def _add_progress(self, report: ProgressReport) -> None:
-        self._progress.append(report)
+        self._progress[report.index] = report
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 

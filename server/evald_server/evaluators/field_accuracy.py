@@ -29,7 +29,7 @@ from .json_values import (
     unlimited,
     within,
 )
-from .results import MAX_NAMED, first_checks, missing
+from .results import MAX_NAMED, Weight, first_checks, missing
 
 _MAX_FIELDS: Final = 1000
 # At each look a field has been compared, or CHECK_EVERY values of one.
@@ -53,7 +53,7 @@ class FieldRule(BaseModel):
     required: bool = Field(
         True, description="A value missing in the answer counts as wrong, else as not there."
     )
-    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    weight: Weight = 1.0
 
     @cached_property
     def steps(self) -> Path:
@@ -163,17 +163,19 @@ class FieldAccuracy(Reference, type="field-accuracy", kind=ASSERTION, inline=Tru
 
         checks: list[Check] = []
         total = right = 0.0
+        holds = True
         for rule, problem in self._compare(got, wanted, check):
             checks.append(Check(f"{rule.path}: {problem}" if problem else rule.path, not problem))
             total += rule.weight
             right += 0 if problem else rule.weight
+            holds = holds and not (problem and rule.weight)
         if not checks:
             return missing(self.on_missing, "None of the fields can be compared")
         wrong = [check.text for check in checks if not check.met]
         good = len(checks) - len(wrong)
         score = right / total if total else float(not wrong)
-        # Compared exactly: every weight that is right was added to both sums in the same order.
-        holds = right == total if total else not wrong
+        if not total:
+            holds = not wrong
         if self.aggregation == "all":
             holds, score = not wrong, float(not wrong)
         reason = f"{good} of {len(checks)} field(s) right"

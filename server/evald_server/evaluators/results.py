@@ -2,15 +2,28 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
+
+from pydantic import AfterValidator, Field
 
 from evald.context import EvaluatorContext
+from evald.fields import MOST_WEIGHT, WEIGHTS, is_weight
 from evald.result import Check, Result, errored, passed, skipped, unproven
 
 Item = TypeVar("Item")
 
 OnMissing = Literal["fail", "pass", "skip", "error"]
 """Verdict of an assertion whose data is missing. "error" gives ERROR with code MISSING_DATA."""
+
+
+def _weight(value: float) -> float:
+    if not is_weight(value):
+        raise ValueError(f"wanted {WEIGHTS}, got {value:g}")
+    return value
+
+
+Weight = Annotated[float, Field(ge=0, le=MOST_WEIGHT), AfterValidator(_weight)]
+"""Share in a weighted mean."""
 
 MAX_NAMED: Final = 20
 """Most texts, tools or differences that a reason names."""

@@ -11,9 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from evald_server.auth.audit import Audit, record
-from evald_server.auth.authenticator import AccessDenied, Authenticator
+from evald_server.auth.authenticator import Authenticator
 from evald_server.auth.limits import FailedAttempts
 from evald_server.auth.principal import LOCAL, Principal
+from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import METHODS, OPEN
 from evald_server.rpc.gate import call_error_of
 
@@ -104,7 +105,8 @@ class WebAccess:
             # for a second after their token has expired, and nobody waits here for the end of what has none.
             async with aclosing(calls.stream(method, b"", self.caller(request), _FIRST_SECONDS)) as answer:
                 await anext(answer, None)
-        request.scope[ADMITTED] = True
+        principal = self.principal(request)
+        request.scope[ADMITTED] = principal.name if principal is not None else ""
 
     def sign_in(self, request: Request, response: Response, key: str) -> None:
         """Exchange an API key or a token for a cookie of a response. Raises CallFailed if it does not count."""

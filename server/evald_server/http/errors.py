@@ -36,7 +36,7 @@ _HTTP: Final = {
     grpc.StatusCode.UNAUTHENTICATED: 401,
 }
 
-_HTTP_OF_REASON: Final = {"MESSAGE_TOO_LARGE": 413, "STORAGE_FULL": 507}
+_HTTP_OF_REASON: Final = {"MESSAGE_TOO_LARGE": 413, "STORAGE_FULL": 507, "RESOURCE_CHANGED": 412}
 
 # Statuses that no call ends with: refused before there is one.
 _CODES: Final = {
@@ -76,13 +76,18 @@ def as_json(problem: CallFailed) -> dict[str, Any]:
     return {"code": status.code, **MessageToDict(status)}
 
 
+def error_info(problem: CallFailed) -> error_details_pb2.ErrorInfo:
+    """Return the reason of a failed call and its metadata, empty if gRPC itself ended it."""
+    info = error_details_pb2.ErrorInfo()
+    for detail in status_of(problem).details:
+        if detail.Unpack(info):
+            break
+    return info
+
+
 def http_status(problem: CallFailed) -> int:
     """Return the HTTP status of a failed call."""
-    for detail in status_of(problem).details:
-        info = error_details_pb2.ErrorInfo()
-        if detail.Unpack(info) and info.reason in _HTTP_OF_REASON:
-            return _HTTP_OF_REASON[info.reason]
-    return _HTTP[problem.code]
+    return _HTTP_OF_REASON.get(error_info(problem).reason, _HTTP[problem.code])
 
 
 def response_of(problem: CallFailed, api: bool = False) -> Response:

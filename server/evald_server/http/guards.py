@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -31,12 +32,14 @@ _BODY_SECONDS: Final = 30.0
 # Of Connect's streams.
 _ENVELOPE_BYTES: Final = 5
 
-# Bodies of all connections together: so many times the largest one. Small ones always have room.
+# Bodies of all connections together, and of one principal: so many times the largest one. Small ones always have room.
 _MAX_BODIES: Final = 8
+_MAX_OWN_BODIES: Final = 2
 _SMALL_BYTES: Final = 64 * 1024
 
 ADMITTED: Final = "evald.admitted"
-"""Set in a request's scope when its sender may call what it asks for. The bodies of others have to be small ones."""
+"""Set in a request's scope when its sender may call what it asks for, to the name of its principal: "" on a server that
+asks for none. The bodies of others have to be small ones."""
 
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -142,6 +145,7 @@ class Bodies:
         self._app = app
         self._limit = max_message_bytes
         self._held = 0
+        self._held_by: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -150,12 +154,18 @@ class Bodies:
         if not _has_body(headers):
             whole.set()
 
+        def hold(name: str, size: int) -> None:
+            self._held += size
+            self._held_by[name] += size
+            if not self._held_by[name]:
+                del self._held_by[name]
+
         async def read() -> bytes:
             """Return the body. Raises ClientDisconnect, and CallFailed for one that is too large."""
             nonlocal held
             # Others must not take the room of those who may call.
-            admitted = ADMITTED in scope
-            limit = self._limit if admitted else min(_SMALL_BYTES, self._limit)
+            name = scope.get(ADMITTED)
+            limit = self._limit if name is not None else min(_SMALL_BYTES, self._limit)
             _check_size(int(headers.get("content-length", "0")), limit)
             body, more = bytearray(), True
             while more:
@@ -165,11 +175,12 @@ class Bodies:
                 body += message.get("body", b"")
                 more = message.get("more_body", False)
                 _check_size(len(body), limit)
-                if not admitted:
+                if name is None:
                     continue
-                self._held, held = self._held + len(body) - held, len(body)
-                if self._held > _MAX_BODIES * self._limit and held > _SMALL_BYTES:
-                    raise failed(CallError("OVERLOADED", "too many large requests at a time; try again"))
+                hold(name, len(body) - held)
+                held = len(body)
+                if held > _SMALL_BYTES:
+                    self._check_room(name)
             return bytes(body)
 
         async def receive_whole() -> Message:
@@ -204,9 +215,18 @@ class Bodies:
             if not handling.done():
                 handling.cancel()
                 await asyncio.wait([handling])
-            self._held -= held
+            hold(scope.get(ADMITTED, ""), -held)
         if not handling.cancelled():
             handling.result()
+
+    def _check_room(self, name: str) -> None:
+        """Raise CallFailed if the bodies that are held leave no room for a large one of this principal."""
+        whose = ""
+        if name and self._held_by[name] > _MAX_OWN_BODIES * self._limit:
+            whose = f" of {name}"
+        elif self._held <= _MAX_BODIES * self._limit:
+            return
+        raise failed(CallError("OVERLOADED", f"too many large requests{whose} at a time; try again"))
 
 
 def media_type(headers: Headers) -> str:

@@ -6,6 +6,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -23,6 +24,15 @@ _INLINE_BYTES: Final = 16 * 1024
 async def aside(size: int, work: Callable[[], T]) -> T:
     """Return what a function gives, called in a thread for much data. size: of the data, in bytes."""
     return work() if size <= _INLINE_BYTES else await asyncio.to_thread(work)
+
+
+def answer_to(request: Request, response: Response) -> Response:
+    """Return the response to send: to a HEAD without its body, so that a stream ends before it begins."""
+    if request.method != "HEAD":
+        return response
+    bare = Response(status_code=response.status_code)
+    bare.raw_headers = response.raw_headers
+    return bare
 
 
 class Framing(NamedTuple):

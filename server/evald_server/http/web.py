@@ -44,6 +44,7 @@ _ALLOWED_HEADERS: Final = (
     "Connect-Protocol-Version",
     "Connect-Timeout-Ms",
     "Idempotency-Key",
+    "If-Match",
     "Last-Event-ID",
     "traceparent",
 )
@@ -236,7 +237,7 @@ def application(site: Site) -> Starlette:
         allow_origins=settings.web_origins,
         allow_methods=["GET", "POST", "PUT", "DELETE"],
         allow_headers=_ALLOWED_HEADERS,
-        expose_headers=["Retry-After", "Link"],
+        expose_headers=["Retry-After", "Link", "ETag"],
     )
     return Starlette(
         routes=[*bridge.routes(site), *api.routes(site), *pages],

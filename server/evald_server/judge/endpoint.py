@@ -40,6 +40,12 @@ _CONNECT_SECONDS: Final = 5.0
 # A verdict has a few KB; 100,000 tokens of reasoning beside it less than one MB.
 _MAX_BYTES: Final = 4 << 20
 
+# What an error says stands at its beginning.
+_MAX_ERROR_BYTES: Final = 64 << 10
+
+# A streamed answer with long reasoning takes a few minutes.
+_MAX_STREAM_SECONDS: Final = 600.0
+
 # After this an unsupported feature is tried again: servers and models are updated.
 _CAPABILITIES_SECONDS: Final = 3600.0
 
@@ -77,6 +83,36 @@ class EndpointOptions:
     backoff: RetryBackoff = field(default_factory=RetryBackoff)
 
 
+class _Refused(Exception):
+    """The endpoint answered with an error, of which no more was read than `content`."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
+        self.status, self.headers, self.content = status, headers, content
+        super().__init__(status)
+
+
+class _Compressed(Exception):
+    """The answer is compressed, though the request forbids that: its real size is not known."""
+
+
+async def _check_answer(response: Any) -> None:
+    """Raise _Compressed, or _Refused for an error, whose body the client would read whatever its size.
+
+    response: of the client's HTTP library, its body not read yet.
+    """
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        raise _Compressed(encoding)
+    if response.is_success:
+        return
+    content = bytearray()
+    async for chunk in response.aiter_raw():
+        content += chunk
+        if len(content) >= _MAX_ERROR_BYTES:
+            break
+    raise _Refused(response.status_code, response.headers, bytes(content[:_MAX_ERROR_BYTES]))
+
+
 class Endpoint:
     """Sends requests, all models through one connection pool and one limiter.
 
@@ -92,7 +128,11 @@ class Endpoint:
         self.on_change: Callable[[], None] = lambda: None
         self.limiter = AdaptiveLimiter(options.concurrency, clock=clock)
         self._clock = clock
-        self._connect_seconds = min(_CONNECT_SECONDS, options.timeout_seconds)
+        connect_seconds = min(_CONNECT_SECONDS, options.timeout_seconds)
+        self._connect_seconds = connect_seconds
+        self._answer_seconds = connect_seconds + options.timeout_seconds
+        if options.stream:
+            self._answer_seconds = max(self._answer_seconds, _MAX_STREAM_SECONDS)
         self._capabilities: dict[str, tuple[ModelCapabilities, float]] = {}
         self._client: AsyncOpenAI | None = None
         self._client_task: asyncio.Task[AsyncOpenAI] | None = None
@@ -151,6 +191,19 @@ class Endpoint:
     ) -> ChatCompletion:
         """Send one request. Raises AttemptFailed."""
         client = await self._get_client()
+        seconds = self._answer_seconds
+        try:
+            async with asyncio.timeout(seconds) as timer:
+                return await self._send(client, body, request, errors)
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            text = f"no complete answer within {seconds:.3g} s"
+            raise errors.failed("JUDGE_TIMEOUT", text, retryable=True) from None
+
+    async def _send(
+        self, client: "AsyncOpenAI", body: dict[str, Any], request: PromptRequest, errors: EndpointErrors
+    ) -> ChatCompletion:
         import openai
 
         if self.options.stream:
@@ -174,11 +227,6 @@ class Endpoint:
                             "JUDGE_UNAVAILABLE", f"the answer is longer than {_MAX_BYTES} bytes"
                         )
                 return parse_completion(bytes(content), response.headers.get("content-type", ""))
-        except openai.APIStatusError as error:
-            self.set_reachable(True)
-            problem = parse_problem(error.status_code, error.response.content)
-            retry_after = parse_retry_after(error.response.headers)
-            raise errors.of_problem(problem, request, retry_after) from None
         except ReportedProblem as reported:
             raise errors.of_problem(reported.problem, request) from None
         except NotACompletion as error:
@@ -194,6 +242,18 @@ class Endpoint:
         except AttemptFailed:
             raise
         except Exception as error:
+            # What the check of the answer raises comes as it is, or as the cause of an error of the client's.
+            cause = error if isinstance(error, _Refused | _Compressed) else error.__cause__
+            if isinstance(cause, _Refused):
+                self.set_reachable(True)
+                problem = parse_problem(cause.status, cause.content)
+                raise errors.of_problem(problem, request, parse_retry_after(cause.headers)) from None
+            if isinstance(cause, _Compressed):
+                raise errors.failed(
+                    "JUDGE_UNAVAILABLE",
+                    f'the answer is compressed ("{str(cause)[:40]}"), although the request says '
+                    "Accept-Encoding: identity; the operator switches that off at the endpoint or its proxy",
+                ) from None
             library = type(error).__module__.partition(".")[0]
             if not isinstance(error, OSError) and library not in _HTTP_LIBRARIES:
                 raise
@@ -230,7 +290,10 @@ class Endpoint:
             max_retries=0,
             timeout=openai.Timeout(options.timeout_seconds, connect=self._connect_seconds, pool=None),
             # Prompts go to the address that the operator has given, and nowhere else.
-            http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
+            http_client=openai.DefaultAsyncHttpxClient(
+                follow_redirects=False, event_hooks={"response": [_check_answer]}
+            ),
+            default_headers={"Accept-Encoding": "identity"},
         )
         # Imported by the client when first used, so in this thread.
         _ = client.chat.completions.with_streaming_response

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
 from evald.result import Check, Result
+from evald_server.evaluators.results import Weight
 
 from .answer_parsing import (
     AnswerData,
@@ -421,7 +422,7 @@ class Item(BaseModel):
 
     id: Annotated[str, Field(min_length=1, max_length=100)] = Field(description="Names the item.")
     text: Annotated[str, Field(min_length=1)] = Field(description="What must hold.")
-    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    weight: Weight = 1.0
     required: bool = Field(False, description="Missed, it fails the verdict, and the score is 0.")
 
 

@@ -1,7 +1,6 @@
 """Metrics of evaluators: results, durations, errors, scores and measured values, by type."""
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from weakref import WeakKeyDictionary
@@ -146,20 +145,15 @@ class EvaluatorTally:
         trace_id: 32 hex digits, as in `traceparent`; anything else is ignored. count: how many equal results;
         seconds is their mean.
         """
-        # Each result comes through here, so observing, which takes most of the time, is written out.
         if self.pass_rate is not None and verdict <= _FAILED:
             now = self._clock()
             if now >= self.pass_rate.slot_end:
                 self.pass_rate.start_slot(now)
-            scores = self._scores
-            if score is not None and scores is not None and 0.0 <= score <= 1.0:
-                scores.cells[bisect_left(scores.bounds, score)] += count
-                scores.cells[-1] += score * count
+            if score is not None and self._scores is not None and 0.0 <= score <= 1.0:
+                self._scores.observe(score, count)
         self.counts[verdict] += count
         if verdict != _SKIPPED:
-            durations = self.series.durations
-            durations.cells[bisect_left(durations.bounds, seconds)] += count
-            durations.cells[-1] += seconds * count
+            self.series.durations.observe(seconds, count)
         if value is not None and self._measured is not None:
             self._measured.observe(value, count)
         if trace_id is not None and is_trace_id(trace_id):

@@ -1,5 +1,8 @@
 """Build the remote evaluators of a server from its settings."""
 
+from collections.abc import Callable
+
+from evald_server.auth.principal import Principal
 from evald_server.config import Settings
 from evald_server.store.leases import LeaseStore
 
@@ -12,7 +15,11 @@ from .remotes import RemoteObserver, Remotes, StaticTarget
 
 
 def build_remotes(
-    settings: Settings, catalogue: Catalogue, observer: RemoteObserver, store: LeaseStore
+    settings: Settings,
+    catalogue: Catalogue,
+    observer: RemoteObserver,
+    store: LeaseStore,
+    is_withdrawn: Callable[[Principal], bool],
 ) -> Remotes:
     """Build the remote evaluators. Raises ValueError, which names the wrong setting."""
     try:
@@ -42,6 +49,7 @@ def build_remotes(
             targets=[StaticTarget(one.target, one.tls_profile) for one in settings.remote_targets],
             tls_profiles=profiles,
             blocked=settings.remote_blocked,
+            is_withdrawn=is_withdrawn,
         )
     except ValueError as problem:
         raise ValueError(f"remote_allowed: {problem}") from None

@@ -157,6 +157,9 @@ class RemoteEvaluator:
         if seconds <= 0:
             self._pool.release(slot, worked=None, sent=False)
             return _timeout(instance, 0)
+        if self._pool.plugin_type.fingerprint != plugin_type.fingerprint:
+            self._pool.release(slot, worked=None, sent=False)
+            return _changed(plugin_type, instance)
         task.timeout.FromNanoseconds(int(seconds * 1e9))
         headers = tuple(scope.trace_context.items())
         worked: bool | None = None
@@ -261,6 +264,18 @@ def _contract_violation(plugin_type: PluginType, instance: Instance, problem: Co
     instance.complain(f"broke the contract of {plugin_type.name}: {problem}")
     return _of(
         instance, errored("CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")
+    )
+
+
+def _changed(plugin_type: PluginType, instance: Instance) -> Result:
+    return _of(
+        instance,
+        errored(
+            "CONTRACT_VIOLATION",
+            f'"{plugin_type.name}" in version "{plugin_type.version}" is offered with another kind or config '
+            "schema than when the call or session began. Begin a new one; the plugin should give what "
+            "differs a new version",
+        ),
     )
 
 

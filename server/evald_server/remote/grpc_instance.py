@@ -67,8 +67,9 @@ class GrpcInstance(Instance):
         return self._connection is not None
 
     def start(self) -> None:
-        """Connect in the background."""
-        self._connecting = asyncio.create_task(self._keep_connected())
+        """Connect in the background, if it does not yet."""
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._keep_connected())
 
     async def run(self, task: RemoteTask) -> task_pb2.EvaluationOutput:
         """See Instance."""

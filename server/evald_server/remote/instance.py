@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Final, Protocol
 
 from evald.plugin.v1 import task_pb2
+from evald_server.auth.principal import Principal
 
 from .breaker import CircuitBreaker
 from .errors import printable
@@ -84,7 +85,7 @@ class Instance:
     """One process that offers evaluators.
 
     plugin: None until a static target has described itself. active: its tasks from this server.
-    foreign: tasks that it reports from other servers. owner: name of the principal that brought it; None until one does. waiting: the calls that may take a freed slot.
+    foreign: tasks that it reports from other servers. owner: the principal that brought it; None until one does. waiting: the calls that may take a freed slot.
     registered, last_seen: Unix time in seconds; last_seen is None until a static target has answered.
     latency_seconds: moving average of its tasks; None before the first one.
     """
@@ -104,7 +105,7 @@ class Instance:
         self.breaker = CircuitBreaker()
         self.active = 0
         self.foreign = 0
-        self.owner: str | None = None
+        self.owner: Principal | None = None
         self.state = InstanceState.PENDING
         self.last_error = ""
         self.registered = time.time()

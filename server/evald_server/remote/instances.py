@@ -76,8 +76,24 @@ def check_instance_id(instance_id: str, field: str = "instance_id") -> None:
 
 def check_owner(instance: Instance, principal: Principal, field: str) -> None:
     """Raise Refusal if an instance belongs to another principal. A restored one belongs to none yet."""
-    if instance.owner is not None and not principal.owns(instance.owner):
+    if instance.owner is not None and not principal.owns(instance.owner.name):
         raise Refusal("NOT_OWNER", f"{field}: belongs to another principal", field)
+
+
+def check_types(plugin: Plugin, principal: Principal, path: str = "plugin") -> None:
+    """Raise Refusal if a principal may not offer what a plugin does."""
+    for index, plugin_type in enumerate(plugin.types):
+        _check_type(plugin_type.name, f"{path}.evaluator_types[{index}]", principal)
+
+
+def _check_type(name: str, place: str, principal: Principal) -> None:
+    if not principal.may_offer(name):
+        raise Refusal(
+            "TYPE_NOT_ALLOWED",
+            f'{place}.type: got "{name}", wanted a type that the key of {principal.name} may offer: '
+            f"{', '.join(principal.types) or 'it may offer none'}",
+            f"{place}.type",
+        )
 
 
 class InstanceRegistry:
@@ -130,13 +146,7 @@ class InstanceRegistry:
                     "replace it. Put your own prefix before it",
                     f"{place}.type",
                 )
-            if not principal.may_offer(name):
-                raise Refusal(
-                    "TYPE_NOT_ALLOWED",
-                    f'{place}.type: got "{name}", wanted a type that the key of {principal.name} may offer: '
-                    f"{', '.join(principal.types) or 'it may offer none'}",
-                    f"{place}.type",
-                )
+            _check_type(name, place, principal)
             pool = self.pools.get(plugin_type.key)
             others = [one for one in pool.instances if one is not replaced] if pool else []
             if pool is not None and others and pool.plugin_type.fingerprint != plugin_type.fingerprint:

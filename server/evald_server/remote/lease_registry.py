@@ -51,7 +51,7 @@ class LeaseRegistry:
     """Grants and renews leases, and removes the instances whose lease is over.
 
     allowlist: without a rule nobody can register. blocked: names of plugins that the operator has removed.
-    expired: called for every lease that expires.
+    expired: called for every lease that expires. is_withdrawn: whether the credentials of a principal no longer count.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class LeaseRegistry:
         tls_profiles: Mapping[str, DialTls],
         blocked: Container[str] = (),
         expired: Callable[[], None] = lambda: None,
+        is_withdrawn: Callable[[Principal], bool] = lambda _: False,
         resolve: Resolve | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -72,6 +73,7 @@ class LeaseRegistry:
         self._tls_profiles = tls_profiles
         self._blocked = blocked
         self._expired = expired
+        self._is_withdrawn = is_withdrawn
         self._resolver = Resolver(allowlist, resolve)
         self._leases = Leases(clock)
         self._ticking: asyncio.Task[None] | None = None
@@ -130,7 +132,7 @@ class LeaseRegistry:
                 self._disconnect(old)
             instance = self._new(request.instance_id, request.target, plugin, tls)
             instances.add(instance)
-        instance.owner = principal.name
+        instance.owner = principal
         lease = instance.lease = self._leases.grant(instance.id, ttl)
         row = StoredLease(
             lease.id,
@@ -146,9 +148,15 @@ class LeaseRegistry:
         except StoreProblem:
             self._drop(lease)
             raise
+        state, _ = self._leases.renew(lease.id)
+        if state is not LeaseState.ACTIVE:
+            # Replaced, removed or run out while it was written, which may have come after the removal from the store.
+            # Its plugin is told with the first renewal.
+            await self._forget(lease.id, revoked=state is LeaseState.REVOKED)
+            return GrantedLease(lease.id, ttl)
         if instance is not old:
             _log.info("remote instance %s: registered for %g s", instance.name, ttl)
-            instance.start()
+        instance.start()
         with suppress(TimeoutError):
             async with asyncio.timeout(_CONFIRM_SECONDS):
                 await instance.confirmed.wait()
@@ -162,17 +170,29 @@ class LeaseRegistry:
     def renew(
         self, lease_id: str, active_tasks: int, principal: Principal = LOCAL
     ) -> tuple[LeaseState, float]:
-        """Renew a lease. Returns its state, and its time to live in seconds. Raises Refusal if it is another's."""
-        self._check_owner(lease_id, principal)
+        """Renew a lease. Returns its state, and its time to live in seconds. Raises Refusal as `check` does."""
+        self.check(lease_id, principal)
+        instance = self._instances.by_id.get(self._leases.instance_id(lease_id))
         state, lease = self._leases.renew(lease_id)
         if lease is None:
             return state, 0.0
-        instance = self._instances.by_id.get(lease.instance_id)
         if instance is not None:
-            instance.owner = principal.name
+            instance.owner = principal
             instance.last_seen = time.time()
             instance.foreign = max(0, active_tasks - instance.active)
         return state, lease.ttl
+
+    def check(self, lease_id: str, principal: Principal) -> None:
+        """Raise Refusal if a lease is another's, or if the principal may not offer its types; that ends it at once."""
+        instance = self._instances.by_id.get(self._leases.instance_id(lease_id))
+        if instance is None or instance.plugin is None:
+            return
+        check_owner(instance, principal, "lease_id")
+        try:
+            self._instances.check(instance.plugin, instance, principal=principal)
+        except Refusal as problem:
+            self._withdraw(lease_id, problem.message)
+            raise
 
     def left(self, lease: Lease) -> float:
         """Return the seconds until a lease expires."""
@@ -230,6 +250,18 @@ class LeaseRegistry:
         # A restored lease belongs to nobody yet: to whoever may offer what it offers.
         if instance.owner is None and instance.plugin is not None:
             self._instances.check(instance.plugin, instance, principal=principal)
+
+    def _withdraw(self, lease_id: str, why: str) -> None:
+        """End a lease and its instance at once. Open tasks go to other instances."""
+        lease = self._leases.end(lease_id)
+        if lease is None:
+            return
+        instance = self._instances.by_id.get(lease.instance_id)
+        if isinstance(instance, GrpcInstance):
+            _log.warning("remote instance %s: lease ended: %s", instance.name, why)
+            self._instances.remove(instance)
+            self._disconnect(instance, cut=True)
+        self._in_background(self._forget(lease_id))
 
     async def _refusal(self, target: str) -> Refusal | None:
         """Return why a target is not allowed; None if it is, or if its name cannot be resolved now."""
@@ -310,6 +342,11 @@ class LeaseRegistry:
             await asyncio.sleep(_TICK_SECONDS)
             for lease in self._leases.expire():
                 self._expire(lease)
+            for instance in list(self._instances.by_id.values()):
+                if instance.lease and instance.owner and self._is_withdrawn(instance.owner):
+                    self._withdraw(
+                        instance.lease.id, f"the credentials of {instance.owner.name} were withdrawn"
+                    )
             self._instances.forget_left()
 
     def _expire(self, lease: Lease) -> None:
@@ -321,10 +358,10 @@ class LeaseRegistry:
             self._disconnect(instance)
         self._in_background(self._forget(lease.id))
 
-    async def _forget(self, lease_id: str) -> None:
+    async def _forget(self, lease_id: str, *, revoked: bool = False) -> None:
         # Restored after a failed delete, it expires again.
         with suppress(StoreProblem):
-            await self._store.delete(lease_id)
+            await (self._store.revoke(lease_id) if revoked else self._store.delete(lease_id))
 
     def _drop(self, lease: Lease) -> None:
         self._leases.end(lease.id)
@@ -355,8 +392,10 @@ class LeaseRegistry:
 
 
 def _is_same(instance: GrpcInstance, request: registry_service_pb2.RegisterRequest) -> bool:
+    # One that drains ends with its last task, whoever has registered since.
     return (
-        instance.target == request.target
+        instance.state is not InstanceState.DRAINING
+        and instance.target == request.target
         and instance.plugin is not None
         and instance.plugin.pb == request.plugin
         and instance.refused is None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
+from evald_server.auth.principal import Principal
 from evald_server.store.leases import LeaseStore
 
 from .channels import DialTls
@@ -94,6 +95,7 @@ class Remotes:
         targets: Iterable[StaticTarget] = (),
         tls_profiles: Mapping[str, DialTls] | None = None,
         blocked: Container[str] = (),
+        is_withdrawn: Callable[[Principal], bool] = lambda _: False,
         resolve: Resolve | None = None,
     ) -> None:
         self.server_id = secrets.token_hex(8)
@@ -107,6 +109,7 @@ class Remotes:
             tls_profiles=profiles,
             blocked=blocked,
             expired=observer.lease_expired,
+            is_withdrawn=is_withdrawn,
             resolve=resolve,
         )
         self._static_targets = StaticTargets(self.instances, targets, profiles)

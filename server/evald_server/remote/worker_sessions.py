@@ -6,11 +6,12 @@ import secrets
 from typing import Final
 
 from evald_server.auth.audit import record
+from evald_server.auth.current_call import need
 from evald_server.auth.principal import LOCAL, Principal
 
 from .errors import Refusal, invalid
 from .instance import InstanceState, Mode
-from .instances import InstanceRegistry, check_instance_id
+from .instances import InstanceRegistry, check_instance_id, check_types
 from .plugin_type import CONTRACT, read_plugin
 from .session import Frames, WorkerSession, read_frame
 
@@ -75,10 +76,13 @@ class WorkerSessions:
         instances = self._instances
         old = instances.replaced_by(hello.instance_id, Mode.CONNECTED, principal)
         instances.check(plugin, old, "hello.plugin", principal)
+        need(lambda current: check_types(plugin, current, "hello.plugin"))
         if isinstance(old, WorkerSession):
-            # Its connection broke unnoticed, or a second process has copied its id.
             instances.remove(old)
-            old.end(Refusal("SESSION_REPLACED", "another session has the same instance_id"))
+            # One that drains finishes its tasks and ends by itself. Else its connection broke unnoticed, or a second
+            # process has copied its id.
+            if old.state is not InstanceState.DRAINING:
+                old.end(Refusal("SESSION_REPLACED", "another session has the same instance_id"))
         session = WorkerSession(
             hello.instance_id,
             secrets.token_hex(16),
@@ -89,7 +93,7 @@ class WorkerSessions:
             instances.task_ids,
             instances.changed,
         )
-        session.owner = principal.name
+        session.owner = principal
         session.welcome(CONTRACT, self._server_id)
         instances.add(session)
         self._sessions[session.session_id] = session

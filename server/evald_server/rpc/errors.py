@@ -76,6 +76,7 @@ REASONS: Final[dict[str, Reason]] = {
     "STORAGE_UNAVAILABLE": Reason(grpc.StatusCode.UNAVAILABLE, 1.0),
     "RESOURCE_NOT_FOUND": Reason(grpc.StatusCode.NOT_FOUND),
     "RESOURCE_EXISTS": Reason(grpc.StatusCode.ALREADY_EXISTS),
+    "RESOURCE_CHANGED": Reason(grpc.StatusCode.ABORTED),
     "RUN_STATUS": Reason(grpc.StatusCode.FAILED_PRECONDITION),
     "UNKNOWN_METHOD": Reason(grpc.StatusCode.UNIMPLEMENTED),
     "INTERNAL": Reason(grpc.StatusCode.INTERNAL),
@@ -136,6 +137,17 @@ def check_enum(request: Message, field: str, largest: int) -> None:
     got = getattr(request, field)
     if not 0 <= got <= largest:
         raise invalid(field, f"got {got}, wanted a value this server knows")
+
+
+def microseconds(message: Message, name: str, path: str) -> int:
+    """Return a time in a field, 0 if there is none. Raises CallError."""
+    if not message.HasField(name):
+        return 0
+    try:
+        microseconds: int = getattr(message, name).ToMicroseconds()
+    except ValueError:
+        raise invalid(path, "wanted a time between the years 1 and 9999") from None
+    return microseconds
 
 
 def refusal(found: Sequence[BadField], reason: str = "INVALID_FIELD", **metadata: str) -> CallError:

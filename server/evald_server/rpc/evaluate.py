@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from evald.v1 import evaluation_service_pb2
 from evald_server import wire_pb2
-from evald_server.auth.principal import PRINCIPAL
+from evald_server.auth.current_call import caller
 from evald_server.engine.engine import Engine
 from evald_server.engine.planner import LARGE_BYTES
 from evald_server.engine.response import event_of, events_of, fill_aggregated, fill_event
@@ -52,7 +52,7 @@ class EvaluateService:
             data, _ = await self._unary(request, context)
             return data
         stored, _ = await self._idempotency.once(
-            request, lambda: self._unary_to_store(request, context), PRINCIPAL.get().name
+            request, lambda: self._unary_to_store(request, context), caller().name
         )
         return stored.data
 
@@ -74,7 +74,7 @@ class EvaluateService:
             last, _ = await self._stream(request, stream)
         else:
             # Stored before the last message is sent: the caller repeats the request when that breaks.
-            stored, replayed = await self._idempotency.once(request, run_stream, PRINCIPAL.get().name)
+            stored, replayed = await self._idempotency.once(request, run_stream, caller().name)
             if replayed:
                 response = _UnaryResponse.FromString(stored.data)
                 last = event_of(response, stored.specs).SerializeToString()

@@ -14,14 +14,20 @@ from .server import Handler, abort
 class FirstMessages:
     """Reads the messages of calls that have begun. Not for streams of messages, which are counted as open.
 
-    seconds: for how long a message may take. late: called when one takes longer. clock: monotonic seconds.
+    seconds: for how long a message may take. late: called when one takes longer. most: calls that may wait; one more
+    ends that which has waited longest, because honest callers send their message at once. clock: monotonic seconds.
     """
 
     def __init__(
-        self, seconds: float, late: Callable[[], None], clock: Callable[[], float] = time.monotonic
+        self,
+        seconds: float,
+        late: Callable[[], None],
+        most: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._seconds = seconds
         self._late = late
+        self._most = most
         self._clock = clock
         # Since when calls wait, the longest first. Looked through by `expire`, because a timer costs 3 % of a call.
         self._waiting: dict[asyncio.Task[Any], float] = {}
@@ -42,6 +48,8 @@ class FirstMessages:
             task = asyncio.current_task()
             assert task is not None
             waiting[task] = clock()
+            if self._most is not None and len(waiting) > self._most:
+                self._end(next(iter(waiting)))
             try:
                 message = await context.read()
             except asyncio.CancelledError:
@@ -51,7 +59,8 @@ class FirstMessages:
                 self._late()
                 problem = CallError(
                     "MESSAGE_TIMEOUT",
-                    f"the message of the call has not come within {self._seconds:g} s; send it with the headers",
+                    f"the message of the call has not come within {self._seconds:g} s, or before too many other calls; "
+                    "send it with the headers",
                 )
                 await abort(context, problem.code, problem.message, problem.details())
             finally:
@@ -77,5 +86,8 @@ class FirstMessages:
                 break
             overdue.append(task)
         for task in overdue:
-            del self._waiting[task]
-            task.cancel()
+            self._end(task)
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        del self._waiting[task]
+        task.cancel()

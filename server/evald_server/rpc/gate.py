@@ -7,30 +7,34 @@ the calls.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import grpc
 
 from evald_server.auth.audit import Audit, record
-from evald_server.auth.authenticator import AccessDenied, Authenticator
-from evald_server.auth.clients import ClientNames
-from evald_server.auth.files import FileProblem
+from evald_server.auth.authenticator import Authenticator
+from evald_server.auth.current_call import OPEN_CALL, PRINCIPAL, OpenCall
+from evald_server.auth.files import FileProblem, in_reader
 from evald_server.auth.keys import ApiKey
 from evald_server.auth.limits import PrincipalLimits
-from evald_server.auth.principal import ANONYMOUS, LOCAL, PRINCIPAL, Principal
+from evald_server.auth.principal import LOCAL, ClientNames, Principal
+from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import METHODS, OPEN
+from evald_server.remote.errors import Refusal
 
 from .errors import CallError
 from .first_message import FirstMessages
 from .late_check import checked_late
+from .registry import refused
 from .server import Handler, RpcServer, RpcStream
 
 _log = logging.getLogger("evald.auth")
 
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
-# A key that is revoked counts no longer after this time; its streams end with it.
-_RELOAD_SECONDS: Final = 1.0
+# Rights that change count within a second, in which a file is looked at and what is open is judged anew.
+_RELOAD_SECONDS: Final = 0.5
 
 # Of 8 KiB each at most, as tokens are.
 _MAX_KNOWN: Final = 1000
@@ -48,7 +52,8 @@ class Gate(grpc.GenericRpcHandler):
     """The handlers of all services by method. authenticator: None lets everybody call everything.
 
     limited: called with the limit of a principal that refuses a call. max_principal_calls: calls in flight of a
-    principal that has no limit of its own. message_timeout: seconds in which the message of a call has to come.
+    principal that has no limit of its own. max_open_calls: calls without credentials whose message has not come.
+    message_timeout: seconds in which the message of a call has to come.
     late: called when one does not.
     """
 
@@ -60,6 +65,7 @@ class Gate(grpc.GenericRpcHandler):
         limited: Callable[[str], None] = lambda _limit: None,
         *,
         max_principal_calls: int,
+        max_open_calls: int,
         message_timeout: float,
         late: Callable[[], None] = lambda: None,
     ) -> None:
@@ -73,16 +79,19 @@ class Gate(grpc.GenericRpcHandler):
         self._authenticator = authenticator
         self._audit = Audit()
         self._limits = PrincipalLimits(limited, max_principal_calls)
-        self._streams: dict[Principal, set[asyncio.Task[Any]]] = {}
-        # Who was let in within the last second, by method, credentials and certificate, and is not checked again: a key
-        # that is revoked has a second, too. The digests of a dict are random to callers, so that the time of a lookup
+        # By the principals that opened them.
+        self._streams: dict[Principal, dict[asyncio.Task[Any], OpenCall]] = {}
+        # Who was let in within the last half second, by method, credentials and certificate, and is not checked again: a key
+        # that is revoked has as long, too. The digests of a dict are random to callers, so that the time of a lookup
         # tells them nothing.
         self._known: dict[tuple[str, object, ClientNames | None], Principal] = {}
         if authenticator is not None:
             rpc.on_message = self._on_message
         self._messages = FirstMessages(message_timeout, late)
+        self._open_messages = FirstMessages(message_timeout, late, max_open_calls)
         self._reading = {
-            method: self._messages.reading(handler) for method, handler in self._handlers.items()
+            method: (self._open_messages if METHODS.get(method) is OPEN else self._messages).reading(handler)
+            for method, handler in self._handlers.items()
         }
         self._late = {
             method: checked_late(method, handler, self._admit_late)
@@ -93,7 +102,7 @@ class Gate(grpc.GenericRpcHandler):
         """Return the handler of a call, or one that refuses it."""
         method = handler_call_details.method
         if self._authenticator is None or METHODS.get(method) is OPEN:
-            return self._open(method, self._reading)
+            return self._reading.get(method, self._unknown)
         who = (method, _authorization(handler_call_details.invocation_metadata), None)
         principal = self._known.get(who)
         if principal is None:
@@ -126,7 +135,7 @@ class Gate(grpc.GenericRpcHandler):
         handlers: Mapping[str, Handler],
     ) -> Handler:
         if self._authenticator is None or METHODS.get(method) is OPEN:
-            return self._open(method, handlers)
+            return handlers.get(method, self._unknown)
         who = (method, _authorization(metadata), certificate)
         principal = self._known.get(who)
         if principal is not None:
@@ -134,27 +143,16 @@ class Gate(grpc.GenericRpcHandler):
             return self._begun(method, handlers[method], principal)
         try:
             principal = self._authenticator.authenticate(metadata, certificate, peer)
-            # Without a row nobody may call what there is; what there is not, everybody may ask for who is known.
-            if method in handlers:
-                self._authenticator.authorize(principal, method, METHODS.get(method) or frozenset())
+            self._check_role(method, principal)
         except AccessDenied as problem:
             return self._refused(method, problem)
         self._audit.used(method, principal)
         if method in handlers:
+            self._authenticator.passed(principal)
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             self._known[who] = principal
         return self._begun(method, handlers.get(method, self._unknown), principal)
-
-    def _open(self, method: str, handlers: Mapping[str, Handler]) -> Handler:
-        handler = handlers.get(method, self._unknown)
-        if self._authenticator is None:
-            return handler
-        try:
-            self._begin(ANONYMOUS)
-        except AccessDenied as problem:
-            return self._refused(method, problem)
-        return handler
 
     def _begun(self, method: str, handler: Handler, principal: Principal) -> Handler:
         try:
@@ -164,26 +162,37 @@ class Gate(grpc.GenericRpcHandler):
         PRINCIPAL.set(principal)
         # Others are opened by their message.
         if self._handlers.get(method, self._unknown).request_streaming:
-            self._opened(principal)
+            self._opened(method, principal)
         return handler
 
-    def _on_message(self, streams: bool) -> None:
+    def _on_message(self, method: str, streams: bool) -> None:
         assert self._authenticator is not None
         principal = PRINCIPAL.get()
         if principal is LOCAL:
             return
-        ended = self._authenticator.ended(principal)
-        if ended is not None:
-            raise call_error_of(ended)
+        try:
+            current = self._authenticator.current(principal)
+            if current is not principal:
+                self._check_role(method, current)
+        except AccessDenied as problem:
+            raise call_error_of(problem) from None
         if streams:
-            self._opened(principal)
+            self._opened(method, principal)
+
+    def _check_role(self, method: str, principal: Principal) -> None:
+        """Raise AccessDenied unless a principal has one of the roles that a method is for."""
+        assert self._authenticator is not None
+        # Without a row nobody may call what there is; what there is not, everybody may ask for who is known.
+        if method in self._handlers:
+            self._authenticator.authorize(principal, method, METHODS.get(method) or frozenset())
 
     async def watch(self) -> None:
-        """End calls whose message does not come, read keys and clients again when they change, and end the streams
-        of those that count no longer."""
+        """End calls whose message does not come, read keys and clients again when they change, and judge open
+        streams anew."""
         while True:
             await asyncio.sleep(_RELOAD_SECONDS)
             self._messages.expire()
+            self._open_messages.expire()
             if self._authenticator is not None:
                 await self._reload(self._authenticator)
 
@@ -196,30 +205,46 @@ class Gate(grpc.GenericRpcHandler):
         if clients is not None and await _reloaded("tls_clients_file", clients.reload):
             record("clients changed", None)
         self._known.clear()
-        self._end_streams()
+        self._judge_streams()
 
     def _begin(self, principal: Principal) -> None:
         task = asyncio.current_task()
         assert task is not None
         task.add_done_callback(self._limits.begin(principal))
 
-    def _opened(self, principal: Principal) -> None:
+    def _opened(self, method: str, principal: Principal) -> None:
         task = asyncio.current_task()
         assert task is not None
-        tasks = self._streams.setdefault(principal, set())
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        call = OpenCall(principal, [partial(self._check_role, method)])
+        OPEN_CALL.set(call)
+        calls = self._streams.setdefault(principal, {})
+        calls[task] = call
+        task.add_done_callback(calls.pop)
 
-    def _end_streams(self) -> None:
+    def _judge_streams(self) -> None:
+        """End the streams of principals that may do no longer what these do."""
         assert self._authenticator is not None
-        for principal, tasks in list(self._streams.items()):
-            if not tasks:
+        for principal, calls in list(self._streams.items()):
+            if not calls:
                 del self._streams[principal]
                 continue
-            ended = self._authenticator.ended(principal)
-            if ended is not None:
-                for task in list(tasks):
-                    self._rpc.end_stream(task, call_error_of(ended))
+            try:
+                current = self._authenticator.current(principal)
+            except AccessDenied as problem:
+                for task in list(calls):
+                    self._rpc.end_stream(task, call_error_of(problem))
+                continue
+            for task, call in list(calls.items()):
+                if call.principal is current or call.principal == current:
+                    continue
+                try:
+                    call.judge(current)
+                except AccessDenied as problem:
+                    self._rpc.end_stream(task, call_error_of(problem))
+                except Refusal as problem:
+                    self._rpc.end_stream(task, refused(problem))
+                except CallError as problem:
+                    self._rpc.end_stream(task, problem)
 
     def _refused(self, method: str, problem: AccessDenied) -> Handler:
         # Only names of methods that there are become labels of a metric.
@@ -259,7 +284,7 @@ def _authorization(metadata: Metadata) -> object:
 async def _reloaded(setting: str, reload: Callable[[], bool]) -> bool:
     """Read a file again. Returns whether it has changed, and can be used."""
     try:
-        return await asyncio.to_thread(reload)
+        return await in_reader(reload)
     except FileProblem as problem:
         _log.error("%s: %s; what stood in it before still counts", setting, problem)
         return False

@@ -11,6 +11,11 @@ def mask(headers: MutableMapping[str, str]) -> None:
         headers[name] = value
 
 
+def may_be_shown(value: str) -> bool:
+    """Return whether a value is no secret: it is of names of environment variables alone, or a mask."""
+    return mask_headers({"": value})[""] == value
+
+
 def masked(headers: Mapping[str, str]) -> list[str]:
     """Return the names of the headers whose values are masks: they are not known here."""
     return [name for name, value in headers.items() if value == MASK]

@@ -9,6 +9,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from .errors import CallError
 from .server import Handler, abort
 
 HEALTH: Final = "grpc.health.v1.Health"
@@ -19,7 +20,8 @@ _Status = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """The health of the server ("") and of each service; all serve, or none does.
+    """The health of the server ("") and of each service; all serve, or none does. max_watches: that may be open, so
+    that they leave room for other calls: they need no credentials.
 
     It takes no admission slot and waits for nothing, so it answers under overload and while draining.
 
@@ -28,7 +30,8 @@ class Health:
     then silences every other watcher, blocks the change to NOT_SERVING, and Check goes on saying SERVING.
     """
 
-    def __init__(self, services: Iterable[str]) -> None:
+    def __init__(self, services: Iterable[str], max_watches: int) -> None:
+        self._max_watches = max_watches
         self._services = frozenset(("", *services))
         self._serving = False
         self._watchers: set[asyncio.Event] = set()
@@ -69,6 +72,10 @@ class Health:
     async def _watch(self, request: Any, context: Any) -> None:
         if request is None:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "not a HealthCheckRequest")
+        if len(self._watchers) >= self._max_watches:
+            text = f"{self._max_watches} watches of health are open, which is the limit; Check answers all the time"
+            problem = CallError("TOO_MANY_STREAMS", text, limit=str(self._max_watches))
+            await abort(context, problem.code, problem.message, problem.details())
         changed = asyncio.Event()
         self._watchers.add(changed)
         try:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from evald_server import wire_pb2
 
-from .errors import BadField, CallError, refusal
+from .errors import BadField, CallError, invalid, refusal
 
 KEEP_SECONDS: Final = 600.0
 MAX_ID_LENGTH: Final = 128
@@ -62,17 +62,12 @@ class IdempotencyStore:
         next one with its id runs. owner: name of the principal: each has ids of its own. Raises CallError when the id stood for another request.
         """
         request_id = request.request_id
-        if len(request_id) > MAX_ID_LENGTH:
-            raise _refused(
-                "INVALID_FIELD", f"{len(request_id)} characters; at most {MAX_ID_LENGTH} are allowed"
-            )
+        check_length(request_id)
         digest = blake2b(request.SerializeToString(deterministic=True), digest_size=16).digest()
         key = (owner, request_id)
         while known := self._find(key):
             if known.digest != digest:
-                raise _refused(
-                    "REQUEST_ID_REUSED", "was used for another request already; a new request needs a new id"
-                )
+                raise reused()
             if isinstance(known, _Stored):
                 return known.response, True
             # Waited for, not awaited: a caller that goes away must not take the response from the others.
@@ -101,8 +96,16 @@ class IdempotencyStore:
             self._bytes -= _size(key, stored.response)
 
 
-def _refused(reason: str, message: str) -> CallError:
-    return refusal([BadField("request_id", message)], reason)
+def check_length(request_id: str) -> None:
+    """Raise CallError for an id that is too long."""
+    if len(request_id) > MAX_ID_LENGTH:
+        raise invalid("request_id", f"{len(request_id)} characters; at most {MAX_ID_LENGTH} are allowed")
+
+
+def reused() -> CallError:
+    """Return the error of a request whose id stands for another one."""
+    message = "was used for another request already; a new request needs a new id"
+    return refusal([BadField("request_id", message)], "REQUEST_ID_REUSED")
 
 
 def _size(key: _Key, response: StoredResponse) -> int:

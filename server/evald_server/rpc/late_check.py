@@ -5,7 +5,8 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from evald_server.auth.clients import ClientNames, client_names
+from evald_server.auth.clients import client_names
+from evald_server.auth.principal import ClientNames
 
 from .server import Handler
 

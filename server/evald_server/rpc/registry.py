@@ -8,7 +8,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from evald.plugin.v1 import registry_service_pb2
 from evald_server.auth.audit import record
-from evald_server.auth.principal import PRINCIPAL
+from evald_server.auth.current_call import caller, need
+from evald_server.auth.principal import Principal
 from evald_server.remote.errors import Refusal
 from evald_server.remote.instance import Instance
 from evald_server.remote.instances import InstanceChange, UnknownRevision
@@ -48,7 +49,7 @@ class RegistrationService:
                 "CONNECT_NOT_ALLOWED", "this server takes no plugins that dial in (remote_connect is off)"
             )
         try:
-            await self._remotes.sessions.serve(stream, stream.context.peer(), PRINCIPAL.get())
+            await self._remotes.sessions.serve(stream, stream.context.peer(), caller())
         except Refusal as problem:
             raise refused(problem) from None
 
@@ -56,10 +57,10 @@ class RegistrationService:
         """Register a plugin and grant it a lease."""
         request = parse(_pb.RegisterRequest, data, "evald.plugin.v1.RegisterRequest")
         try:
-            granted = await self._remotes.leases.register(request, PRINCIPAL.get())
+            granted = await self._remotes.leases.register(request, caller())
         except Refusal as problem:
             raise refused(problem) from None
-        record("registered", PRINCIPAL.get(), instance=request.instance_id, target=request.target)
+        record("registered", caller(), instance=request.instance_id, target=request.target)
         response = _pb.RegisterResponse(
             lease_id=granted.lease_id, contract_version=CONTRACT, server_id=self._remotes.server_id
         )
@@ -69,6 +70,13 @@ class RegistrationService:
 
     async def keep_alive(self, stream: RpcStream) -> None:
         """Renew leases, one answer per request, in order."""
+        renewed: set[str] = set()
+
+        def check(principal: Principal) -> None:
+            for lease_id in renewed:
+                self._remotes.leases.check(lease_id, principal)
+
+        need(check)
         async for data in self._until_drained(stream):
             request = parse(_pb.KeepAliveRequest, data, "evald.plugin.v1.KeepAliveRequest")
             state, ttl = self._renew(request.lease_id, request.active_tasks)
@@ -78,6 +86,7 @@ class RegistrationService:
                 server_id=self._remotes.server_id,
             )
             if ttl:
+                renewed.add(request.lease_id)
                 response.ttl.FromMilliseconds(round(ttl * 1000))
             await stream.send(response.SerializeToString())
 
@@ -97,10 +106,10 @@ class RegistrationService:
         """End a lease."""
         request = parse(_pb.DeregisterRequest, data, "evald.plugin.v1.DeregisterRequest")
         try:
-            instance_id = await self._remotes.leases.deregister(request, PRINCIPAL.get())
+            instance_id = await self._remotes.leases.deregister(request, caller())
         except Refusal as problem:
             raise refused(problem) from None
-        record("deregistered", PRINCIPAL.get(), instance=instance_id)
+        record("deregistered", caller(), instance=instance_id)
         return _pb.DeregisterResponse().SerializeToString()
 
     async def list_registrations(self, data: bytes, _context: Context) -> bytes:
@@ -151,7 +160,7 @@ class RegistrationService:
 
     def _renew(self, lease_id: str, active_tasks: int) -> tuple[LeaseState, float]:
         try:
-            return self._remotes.leases.renew(lease_id, active_tasks, PRINCIPAL.get())
+            return self._remotes.leases.renew(lease_id, active_tasks, caller())
         except Refusal as problem:
             raise refused(problem) from None
 
@@ -228,7 +237,7 @@ def handlers(
 def refused(problem: Refusal) -> CallError:
     """Convert a refusal to a status with its error details."""
     if problem.reason == "NOT_OWNER":
-        record("refused", PRINCIPAL.get(), reason=problem.reason, why=problem.message)
+        record("refused", caller(), reason=problem.reason, why=problem.message)
     if not problem.field:
         return CallError(problem.reason, problem.message)
     return refusal([BadField(problem.field, problem.message)], problem.reason)

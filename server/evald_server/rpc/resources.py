@@ -7,13 +7,14 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from uuid import uuid4
 
 from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from evald.v1.connector_service_pb2 import Connector
 from evald.v1.context_pb2 import Persona, Scenario
 from evald.v1.experiment_service_pb2 import Experiment
 from evald_server.store.resources import IdTaken, NameTaken, ResourceKind, ResourceStore, StoredResource
 
-from .errors import BadField, CallError, invalid, refusal
+from .errors import BadField, CallError, invalid, microseconds, refusal
 from .pages import page_size, page_token, read_token
 from .server import Context, Handler, RpcServer, parse
 
@@ -96,7 +97,7 @@ class ResourceService(Generic[Resource]):
 
     async def get(self, data: bytes, _context: Context) -> bytes:
         """Return a resource."""
-        return self._answer("Get", await self.load(self._id(data, "Get")))
+        return self._answer("Get", await self.load(self._named(data, "Get")[1]))
 
     async def list_page(self, data: bytes, _context: Context) -> bytes:
         """Return a page of resources."""
@@ -118,17 +119,24 @@ class ResourceService(Generic[Resource]):
         if not given.id:
             raise invalid(f"{self.kind}.id", "missing; wanted the id of a stored one")
         fields = self._masked(request.update_mask)
+        expected = _expected(request)
         while True:
             try:
-                updated = await self._update(given, fields)
+                updated = await self._update(given, fields, expected)
             except _ChangedMeanwhile:
                 continue
             return self._answer("Update", updated)
 
     async def delete(self, data: bytes, _context: Context) -> bytes:
         """Delete a resource."""
-        resource_id = self._id(data, "Delete")
-        if not await self._store.delete(self.kind, resource_id):
+        request, resource_id = self._named(data, "Delete")
+        expected = _expected(request)
+
+        def check(current: StoredResource) -> None:
+            if expected not in (None, current.updated):
+                raise self._changed(current)
+
+        if not await self._store.delete(self.kind, resource_id, check):
             raise self._missing(resource_id)
         deleted: bytes = getattr(self.requests, f"Delete{self._one()}Response")().SerializeToString()
         return deleted
@@ -174,15 +182,25 @@ class ResourceService(Generic[Resource]):
                 return found, False
             after = found[-1].created, found[-1].id
 
-    async def _update(self, given: Resource, fields: Sequence[str]) -> Resource:
-        """Replace the fields. Raises _ChangedMeanwhile, because what was checked is not what is there then."""
+    async def _update(self, given: Resource, fields: Sequence[str], expected: int | None) -> Resource:
+        """Replace the fields. Raises _ChangedMeanwhile, because what was checked is not what is there then.
+
+        expected: time of the last change that the caller knows of, Unix microseconds.
+        """
         before = await self._load(given.id)
         wanted = self._resource(before)
         for field in fields:
             wanted.ClearField(field)
         wanted.MergeFrom(_only(given, fields))
+        wanted.DiscardUnknownFields()
         self.kept(wanted, self._resource(before))
+        # What is stored as wanted already may come from this very call, whose answer was lost.
+        changes = wanted != self._resource(before)
+        if changes and expected not in (None, before.updated):
+            raise self._changed(before)
         await self._check(wanted)
+        if not changes:
+            return wanted
         after = _as_stored(wanted, before.id, before.created, max(_now(), before.updated + 1))
 
         def change(current: StoredResource) -> StoredResource:
@@ -252,12 +270,14 @@ class ResourceService(Generic[Resource]):
     def _parse(self, name: str, data: bytes) -> Any:
         return parse(getattr(self.requests, name), data, f"evald.v1.{name}")
 
-    def _id(self, data: bytes, verb: str) -> str:
+    def _named(self, data: bytes, verb: str) -> tuple[Any, str]:
+        """Return a request that names a resource, and the id. Raises CallError."""
         field = f"{self.kind}_id"
-        resource_id: str = getattr(self._parse(f"{verb}{self._one()}Request", data), field)
+        request = self._parse(f"{verb}{self._one()}Request", data)
+        resource_id: str = getattr(request, field)
         if not resource_id:
             raise invalid(field, f"missing; wanted the id of a {self.kind}")
-        return resource_id
+        return request, resource_id
 
     def _missing(self, resource_id: str, field: str = "") -> CallError:
         problem = BadField(field or f"{self.kind}_id", self._no_such(resource_id))
@@ -265,6 +285,17 @@ class ResourceService(Generic[Resource]):
 
     def _no_such(self, resource_id: str) -> str:
         return f'no {self.kind} has the id "{resource_id[:_MAX_ID]}"; List{self.plural} lists those that there are'
+
+    def _changed(self, stored: StoredResource) -> CallError:
+        """Return the error of a caller who has read the resource before it was changed."""
+        pb = Timestamp()
+        pb.FromMicroseconds(stored.updated)
+        changed = pb.ToJsonString()
+        text = (
+            f'the {self.kind} "{stored.name}" was changed after you have read it, at {changed}; '
+            "read it again, and send the change with the update_time (over HTTP: the ETag) that it has then"
+        )
+        return refusal([BadField("expected_update_time", text)], "RESOURCE_CHANGED", update_time=changed)
 
     def _name_taken(self, name: str) -> CallError:
         error = self._taken("name", name, "choose another one")
@@ -282,6 +313,12 @@ class ResourceService(Generic[Resource]):
 
 class _ChangedMeanwhile(Exception):
     """Another call has changed the resource since it was read."""
+
+
+def _expected(request: Any) -> int | None:
+    """Return what a request expects as the update_time, Unix microseconds; None for whatever it is."""
+    field = "expected_update_time"
+    return microseconds(request, field, field) if request.HasField(field) else None
 
 
 def _as_stored(resource: Resource, resource_id: str, created: int, updated: int) -> StoredResource:

@@ -7,8 +7,6 @@ from functools import partial
 from typing import Final
 from uuid import uuid4
 
-from google.protobuf.message import Message
-
 from evald.v1 import run_service_pb2 as pb
 from evald.v1.connector_service_pb2 import Connector
 from evald.v1.context_pb2 import Persona, Scenario
@@ -32,9 +30,10 @@ from evald_server.store.runs import (
 )
 
 from .connectors import ConnectorService
-from .errors import BadField, CallError, check_enum, invalid, refusal
+from .errors import BadField, CallError, check_enum, invalid, microseconds, refusal
 from .experiments import MAX_RUNS, ExperimentService
 from .headers import mask, masked
+from .idempotency import check_length, reused
 from .pages import page_size, page_token, read_token
 from .personas import PersonaService
 from .scenarios import ScenarioService
@@ -333,9 +332,18 @@ class RunService:
                 raise invalid("persona_id", f"a model has to speak for the user, but {text}")
 
     async def _queue(self, runs: list[Run], request_id: str) -> list[Run]:
-        """Store runs and have them played. Returns those of an earlier call with the same request_id."""
+        """Store runs and have them played. Returns those of an earlier call with the same request_id. Raises CallError
+        when that one asked for others."""
+        check_length(request_id)
+
+        async def create() -> list[Run]:
+            stored = await self._store.create(runs, request_id)
+            if request_id and _asked(stored[0]) != _asked(runs[0]):
+                raise reused()
+            return stored
+
         # Those, too, are queued: the call's answer may have been lost before they were.
-        return await self._runner.enqueue(partial(self._store.create, runs, request_id))
+        return await self._runner.enqueue(create)
 
     async def _load(self, run_id: str) -> Run:
         return _there(run_id, await self._store.get(run_id) if run_id else None)
@@ -388,6 +396,11 @@ def _new_run(scenario: Scenario, persona: Persona | None, connector: Connector) 
     return run
 
 
+def _asked(run: Run) -> tuple[str, ...]:
+    """Return what the call named that a run comes from."""
+    return (run.experiment_id,) if run.experiment_id else (run.scenario_id, run.persona_id, run.connector_id)
+
+
 def _size(events: list[RunEvent]) -> int:
     return sum(len(event.body) for event in events)
 
@@ -427,17 +440,6 @@ def _there(run_id: str, run: Run | None) -> Run:
 def _no_run(run_id: str) -> CallError:
     problem = BadField("run_id", f'no run has the id "{run_id[:100]}"; ListRuns lists those that there are')
     return refusal([problem], "RESOURCE_NOT_FOUND")
-
-
-def microseconds(message: Message, name: str, path: str) -> int:
-    """Return a time in a field, 0 if there is none. Raises CallError."""
-    if not message.HasField(name):
-        return 0
-    try:
-        microseconds: int = getattr(message, name).ToMicroseconds()
-    except ValueError:
-        raise invalid(path, "wanted a time between the years 1 and 9999") from None
-    return microseconds
 
 
 def _wrong_status(text: str) -> CallError:

@@ -85,8 +85,8 @@ def parse(kind: type[M], data: bytes, name: str) -> M:
 class RpcServer:
     """Builds the gRPC handlers of all services, and drains them together.
 
-    on_message: called when the one message of a call has come, which may be long after its headers, with whether
-    the answer is a stream; raises CallError if who calls may no longer.
+    on_message: called when the one message of a call has come, which may be long after its headers, with the full name
+    of the method and whether the answer is a stream; raises CallError if who calls may no longer.
     """
 
     def __init__(
@@ -111,14 +111,16 @@ class RpcServer:
         self._holding = False
         self._last_held = 0.0
         self.draining = False
-        self.on_message: Callable[[bool], None] = lambda _streams: None
+        self.on_message: Callable[[str, bool], None] = lambda _method, _streams: None
 
     def unary(self, service: str, method: str, handle: UnaryHandler) -> Handler:
         """A handler of one message in, one out."""
         tally = self._metrics.rpc(service, method, "unary")
 
+        full_name = f"/{service}/{method}"
+
         async def call(request: bytes, context: Context) -> bytes:
-            self._received(request, tally, streams=False)
+            self._received(full_name, request, tally, streams=False)
             response = await handle(request, context)
             tally.sent()
             return response
@@ -149,8 +151,10 @@ class RpcServer:
     ) -> Callable[[Any, Context], Awaitable[None]]:
         tally = self._metrics.rpc(service, method, "server_stream")
 
+        full_name = f"/{service}/{method}"
+
         async def call(request: bytes, context: Context) -> None:
-            self._received(request, tally, streams=True)
+            self._received(full_name, request, tally, streams=True)
             await handle(request, RpcStream(context, tally, self._max_message_bytes))
 
         return self._wrapped(service, method, tally, call, open_streams=open_streams)
@@ -239,9 +243,9 @@ class RpcServer:
         """How many streams are open."""
         return len(self._streams)
 
-    def _received(self, request: bytes, tally: RpcTally, *, streams: bool) -> None:
+    def _received(self, method: str, request: bytes, tally: RpcTally, *, streams: bool) -> None:
         tally.received()
-        self.on_message(streams)
+        self.on_message(method, streams)
         if len(request) > self._max_message_bytes:
             raise _too_large(request, self._max_message_bytes)
 

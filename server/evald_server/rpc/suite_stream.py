@@ -45,10 +45,15 @@ _Sent: TypeAlias = tuple[int, bytes]
 
 
 class _Answer(NamedTuple):
-    """A case that is done. stored: None when it is in the store already."""
+    """A case that is done. stored: None when it is in the store already. data: of the message to the caller."""
 
     stored: StoredCase | None
     data: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds until it is stored and answered."""
+        return len(self.data if self.stored is None else self.stored.whole)
 
 
 # A stream ends for gRPC also when the caller or the server goes away, and the call is cancelled a moment later: part
@@ -178,7 +183,7 @@ class SuiteStream:
             await self._tasks.any_of(self._chunks)
         setup = self._setup
         if self._key.attempt > 1:
-            cases = await self._answer_known(cases)
+            cases = await self._without_known(cases)
         chunk = SuiteChunk(
             setup.run_id,
             SuiteOpen(trials=setup.opened.trials, min_passed=setup.opened.min_passed),
@@ -244,13 +249,13 @@ class SuiteStream:
             await self._turns.pause()
             data = known.get(case.case_id)
             if data is not None:
-                self._answer(_Answer(None, data))
+                self._answer_known(data)
             else:
                 await self._start(CaseRun(case, self._setup, size))
             if len(self._done) >= _MAX_CASES or self._done_bytes >= _MAX_BYTES:
                 await self._make_room()
 
-    async def _answer_known(self, cases: Sequence[_Sent]) -> list[_Sent]:
+    async def _without_known(self, cases: Sequence[_Sent]) -> list[_Sent]:
         """Answer the cases that are stored. Returns the others."""
         others = []
         for begin in range(0, len(cases), _MAX_READ):
@@ -260,7 +265,7 @@ class SuiteStream:
             for case, case_id in zip(some, ids, strict=True):
                 await self._turns.pause()
                 if case_id in known:
-                    self._answer(_Answer(None, known[case_id]))
+                    self._answer_known(known[case_id])
                 else:
                     others.append(case)
             await self._make_room()
@@ -309,11 +314,19 @@ class SuiteStream:
         self._store_later(StoredCase(*run.row()))
 
     def _store_later(self, case: StoredCase) -> None:
-        self._answer(_Answer(case, case.whole))
+        self._answer(_Answer(case, case.brief if self._setup.opened.brief else case.whole))
+
+    def _answer_known(self, whole: bytes) -> None:
+        """Answer a case from the store."""
+        if self._setup.opened.brief:
+            case = CaseResult.FromString(whole)
+            del case.trials[:]
+            whole = case.SerializeToString()
+        self._answer(_Answer(None, whole))
 
     def _answer(self, answer: _Answer) -> None:
         self._done.append(answer)
-        self._done_bytes += len(answer.data)
+        self._done_bytes += answer.size
 
     async def _make_room(self) -> None:
         """Store what is done, once the commit before it is over and its answers are taken."""
@@ -332,9 +345,9 @@ class SuiteStream:
                 await asyncio.sleep(_LINGER_SECONDS)
             taking = size = 0
             for answer in self._done[:_MAX_CASES]:
-                if taking and size + len(answer.data) > _MAX_BYTES:
+                if taking and size + answer.size > _MAX_BYTES:
                     break
-                taking, size = taking + 1, size + len(answer.data)
+                taking, size = taking + 1, size + answer.size
             answers, self._done = self._done[:taking], self._done[taking:]
             self._done_bytes -= size
             stored = [answer.stored for answer in answers if answer.stored is not None]

@@ -15,7 +15,8 @@ from evald.v1 import suite_service_pb2 as pb
 from evald.v1.result_pb2 import Verdict
 from evald.v1.suite_service_pb2 import CaseResult, SuiteComparison, SuiteOpen, SuiteRun
 from evald_server import wire_pb2
-from evald_server.auth.principal import PRINCIPAL
+from evald_server.auth.current_call import need
+from evald_server.auth.principal import Principal
 from evald_server.auth.roles import METHODS
 from evald_server.batch.pool import BatchPool
 from evald_server.connectors.connector import AgentConnector
@@ -36,9 +37,8 @@ from evald_server.suites.comparison import MAX_DROP, compare, merge_by_id
 
 from .admission import Admission
 from .connectors import ConnectorService
-from .errors import BadField, CallError, check_enum, invalid, refusal
+from .errors import BadField, CallError, check_enum, invalid, microseconds, refusal
 from .pages import page_size, page_token, read_token
-from .runs import microseconds
 from .server import Context, Handler, RpcServer, RpcStream, parse
 from .stream_tasks import LoopTurns, StreamTurns
 from .suite_checks import check_specs, suite_problems
@@ -65,7 +65,7 @@ _MAX_COMPARISONS: Final = 2
 _AWAY_SECONDS: Final = 1.0
 
 # Of SuiteOpen: what may differ when a suite run is resumed.
-_OF_ONE_STREAM: Final = ("suite_run_id", "resume", "max_concurrency")
+_OF_ONE_STREAM: Final = ("suite_run_id", "resume", "max_concurrency", "brief")
 
 
 class SuiteService:
@@ -147,6 +147,8 @@ class SuiteService:
             setup = self._setup(run.id, opened, connector, stream)
             if setup.specs:
                 await check_specs(self._engine.planner, setup.specs, setup.options, "open")
+            if opened.validate_only:
+                return
             await self._take_over(run.id, resume=opened.resume)
             over = self._running[run.id] = asyncio.Event()
             try:
@@ -287,7 +289,7 @@ class SuiteService:
         if not opened.HasField("connector"):
             return None
         if any("${" in value for value in opened.connector.headers.values()):
-            _check_may_use_secrets()
+            need(_check_may_use_secrets)
         return opened.connector
 
     def _build(self, connector_pb: connector_service_pb2.Connector) -> AgentConnector:
@@ -415,11 +417,10 @@ class SuiteService:
         return True
 
 
-def _check_may_use_secrets() -> None:
-    """Raise CallError unless the caller may write connectors, and so send the server's secrets where it likes."""
+def _check_may_use_secrets(principal: Principal) -> None:
+    """Raise CallError unless a caller may write connectors, and so send the server's secrets where it likes."""
     create = "/evald.v1.ConnectorService/CreateConnector"
     wanted = METHODS[create]
-    principal = PRINCIPAL.get()
     if principal.roles.isdisjoint(wanted):
         roles = ", ".join(sorted(wanted))
         raise CallError(

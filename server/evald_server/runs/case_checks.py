@@ -1,10 +1,10 @@
 """What a case of a suite must be before it runs."""
 
-import math
 from typing import Final, NamedTuple
 
 from evald.v1 import suite_service_pb2
 from evald_server import wire_pb2
+from evald_server.suites.verdicts import MAX_WEIGHT, MIN_WEIGHT
 
 from .recorded import CaseSetup
 
@@ -34,8 +34,8 @@ def case_problem(case: wire_pb2.SuiteCase, setup: CaseSetup, *, asks_agent: bool
         return CaseProblem("turns", "empty, wanted at least one")
     for found in number_problems(case):
         return found
-    if case.HasField("weight") and not 0 <= case.weight < math.inf:  # nor NaN
-        return CaseProblem("weight", f"got {case.weight}, wanted a finite number of 0 or more")
+    if case.weight and not MIN_WEIGHT <= case.weight <= MAX_WEIGHT:  # nor NaN
+        return CaseProblem("weight", f"got {case.weight}, wanted 0, or {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
     if not case.recorded_trials:
         if not asks_agent:
             return CaseProblem("recorded_trials", "empty, and open names no connector that reaches an agent")

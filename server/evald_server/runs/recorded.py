@@ -74,18 +74,20 @@ class CaseSetup:
 
     def conditions(self, case: wire_pb2.SuiteCase) -> str:
         """Return `CaseResult.conditions_sha256`."""
-        parts = [
-            repr((self.trials(case), self.min_passed(case), len(case.messages))).encode(),
-            *(message.SerializeToString(deterministic=True) for message in case.messages),
-            case.metadata.SerializeToString(deterministic=True),
-            _policy(case.options) if case.options else self._shared_policy,
-        ]
-        for index, turn in enumerate(case.turns):
-            parts.append(f"({len(turn.input)}, {self._weights(case, index)})".encode())
-            parts += [message.SerializeToString(deterministic=True) for message in turn.input]
-            parts.append(turn.expected.SerializeToString(deterministic=True))
-        # With its length before each part, so that no two lists of parts give the same bytes.
-        return hashlib.sha256(b"".join(b"%d:%b" % (len(part), part) for part in parts)).hexdigest()
+        asked = wire_pb2.SuiteCase()
+        asked.CopyFrom(case)
+        asked.trials, asked.min_passed = self.trials(case), self.min_passed(case)
+        del asked.recorded_trials[:], asked.evaluators[:], asked.tags[:]
+        for name in ("case_id", "options", "weight"):
+            asked.ClearField(name)
+        for turn in asked.turns:
+            del turn.evaluators[:]
+        weights = [self._weights(case, turn) for turn in range(len(case.turns))]
+        policy = _policy(case.options) if case.options else self._shared_policy
+        # The text first: it says where it ends, so that no two cases give the same bytes.
+        digest = hashlib.sha256(repr((policy, weights)).encode())
+        digest.update(asked.SerializeToString(deterministic=True))
+        return digest.hexdigest()
 
     def _weights(self, case: wire_pb2.SuiteCase, turn: int) -> str:
         """Return what the specs of a turn's enforced assertions say beyond their provenance."""

@@ -68,35 +68,44 @@ class SuiteChunk(NamedTuple):
         )
         skipped: list[int] = []
         size = end = 0
-        if plan is None or not (self.checked or all(self._is_fine(data, setup) for data in self.cases)):
+        cases = None if plan is None else self._parsed(setup)
+        if cases is None:
             end = len(self.cases)
             skipped.extend(range(end))
-        while end < len(self.cases) and size < MAX_BYTES:
+        for case, data in zip(cases or (), self.cases, strict=cases is not None):
+            if size >= MAX_BYTES:
+                break
             turns.clear()
-            case = _ended(self.cases[end], setup)
-            if case is None:
+            run = _ended(case, setup, len(data))
+            if run is None:
                 skipped.append(end)
             else:
-                totals.add(case.result)
-                for run in turns:
-                    counter.add(run)
-                rows.append(case.row())
+                totals.add(run.result)
+                for turn in turns:
+                    counter.add(turn)
+                rows.append(run.row())
                 size += len(rows[-1][-1])
             end += 1
         return SuiteChunkResult(end, skipped, rows, totals, counter.counts())
 
-    def _is_fine(self, data: bytes, setup: CaseSetup) -> bool:
+    def _parsed(self, setup: CaseSetup) -> list[wire_pb2.SuiteCase] | None:
+        """Return the cases; None when one of them is wrong."""
         try:
-            case = wire_pb2.SuiteCase.FromString(data)
-            if case_problem(case, setup, asks_agent=self.asks_agent) is not None:
-                return False
-            if _is_plain(case):
-                return True
+            cases = [wire_pb2.SuiteCase.FromString(data) for data in self.cases]
+            if self.checked or all(self._is_fine(case, setup) for case in cases):
+                return cases
+        except (DecodeError, InvalidPlan):
+            pass
+        return None
+
+    def _is_fine(self, case: wire_pb2.SuiteCase, setup: CaseSetup) -> bool:
+        """Return whether the server would run a case. Raises InvalidPlan for evaluators that it would refuse."""
+        if case_problem(case, setup, asks_agent=self.asks_agent) is not None:
+            return False
+        if not _is_plain(case):
             # Evaluators of its own, of which the server may know more; those that are known here must be fine.
             for turn in range(len(case.turns)):
                 setup.plan(case, turn)
-        except (DecodeError, InvalidPlan):
-            return False
         return True
 
 
@@ -105,12 +114,11 @@ def _is_plain(case: wire_pb2.SuiteCase) -> bool:
     return not (case.evaluators or case.options or any(turn.evaluators for turn in case.turns))
 
 
-def _ended(data: bytes, setup: CaseSetup) -> RecordedCase | None:
+def _ended(case: wire_pb2.SuiteCase, setup: CaseSetup, size: int) -> RecordedCase | None:
     """Run a case. Returns None when the server has to: it asks an agent, has evaluators of its own, or waits."""
-    case = wire_pb2.SuiteCase.FromString(data)
     if not case.recorded_trials or not _is_plain(case):
         return None
-    run = RecordedCase(case, setup, len(data))
+    run = RecordedCase(case, setup, size)
     for trial in run.trials():
         if not trial.play():
             if trial.waiting is not None:

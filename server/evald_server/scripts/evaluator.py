@@ -13,6 +13,7 @@ from evald.context import EvaluatorContext
 from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
 from evald.result import ASSERTION, Kind, Result, errored
 from evald.scope import current_scope
+from evald.strict_json import TooLarge
 
 from .policy import CommandChanged, CommandNotAllowed
 from .process import ScriptExit
@@ -123,29 +124,37 @@ class CodeCheck:
 
     async def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Run the script on the turn."""
-        payload = payload_of(ctx, self.config.config)
-        data = written(payload)
-        if len(data) > _MAX_PAYLOAD_BYTES:
-            return errored(
-                "INPUT_TOO_LARGE",
-                f"The script would be given {len(data)} bytes; at most {_MAX_PAYLOAD_BYTES} are allowed",
-            )
-        result = await self._run(data)
-        result.raw_request = {
+        evidence: dict[str, Any] = {
             "command": list(self._command.shown),
             "isolation": self._scripts.isolation,
-            "payload_keys": list(payload),
-            "payload_bytes": len(data),
-            "payload_sha256": hashlib.sha256(data).hexdigest(),
         }
+
+        def write_payload() -> bytes:
+            payload = payload_of(ctx, self.config.config)
+            data = written(payload)
+            if len(data) > _MAX_PAYLOAD_BYTES:
+                raise TooLarge(
+                    f"The script would be given {len(data)} bytes; at most {_MAX_PAYLOAD_BYTES} are allowed"
+                )
+            evidence.update(
+                payload_keys=list(payload),
+                payload_bytes=len(data),
+                payload_sha256=hashlib.sha256(data).hexdigest(),
+            )
+            return data
+
+        result = await self._run(write_payload)
+        result.raw_request = evidence
         return result
 
-    async def _run(self, data: bytes) -> Result:
+    async def _run(self, write_payload: Callable[[], bytes]) -> Result:
         deadline = current_scope().deadline
         if deadline is not None:
             deadline -= _REPORT_SECONDS
         try:
-            ended = await self._scripts.run(self._command, data, self._seconds, deadline)
+            ended = await self._scripts.run(self._command, write_payload, self._seconds, deadline)
+        except TooLarge as problem:
+            return errored("INPUT_TOO_LARGE", str(problem))
         except ScriptsBusy:
             slots = self._scripts.policy.concurrency
             return errored(

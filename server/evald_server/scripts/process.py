@@ -24,6 +24,7 @@ _PROGRAM: Final = (
 _STDERR_TAIL_BYTES: Final = 8000
 
 _CHUNK: Final = 64 << 10
+_WRITTEN_AT_ONCE: Final = 2 << 20
 
 # Interval of polling for the launcher's end. One that has answered is gone at the first or second poll.
 _LONGEST_PAUSE_SECONDS: Final = 0.1
@@ -101,8 +102,10 @@ class ScriptProcesses:
         self._controls.add(ours)
         process: Launcher | None = None
         try:
-            with theirs:
-                process = _start(order, payload, theirs)
+            with theirs, _MemoryFile() as stdin, _MemoryFile() as told:
+                await stdin.write(payload)
+                await told.write(marshal.dumps(order._asdict()))
+                process = _start(stdin, told, theirs)
             self._launchers.add(process)
             with process.stdout or nullcontext(), process.stderr or nullcontext():
                 ended = await _follow(process, ours, deadline - time.monotonic(), output_bytes)
@@ -136,25 +139,24 @@ class ScriptProcesses:
         self._launchers.discard(launcher)
 
 
-def _start(order: LaunchRequest, payload: bytes, control: socket.socket) -> Launcher:
+def _start(stdin: "_MemoryFile", told: "_MemoryFile", control: socket.socket) -> Launcher:
     """Start the launcher, which takes a millisecond or two.
 
     Not by the event loop: uvloop's way forks, which copies this process's page tables and has gRPC
     prepare for a life in the child; subprocess's way does neither.
     """
-    with _MemoryFile(payload) as stdin, _MemoryFile(marshal.dumps(order._asdict())) as told:
-        words = (_ROOT, str(control.fileno()), str(told.fd))
-        return subprocess.Popen(  # noqa: S603 - Python itself
-            [sys.executable, "-I", "-S", "-c", _PROGRAM, *words],
-            bufsize=0,
-            stdin=stdin.fd,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=(control.fileno(), told.fd),
-            start_new_session=True,
-            env={},
-            cwd="/",
-        )
+    words = (_ROOT, str(control.fileno()), str(told.fd))
+    return subprocess.Popen(  # noqa: S603 - Python itself
+        [sys.executable, "-I", "-S", "-c", _PROGRAM, *words],
+        bufsize=0,
+        stdin=stdin.fd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=(control.fileno(), told.fd),
+        start_new_session=True,
+        env={},
+        cwd="/",
+    )
 
 
 async def _follow(process: Launcher, control: socket.socket, seconds: float, output_bytes: int) -> ScriptExit:
@@ -225,18 +227,19 @@ async def _answer(control: socket.socket) -> tuple[int | None, str]:
 
 
 class _MemoryFile:
-    """A file in memory, read from its beginning."""
+    """A file in memory, which its reader begins at the start of."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self) -> None:
         self.fd = os.memfd_create("evald")
-        try:
-            view = memoryview(content)
-            while view:
-                view = view[os.write(self.fd, view) :]
-            os.lseek(self.fd, 0, os.SEEK_SET)
-        except BaseException:
-            os.close(self.fd)
-            raise
+
+    async def write(self, content: bytes) -> None:
+        """Write the content, some at a time for the event loop's sake."""
+        view, written = memoryview(content), 0
+        while written < len(view):
+            # Leaves the position where it is.
+            written += os.pwrite(self.fd, view[written : written + _WRITTEN_AT_ONCE], written)
+            if written < len(view):
+                await asyncio.sleep(0)
 
     def __enter__(self) -> Self:
         return self

@@ -4,7 +4,7 @@ import asyncio
 import math
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -94,10 +94,16 @@ class ScriptRunner:
         return ScriptCommand([_SHELL, "-c", script], [script], None, self._directory(cwd))
 
     async def run(
-        self, command: ScriptCommand, payload: bytes, seconds: float, deadline: float | None
+        self,
+        command: ScriptCommand,
+        write_payload: Callable[[], bytes],
+        seconds: float,
+        deadline: float | None,
     ) -> ScriptExit:
         """Run a command for at most `seconds`. Cancelling kills it.
 
+        write_payload: returns its standard input. Called in a thread, because a long conversation takes seconds, and
+        only once there is a slot, so that few payloads are in memory.
         deadline: `time.monotonic()` by which it must have ended, waiting for a slot included; None without one.
         Raises ScriptsBusy, and CommandChanged if the file is not the allowed one any more.
         """
@@ -109,6 +115,7 @@ class ScriptRunner:
         try:
             if command.allowed is not None:
                 command.allowed.verify()
+            payload = await asyncio.to_thread(write_payload)
             left = _left(deadline)
             seconds = seconds if left is None else min(seconds, left)
             ended = await self._processes.run(

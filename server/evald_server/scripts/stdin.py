@@ -16,16 +16,24 @@ from evald.context import EvaluatorContext
 
 
 def payload_of(ctx: EvaluatorContext, config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values of the payload as JSON text, by key. Serialises the conversation once."""
-    own = [_message(message) for message in ctx.turn_messages]
+    """Return the values of the payload as JSON text, by key. Serialises the conversation once.
+
+    Raises OutOfTime once the call is over.
+    """
+
+    def read(message: Message) -> dict[str, Any]:
+        ctx.check_time()
+        return _message(message)
+
+    own = [read(message) for message in ctx.turn_messages]
     everything = ctx.messages
     # The turn is the tail of the conversation where the caller sent both.
     split = max(0, len(everything) - len(own))
-    before = ",".join(_json(_message(message)) for message in everything[:split])
+    before = ",".join(_json(read(message)) for message in everything[:split])
     turn = ",".join(map(_json, own))
     messages = f"[{before}{',' if before and turn else ''}{turn}]"
     before, turn = f"[{before}]", f"[{turn}]"
-    expected_messages = _json([_message(message) for message in ctx.expected.messages])
+    expected_messages = _json([read(message) for message in ctx.expected.messages])
     answer, config_json, metadata = _json(ctx.answer), _json(config), _json(ctx.metadata)
     expected_text = _json(ctx.expected.text)
     criteria = _json(ctx.scenario.success_criteria if ctx.scenario else None)

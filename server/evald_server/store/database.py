@@ -319,7 +319,7 @@ class _WorkFailed(Exception):
         self.problem = problem
 
 
-def _plainly(connection: Connection, work: Work[Any], counts: list[rollups.Rollup]) -> _Outcome:
+def _plainly(connection: Connection, work: Work[Any], counts: list[rollups.Count]) -> _Outcome:
     """Run one work. Raises DBAPIError when the database is in trouble, _WorkFailed when the work is."""
     try:
         return _Outcome(work(connection))
@@ -329,7 +329,7 @@ def _plainly(connection: Connection, work: Work[Any], counts: list[rollups.Rollu
         raise _WorkFailed(problem) from None
 
 
-def _in_savepoint(connection: Connection, work: Work[Any], counts: list[rollups.Rollup]) -> _Outcome:
+def _in_savepoint(connection: Connection, work: Work[Any], counts: list[rollups.Count]) -> _Outcome:
     """Run one work, and undo it alone if it fails. Raises DBAPIError when the database is in trouble."""
     counted = len(counts)
     # Not begin_nested(), which takes five times as long.

@@ -1,13 +1,13 @@
 """What callers create, change and delete: scenarios, personas, connectors, experiments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, delete, insert, or_, select, tuple_, update
 
 from .database import Database
-from .schema import RESOURCES
+from .schema import RESOURCES, plain_text
 
 _COLUMNS = tuple(RESOURCES.c[name] for name in ("id", "name", "body", "created", "updated"))
 
@@ -73,10 +73,19 @@ class ResourceStore:
             lambda connection: [StoredResource(*row) for row in connection.execute(wanted)]
         )
 
-    async def names(self, kind: ResourceKind, limit: int) -> dict[str, str]:
-        """Return the names of resources by id, in their order."""
+    async def names(
+        self, kind: ResourceKind, limit: int, *, contains: str = "", ids: Sequence[str] | None = None
+    ) -> dict[str, str]:
+        """Return the names of resources by id, in their order.
+
+        contains: what is in the names; ASCII letters may be large or small. ids: of those that are asked for.
+        """
         columns = RESOURCES.c
         wanted = select(columns.id, columns.name).where(columns.kind == kind.value)
+        if contains:
+            wanted = wanted.where(columns.name.icontains(plain_text(contains), autoescape=True))
+        if ids is not None:
+            wanted = wanted.where(columns.id.in_(ids))
         wanted = wanted.order_by(columns.name).limit(limit)
         return await self._database.read(lambda connection: dict(connection.execute(wanted).all()))
 
@@ -101,10 +110,23 @@ class ResourceStore:
 
         return await self._database.write(work)
 
-    async def delete(self, kind: ResourceKind, resource_id: str) -> bool:
-        """Delete a resource. Returns False when there is none."""
-        statement = delete(RESOURCES).where(_is(kind, resource_id))
-        return await self._database.write(lambda connection: connection.execute(statement).rowcount > 0)
+    async def delete(
+        self, kind: ResourceKind, resource_id: str, check: Callable[[StoredResource], None] = lambda _: None
+    ) -> bool:
+        """Delete a resource. Returns False when there is none.
+
+        `check` runs in the database's thread, before deleting. Raises what it raises.
+        """
+
+        def work(connection: Connection) -> bool:
+            old = _get(connection, kind, resource_id)
+            if old is None:
+                return False
+            check(old)
+            connection.execute(delete(RESOURCES).where(_is(kind, resource_id)))
+            return True
+
+        return await self._database.write(work)
 
 
 def _is(kind: ResourceKind, resource_id: str) -> Any:

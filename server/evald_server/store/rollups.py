@@ -1,23 +1,22 @@
-"""Counts of verdicts by the hour and by the day, which stay when runs are deleted."""
+"""Counts of verdicts and values by the hour and by the day, which stay when runs are deleted."""
 
+import math
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Table, func, select
 
 from evald.v1 import evaluator_pb2, result_pb2, run_service_pb2
 
 from .prepared import PreparedInsert
-from .schema import DAILY_ROLLUPS, ROLLUPS, plain_text
+from .schema import DAILY_ROLLUPS, DAILY_VALUE_COUNTS, ROLLUPS, VALUE_COUNTS, plain_text
 
 # Where a connection holds what its transaction has counted.
 _COUNTS: Final = "evald_counts"
 
 HOUR: Final = 3_600_000_000
 DAY: Final = 24 * HOUR
-
-_TABLES: Final = {HOUR: ROLLUPS, DAY: DAILY_ROLLUPS}
 
 # Names of evaluators are shorter; PostgreSQL has no index for much longer ones.
 MAX_KEY: Final = 500
@@ -29,6 +28,9 @@ _TOO_LARGE: Final = 1e290
 RUN: Final = "run"
 ASSERTION: Final = "assertion"
 METRIC: Final = "metric"
+
+# Half the distance of rounded values, as a share of the value at most: those from 4 to 8 are 1 apart.
+ROUNDING: Final = 1 / 9
 
 # What a verdict adds to passed, failed, error and skipped.
 _ADDED: Final = {
@@ -57,6 +59,26 @@ class Rollup(NamedTuple):
     value_sum: float
 
 
+class ValueCount(NamedTuple):
+    """How often a metric had about a value in an hour or in a day. hour, key: as of a Rollup. value: see `rounded`."""
+
+    hour: int
+    key: str
+    value: float
+    times: int
+
+
+# The first three fields say what is counted; the others are added up.
+Count = Rollup | ValueCount
+
+_TABLES: Final[dict[tuple[type[Count], int], Table]] = {
+    (Rollup, HOUR): ROLLUPS,
+    (Rollup, DAY): DAILY_ROLLUPS,
+    (ValueCount, HOUR): VALUE_COUNTS,
+    (ValueCount, DAY): DAILY_VALUE_COUNTS,
+}
+
+
 def of_run(run: run_service_pb2.Run, at: int) -> Rollup:
     """Count a run that has ended. at: Unix microseconds."""
     broke = run.status == run_service_pb2.RUN_STATUS_ERROR
@@ -65,18 +87,28 @@ def of_run(run: run_service_pb2.Run, at: int) -> Rollup:
     return _count(at, RUN, "", verdict, score)
 
 
-def of_results(results: Iterable[result_pb2.EvaluationResult], at: int) -> list[Rollup]:
+def of_results(results: Iterable[result_pb2.EvaluationResult], at: int) -> list[Count]:
     """Count results, except those that a later turn decides. at: Unix microseconds."""
-    return [_of_result(result, at) for result in results if not result.pending]
+    found: list[Count] = []
+    for result in results:
+        if result.pending:
+            continue
+        metric = result.kind == evaluator_pb2.EVALUATOR_KIND_METRIC
+        field = "value" if metric else "score"
+        number = getattr(result, field) if result.HasField(field) else None
+        if metric and _is_unavailable(result):
+            number = None
+        counted = _count(at, METRIC if metric else ASSERTION, result.name, result.verdict, number)
+        found.append(counted)
+        if metric and counted.value_count:
+            found.append(ValueCount(counted.hour, counted.key, rounded(counted.value_sum), 1))
+    return found
 
 
-def _of_result(result: result_pb2.EvaluationResult, at: int) -> Rollup:
-    metric = result.kind == evaluator_pb2.EVALUATOR_KIND_METRIC
-    field = "value" if metric else "score"
-    number = getattr(result, field) if result.HasField(field) else None
-    if metric and _is_unavailable(result):
-        number = None
-    return _count(at, METRIC if metric else ASSERTION, result.name, result.verdict, number)
+def rounded(value: float) -> float:
+    """Return a value to three binary digits, within ROUNDING of it: of whole numbers up to 8 the number itself."""
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(round(mantissa * 8), exponent - 3)
 
 
 def _is_unavailable(result: result_pb2.EvaluationResult) -> bool:
@@ -97,30 +129,29 @@ def _count(at: int, scope: str, key: str, verdict: result_pb2.Verdict, value: fl
     )
 
 
-def collect(connection: Connection) -> list[Rollup]:
+def collect(connection: Connection) -> list[Count]:
     """Return the list, empty, to which works append what they count until the commit."""
-    counts: list[Rollup] = []
+    counts: list[Count] = []
     connection.info[_COUNTS] = counts
     return counts
 
 
-def count(connection: Connection, counts: Iterable[Rollup]) -> None:
+def count(connection: Connection, counts: Iterable[Count]) -> None:
     """Count with the commit."""
     connection.info[_COUNTS].extend(counts)
 
 
-def add(connection: Connection, counts: Sequence[Rollup]) -> None:
+def add(connection: Connection, counts: Sequence[Count]) -> None:
     """Add to the counts there are, those of a key together: PostgreSQL keeps every version of a row for a while."""
-    if not counts:
-        return
-    for width, upsert in _UPSERTS.items():
-        sums: dict[tuple[int, str, str], Rollup] = {}
+    for (kind, width), upsert in _UPSERTS.items():
+        sums: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         for one in counts:
-            key = (one.hour - one.hour % width, one.scope, one.key)
-            before = sums.get(key)
-            added = one[3:] if before is None else map(operator.add, before[3:], one[3:])
-            sums[key] = Rollup(*key, *added)
-        upsert.execute(connection, [*sums.values()])
+            if type(one) is kind:
+                key = (one.hour - one.hour % width, *one[1:3])
+                before = sums.get(key)
+                sums[key] = one[3:] if before is None else tuple(map(operator.add, before, one[3:]))
+        if sums:
+            upsert.execute(connection, [(*key, *added) for key, added in sums.items()])
 
 
 def between(connection: Connection, since: int, until: int, width: int = HOUR) -> list[Rollup]:
@@ -128,7 +159,7 @@ def between(connection: Connection, since: int, until: int, width: int = HOUR) -
 
     That of `since` is the first, although it began before.
     """
-    columns = _TABLES[width].c
+    columns = _TABLES[Rollup, width].c
     wanted = select(*(columns[name] for name in Rollup._fields)).where(
         columns.hour >= since - since % width, columns.hour < until
     )
@@ -136,13 +167,27 @@ def between(connection: Connection, since: int, until: int, width: int = HOUR) -
     return [Rollup._make(row) for row in connection.execute(wanted)]
 
 
+def values(
+    connection: Connection, hours: Iterable[int], width: int, keys: Iterable[str]
+) -> list[tuple[str, float, int]]:
+    """Return what metrics measured: key, value, how often; the smallest of each key first.
+
+    hours: the begins of the hours, or with width=DAY of the days. By a range of them SQLite would read those of all
+    other keys, too.
+    """
+    columns = _TABLES[ValueCount, width].c
+    wanted = select(columns.key, columns.value, func.sum(columns.times))
+    wanted = wanted.where(columns.hour.in_(hours), columns.key.in_(keys))
+    wanted = wanted.group_by(columns.key, columns.value).order_by(columns.key, columns.value)
+    return [(key, value, int(times)) for key, value, times in connection.execute(wanted)]
+
+
 def _upsert(insert: Any) -> Any:
-    key = ("hour", "scope", "key")
     columns = insert.table.c
+    names = columns.keys()
     return insert.on_conflict_do_update(
-        index_elements=key,
-        set_={name: columns[name] + insert.excluded[name] for name in Rollup._fields if name not in key},
+        index_elements=names[:3], set_={name: columns[name] + insert.excluded[name] for name in names[3:]}
     )
 
 
-_UPSERTS: Final = {width: PreparedInsert(table, _upsert) for width, table in _TABLES.items()}
+_UPSERTS: Final = {key: PreparedInsert(table, _upsert) for key, table in _TABLES.items()}

@@ -15,7 +15,7 @@ from . import rollups
 from .database import Database
 from .prepared import PreparedInsert, PreparedStatement
 from .resources import IdTaken
-from .rollups import HOUR, Rollup
+from .rollups import HOUR, Count, Rollup
 from .schema import COUNTERS, RUN_EVENTS, RUN_FAILURES, RUN_SNAPSHOTS, RUN_STATES, RUNS, plain_text
 
 Run = run_service_pb2.Run
@@ -275,6 +275,12 @@ class RunStore:
         """Return what happened between two times, Unix microseconds, by HOUR or by DAY."""
         return await self._database.read(lambda connection: rollups.between(connection, since, until, width))
 
+    async def metric_values(
+        self, hours: Iterable[int], width: int, names: Iterable[str]
+    ) -> Sequence[tuple[str, float, int]]:
+        """Return what metrics measured: name, value, how often; see `rollups.values`."""
+        return await self._database.read(lambda connection: rollups.values(connection, hours, width, names))
+
     async def list(
         self, wanted: RunFilter, *, after: int | None = None, limit: int = 50, oldest_first: bool = False
     ) -> list[tuple[int, Run]]:
@@ -312,13 +318,13 @@ class _Change:
                 _SET_VERDICT, {"run": number, "new_status": self._status, "new_verdict": self._verdict}
             )
         _SET_STATE.execute(connection, run=number, sequence=self._last_sequence, new_body=self._body)
-        counts = [] if self._at_end is None or status in _COUNTED else [self._at_end]
+        counts: list[Count] = [] if self._at_end is None or status in _COUNTED else [self._at_end]
         new = [one for one in self._events if one.sequence > last_sequence]
         _add_events(connection, number, new, self._at, counts)
 
 
 def _add_events(
-    connection: Connection, number: int, events: Iterable[RunEvent], at: int, counts: list[Rollup]
+    connection: Connection, number: int, events: Iterable[RunEvent], at: int, counts: list[Count]
 ) -> None:
     """Store events, who failed in them, and the counts. counts: others to add."""
     rows = []
@@ -363,7 +369,7 @@ def _insert(connection: Connection, runs: Sequence[tuple[Run, Sequence[RunEvent]
     connection.execute(_INSERT_SNAPSHOT, snapshots)
     for row, (run, events) in zip(rows, runs, strict=True):
         at = run.complete_time.ToMicroseconds() if run.HasField("complete_time") else row["created"]
-        counts = [rollups.of_run(run, at)] if run.status in _COUNTED else []
+        counts: list[Count] = [rollups.of_run(run, at)] if run.status in _COUNTED else []
         _add_events(connection, row["number"], events, at, counts)
 
 

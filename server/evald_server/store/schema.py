@@ -192,6 +192,23 @@ def _rollups(name: str) -> Table:
 ROLLUPS: Final = _rollups("rollups")
 DAILY_ROLLUPS: Final = _rollups("daily_rollups")
 
+
+def _value_counts(name: str) -> Table:
+    return Table(
+        name,
+        METADATA,
+        Column("hour", BigInteger, primary_key=True, autoincrement=False),
+        _text("key", key=True),
+        Column("value", Double, primary_key=True),
+        _integer("times"),
+        sqlite_with_rowid=False,
+    )
+
+
+# How often metrics had a value, rounded. hour, key: as in the rollups.
+VALUE_COUNTS: Final = _value_counts("value_counts")
+DAILY_VALUE_COUNTS: Final = _value_counts("daily_value_counts")
+
 COUNTERS: Final = Table("counters", METADATA, _text("name", key=True), _integer("value"))
 
 LEASES: Final = Table(

@@ -10,8 +10,9 @@ from sqlalchemy.exc import IntegrityError
 from evald.v1 import result_pb2, suite_service_pb2
 
 from .database import Database
+from .prepared import PreparedInsert
 from .resources import IdTaken
-from .schema import SUITE_CASES, SUITE_RUNS
+from .schema import SUITE_CASES, SUITE_RUNS, plain_text
 
 T = TypeVar("T")
 
@@ -37,7 +38,7 @@ _RUN, _CASE = SUITE_RUNS.c, SUITE_CASES.c
 
 _ONE: Final = select(SUITE_RUNS).where(_RUN.id == bindparam("run_id"), _RUN.status != _DELETED)
 _SET: Final = update(SUITE_RUNS).where(_RUN.number == bindparam("run"))
-_INSERT_CASE: Final = insert(SUITE_CASES)
+_INSERT_CASE: Final = PreparedInsert(SUITE_CASES)
 _THERE: Final = select(_CASE.case_id, _CASE.whole, _CASE.attempt).where(
     _CASE.number == bindparam("run"), _CASE.case_id.in_(bindparam("ids", expanding=True))
 )
@@ -157,12 +158,12 @@ class SuiteStore:
         def work(connection: Connection) -> list[str]:
             there = _there(connection, key.number, list(rows))
             new = [
-                case._asdict() | {"number": key.number, "attempt": key.attempt}
+                (key.number, plain_text(case.case_id), case.verdict, key.attempt, case.brief, case.whole)
                 for case in rows.values()
                 if case.case_id not in there
             ]
             if new:
-                connection.execute(_INSERT_CASE, new)
+                _INSERT_CASE.execute(connection, new)
             return repeated + [
                 name for name, found in there.items() if not (again and found.whole == rows[name].whole)
             ]

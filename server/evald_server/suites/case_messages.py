@@ -269,6 +269,22 @@ def _fill_evaluators(entry: CaseEntry, shared: CaseShared, pb: suite_service_pb2
         )
 
 
+def evaluator_paths(entry: CaseEntry, shared: CaseShared) -> list[tuple[str | int, ...]]:
+    """Return where the evaluators of a case's message stand in its entry, in the message's order; () for the suite's."""
+    of_suite: list[tuple[str | int, ...]] = [()] * (len(shared.evaluators) if entry.inherit else 0)
+    own = _own_paths(entry)
+    found = [*of_suite, *own] if own or (not entry.inherit and shared.evaluators) else []
+    for index, turn in enumerate(entry.turns):
+        its: list[tuple[str | int, ...]] = [("turns", index, *path) for path in _own_paths(turn)]
+        found += [*of_suite, *own, *its] if its and index == len(entry.turns) - 1 else its
+    return found
+
+
+def _own_paths(entry: CaseEntry | TurnEntry) -> list[tuple[str | int, ...]]:
+    paths: list[tuple[str | int, ...]] = [("evaluators", index) for index in range(len(entry.evaluators))]
+    return paths if entry.criteria is None else [*paths, ("criteria",)]
+
+
 def _criteria(criteria: Any, path: str) -> list[evaluator_pb2.EvaluatorSpec]:
     if criteria is None:
         return []

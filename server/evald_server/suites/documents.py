@@ -8,7 +8,7 @@ carry lines, and deep nesting cannot exhaust the stack.
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
@@ -64,6 +64,25 @@ class InvalidDocument(ValueError):
         self.column = column
         place = f":{line}:{column}" if column else f":{line}" if line else ""
         super().__init__(f"{file}{place}: {message}")
+
+    @property
+    def problems(self) -> "Sequence[InvalidDocument]":
+        """All that is wrong, if more is known than this."""
+        return [self]
+
+
+class InvalidDocuments(InvalidDocument):
+    """Several things are wrong; as an InvalidDocument it is the first of them."""
+
+    def __init__(self, problems: "Sequence[InvalidDocument]") -> None:
+        first = problems[0]
+        super().__init__(first.file, first.line, first.message, first.column)
+        self._problems = problems
+
+    @property
+    def problems(self) -> "Sequence[InvalidDocument]":
+        """All that is wrong."""
+        return self._problems
 
 
 class Document(NamedTuple):

@@ -3,12 +3,22 @@
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from evald.convert.json_shapes import camel
 from evald.fields import shown, snake
 from evald.spec import spec_keys
+
+from .verdicts import MAX_WEIGHT, MIN_WEIGHT
 
 MAX_ID_BYTES: Final = 256
 MAX_TRIALS: Final = 100
@@ -112,6 +122,16 @@ def _name(value: Any) -> Any:
     return value
 
 
+def _weight(value: float) -> float:
+    if value and not MIN_WEIGHT <= value <= MAX_WEIGHT:
+        raise PydanticCustomError(
+            "weight",
+            "wanted 0, or {least} to {most}",
+            {"least": f"{MIN_WEIGHT:g}", "most": f"{MAX_WEIGHT:g}"},
+        )
+    return value
+
+
 SuiteName = Annotated[str, BeforeValidator(_name)]
 Id = Annotated[str, BeforeValidator(_id), WithJsonSchema({"type": ["string", "integer"]})]
 Texts = Annotated[
@@ -120,6 +140,13 @@ Texts = Annotated[
 Messages = Annotated[list[Any], WithJsonSchema(_MESSAGES)]
 Trials = Annotated[int, Field(ge=1, le=MAX_TRIALS)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[
+    float,
+    AfterValidator(_weight),
+    WithJsonSchema(
+        {"anyOf": [{"const": 0}, {"type": "number", "minimum": MIN_WEIGHT, "maximum": MAX_WEIGHT}]}
+    ),
+]
 
 
 class FilePart(BaseModel):
@@ -175,7 +202,7 @@ class CaseEntry(FilePart):
     id: Id = Field(description="Unique in the suite.")
     description: str = Field("", description="For people.")
     tags: Texts = Field(default_factory=list, description="For --tag, --exclude-tag and reports.")
-    weight: float = Field(1, ge=0, allow_inf_nan=False, description="Share in the suite's pass rate.")
+    weight: Weight = Field(1, description="Share in the suite's pass rate.")
     messages: Messages = Field(
         default_factory=list,
         description="Messages before the first turn; without input and turns a conversation whose last turn is the case.",

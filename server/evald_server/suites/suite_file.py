@@ -20,8 +20,8 @@ from evald.v1 import connector_service_pb2, suite_service_pb2
 from evald_server.frames import frame, read_frame
 
 from . import foreign
-from .case_messages import CaseShared, case_to_pb, specs_to_pb
-from .documents import Document, InvalidDocument, decode, open_lines, parse_json_text, read_document
+from .case_messages import CaseShared, case_to_pb, evaluator_paths, specs_to_pb
+from .documents import DataPath, Document, InvalidDocument, decode, open_lines, parse_json_text, read_document
 from .file_models import CaseEntry, FilePart, SuiteEntry, TurnEntry, found_and_wanted
 from .id_set import IdSet
 from .transcripts import Transcripts
@@ -65,8 +65,9 @@ class Suite(NamedTuple):
 
     targets: what it names to be tested. connectors: its own, by name. open: what all cases share, without a
     target. cases: those that the filters let through. skipped: (id, why).
-    place: FILE:LINE of a case; the file alone for those of a large suite. case_count: of cases.
-    evaluators_place: FILE:LINE of the shared evaluators.
+    place: FILE:LINE of a case; the file alone for those of a large suite. evaluator_places: those of the evaluators of
+    a case, in the order of its message. part_place: FILE:LINE of a part of the suite beside its cases, by its path.
+    case_count: of cases.
     """
 
     name: str
@@ -78,9 +79,17 @@ class Suite(NamedTuple):
     cases: "KeptCases"
     skipped: list[tuple[str, str]]
     place: Callable[[str], str]
+    evaluator_places: Callable[[str], Sequence[str]]
+    part_place: Callable[[Sequence[str | int]], str]
     case_count: int
     warnings: list[str]
-    evaluators_place: str
+
+
+class _CaseLines(NamedTuple):
+    """The lines of a case and of its evaluators, in the order of its message."""
+
+    line: int
+    evaluators: Sequence[int]
 
 
 class CaseFilter(NamedTuple):
@@ -195,7 +204,7 @@ class _SuiteReader:
         try:
             found = self._read()
         except InvalidDocument as problem:
-            self._problems.append(_of_document(problem))
+            self._problems += map(_of_document, problem.problems)
             return None
         return found if len(self._problems) == before else None
 
@@ -226,19 +235,34 @@ class _SuiteReader:
         )
         kept, lines, skipped, count, opening.cases_digest = self._check(shared)
         opening.case_count = count
+        root: DataPath = ("suite",) if self._document is None else ()
+        # Without the cases, which are kept elsewhere.
+        places = {
+            path: line
+            for path, line in document.lines.items()
+            if len(path) <= len(root) or path[len(root)] != "cases"
+        }
+        file = self.name
+        head = Document({"suite": header} if root else header, places, file)
+
+        def evaluator_places(case_id: str) -> list[str]:
+            found = lines[case_id].evaluators if case_id in lines else ()
+            return [f"{file}:{line}" for line in found]
+
         return Suite(
             name,
-            self.name,
+            file,
             entry.description,
             entry.targets,
             connectors,
             opening,
             kept,
             skipped,
-            lambda case_id: f"{self.name}:{lines[case_id]}" if case_id in lines else self.name,
+            lambda case_id: f"{file}:{lines[case_id].line}" if case_id in lines else file,
+            evaluator_places,
+            lambda path: f"{file}:{_line(head, root, path)}",
             count,
             self._warnings,
-            f"{self.name}:{_line(document, (), ('suite', 'evaluators') if self._document is None else ('evaluators',))}",
         )
 
     def _header(self) -> tuple[Any, Document]:
@@ -278,13 +302,13 @@ class _SuiteReader:
 
     def _check(
         self, shared: CaseShared | None
-    ) -> tuple["KeptCases", dict[str, int], list[tuple[str, str]], int, str]:
+    ) -> tuple["KeptCases", dict[str, _CaseLines], list[tuple[str, str]], int, str]:
         """Check all cases. Returns them, their lines if they are few, those to skip, how many there are, a digest.
 
         shared: None when the suite itself is wrong; then the cases are only read.
         """
         kept = KeptCases()
-        lines: dict[str, int] = {}
+        lines: dict[str, _CaseLines] = {}
         skipped: list[tuple[str, str]] = []
         seen, count, any_case, cases_digest = IdSet(), 0, False, sha256()
         for raw in self._raw_cases():
@@ -317,15 +341,16 @@ class _SuiteReader:
                 raise InvalidDocument(
                     self.name, 0, f"cannot be kept in {gettempdir()}, which TMPDIR sets: {problem.strerror}"
                 ) from None
-            lines[entry.id] = raw.document.line(raw.path)
             if kept.are_many:
                 lines.clear()
+            else:
+                lines[entry.id] = _lines_of(raw, entry, pb, shared)
         if not any_case:
             self._problems.append(Problem(self.name, 0, "no cases; wanted at least one under `cases`"))
         return kept, lines, skipped, count, cases_digest.hexdigest()
 
-    def _twice(self, raw: _Raw, case_id: str, lines: Mapping[str, int]) -> None:
-        where = f", as in line {lines[case_id]}" if case_id in lines else ""
+    def _twice(self, raw: _Raw, case_id: str, lines: Mapping[str, _CaseLines]) -> None:
+        where = f", as in line {lines[case_id].line}" if case_id in lines else ""
         line = raw.document.line((*raw.path, "id"))
         self._problems.append(Problem(self.name, line, f'the id "{case_id}" a second time{where}'))
 
@@ -408,7 +433,8 @@ class KeptCases(Iterable[suite_service_pb2.SuiteCase]):
         self._bytes += len(case) + _CASE_BYTES
         self.are_many = self._bytes > _KEPT_BYTES
 
-    def __iter__(self) -> Iterator[suite_service_pb2.SuiteCase]:
+    def serialized(self) -> Iterator[bytes]:
+        """Yield the cases as bytes."""
         place = 0
         while True:
             self._file.seek(place)
@@ -416,7 +442,10 @@ class KeptCases(Iterable[suite_service_pb2.SuiteCase]):
             if data is None:
                 return
             place = self._file.tell()
-            yield suite_service_pb2.SuiteCase.FromString(data)
+            yield data
+
+    def __iter__(self) -> Iterator[suite_service_pb2.SuiteCase]:
+        return map(suite_service_pb2.SuiteCase.FromString, self.serialized())
 
 
 def _fill_open(entry: SuiteEntry, pb: suite_service_pb2.SuiteOpen) -> None:
@@ -451,6 +480,11 @@ def _connectors(entry: SuiteEntry) -> dict[str, connector_service_pb2.Connector]
     return found
 
 
+def path_parts(path: str) -> tuple[str | int, ...]:
+    """Return the keys and indexes of a path such as `turns[1].output`."""
+    return tuple(int(number) if number else key for key, number in _PART.findall(path))
+
+
 def _of_document(problem: InvalidDocument) -> Problem:
     return Problem(problem.file, problem.line, problem.message, problem.column)
 
@@ -458,7 +492,7 @@ def _of_document(problem: InvalidDocument) -> Problem:
 def _of_input(
     problem: InvalidInput, document: Document, path: tuple[str | int, ...], case_id: str = ""
 ) -> Problem:
-    where = tuple(int(number) if number else key for key, number in _PART.findall(problem.path))
+    where = path_parts(problem.path)
     place = _shown_path(path, ()) + (f' ("{case_id}")' if case_id else "")
     at = problem.path if not place else f"{place}: {problem.path}" if problem.path else place
     message = f"{problem.got}; wanted {problem.wanted}"
@@ -481,6 +515,16 @@ def _line(document: Document, path: tuple[str | int, ...], where: Sequence[str |
         else:
             break
     return document.line(path)
+
+
+def _lines_of(
+    raw: _Raw, entry: CaseEntry, pb: suite_service_pb2.SuiteCase, shared: CaseShared | None
+) -> _CaseLines:
+    line = raw.document.line(raw.path)
+    if shared is None or not (pb.evaluators or any(turn.evaluators for turn in pb.turns)):
+        return _CaseLines(line, ())
+    paths = evaluator_paths(entry, shared)
+    return _CaseLines(line, [_line(raw.document, raw.path, path) for path in paths])
 
 
 def _canonical(key: str) -> str:

@@ -18,8 +18,15 @@ _FAILED: Final = result_pb2.VERDICT_FAILED
 _ERROR: Final = result_pb2.VERDICT_ERROR
 _SKIPPED: Final = result_pb2.VERDICT_SKIPPED
 
+MIN_WEIGHT: Final = 1e-9
+MAX_WEIGHT: Final = 1e9
+"""Between these a weight has to be, unless it is 0: sums of a million of them are exact enough, and finite."""
+
 # Shares that should equal the threshold are off by rounding when weights are fractions.
 _ROUNDING: Final = 1e-9
+
+# What a field of the contract holds. A single answer may claim as many.
+_MOST_TOKENS: Final = (1 << 63) - 1
 
 # More than any suite has evaluators. A suite whose cases all bring a config of their own has one each.
 _MAX_PROVENANCE: Final = 1000
@@ -178,12 +185,13 @@ class _Spending:
             self.money[currency] = self.money.get(currency, 0.0) + amount
 
     def fill(self, run: suite_service_pb2.SuiteRun, prefix: str = "") -> None:
-        """Set the fields of a suite run. Amounts of several currencies have no sum, so they are left out."""
+        """Set the fields of a suite run. Amounts of several currencies have no sum, so they are left out, and one
+        that no double holds."""
         for name in ("token_usage", "cost"):
             run.ClearField(prefix + name)
         for name, count in self.tokens.items():
-            setattr(getattr(run, f"{prefix}token_usage"), name, count)
-        if len(self.money) == 1:
+            setattr(getattr(run, f"{prefix}token_usage"), name, min(count, _MOST_TOKENS))
+        if len(self.money) == 1 and math.isfinite(sum(self.money.values())):
             [(currency, amount)] = self.money.items()
             getattr(run, f"{prefix}cost").CopyFrom(message_pb2.Cost(currency_code=currency, amount=amount))
 
@@ -212,7 +220,7 @@ class SuiteTotals:
         self.threshold = threshold
         self.verdicts: Counter[int] = Counter()
         self.weights = {_PASSED: 0.0, _FAILED: 0.0, _ERROR: 0.0, _SKIPPED: 0.0}
-        self.norm = 0.0  # root of the sum of the squares of weights, which alone overflow
+        self.norm = 0.0  # root of the sum of the squares of weights
         self.scores, self.scored = 0.0, 0
         # Cases by number of trials with a verdict, and of those that passed.
         self.trials: Counter[tuple[int, int]] = Counter()
@@ -357,7 +365,7 @@ class SuiteTotals:
                     passed_count=counts.passed, failed_count=counts.failed, error_count=counts.errors
                 )
             )
-            if counts.values:
+            if counts.values and math.isfinite(counts.sum):
                 totals.mean_value = counts.sum / counts.values
         del run.provenance[:]
         for name, kind, version, data in sorted(self.provenance):

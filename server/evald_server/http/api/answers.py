@@ -81,10 +81,12 @@ def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = Non
     return Response(dumped(data), status, headers, "application/json")
 
 
-async def written(pb: M, write: Callable[[M], Any], status: int = 200) -> Response:
+async def written(
+    pb: M, write: Callable[[M], Any], status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     """Return the response with a message."""
     data = await converted(pb.ByteSize(), lambda: dumped(write(pb)))
-    return Response(data, status, media_type="application/json")
+    return Response(data, status, headers, "application/json")
 
 
 def whole_number(request: Request, name: str, default: int, most: int) -> int:

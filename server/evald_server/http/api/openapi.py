@@ -18,6 +18,11 @@ _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 # Of every route: refused by itself, by credentials, by limits, by the web port, or by the server's state.
 _ALWAYS: Final = (400, 401, 403, 408, 413, 415, 421, 429, 500, 503, 504, 507)
 
+_TAG: Final = {
+    "type": "string",
+    "description": "Version of what is stored. Of another one than If-Match names nothing is changed or deleted: 412.",
+}
+
 _ERROR: Final = record(
     "Error",
     {
@@ -66,6 +71,8 @@ def _operation(route: "ApiRoute", components: dict[str, Any]) -> dict[str, Any]:
     words = re.sub(r"\W+", " ", route.path.replace("/projects/{projectId}/", "/project/", 1)).split()
     parameters = [_parameter(name, "path", {"type": "string"}) for name in _PARAMETER.findall(route.path)]
     parameters += [_parameter(name, "query", schema) for name, schema in route.query.items()]
+    if _takes_version(route):
+        parameters.append(_parameter("If-Match", "header", _TAG))
     operation: dict[str, Any] = {
         "operationId": "_".join([route.method.lower(), *words]),
         "summary": (route.handle.__doc__ or "").partition("\n")[0].rstrip("."),
@@ -89,11 +96,16 @@ def _parameter(name: str, place: str, schema: Schema) -> dict[str, Any]:
     return {"name": name, "in": place, "schema": schema} | ({"required": True} if place == "path" else {})
 
 
+def _takes_version(route: "ApiRoute") -> bool:
+    return route.versioned and route.method in ("PUT", "DELETE")
+
+
 def _responses(route: "ApiRoute", components: dict[str, Any]) -> dict[str, Any]:
     refused = {
         *_ALWAYS,
         *route.refusals,
         *((404,) if "{" in route.path else ()),
+        *((412,) if _takes_version(route) else ()),
         *((501,) if route.status == 501 else ()),
     }
     responses: dict[str, Any] = {
@@ -108,6 +120,8 @@ def _responses(route: "ApiRoute", components: dict[str, Any]) -> dict[str, Any]:
         line = {"schema": _hoisted(route.lines, components)}
         content |= {SSE: line} if route.events else {NDJSON: line, SSE: line}
     success: dict[str, Any] = {"description": "Done."}
+    if route.versioned and route.answers is not None:
+        success["headers"] = {"ETag": {"schema": _TAG}}
     return {str(route.status): success | ({"content": content} if content else {}), **responses}
 
 

@@ -1,10 +1,12 @@
 """Scenarios, personas, connectors and evals: what is stored by name, in EvalStudio's shapes."""
 
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 import grpc
+from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,7 +16,7 @@ from evald.v1 import connector_service_pb2, scenario_service_pb2
 from evald_server.http.calls import CallFailed
 from evald_server.http.site import Site
 
-from .answers import answer, list_answer, read, text_of, written
+from .answers import answer, list_answer, read, text_of, written, wrong
 
 # What an eval shows of its scenarios and its connector.
 _SCENARIO_KEYS: Final = (
@@ -27,6 +29,7 @@ _SCENARIO_KEYS: Final = (
     "failureCriteria",
     "failureCriteriaMode",
 )
+_ETAG: Final = re.compile(r'"([^"]*)"')
 _CONNECTOR_KEYS: Final = ("id", "name", "type", "baseUrl")
 
 
@@ -58,11 +61,11 @@ class ResourceRoutes(NamedTuple):
             return resource
 
         stored = await self._ask(site, request, "Create", {self._field: await read(request, new)})
-        return await written(stored, self.shape.write, 201)
+        return await self._written(stored, 201)
 
     async def get(self, site: Site, request: Request) -> Response:
         """Show one."""
-        return await written(await self.load(site, request, text_of(request, "id")), self.shape.write)
+        return await self._written(await self.load(site, request, text_of(request, "id")))
 
     async def update(self, site: Site, request: Request) -> Response:
         """Change the keys that the body has."""
@@ -74,17 +77,21 @@ class ResourceRoutes(NamedTuple):
         resource.id = text_of(request, "id")
         if not fields:
             return await self.get(site, request)
-        asked = {self._field: resource, "update_mask": {"paths": fields}}
-        return await written(await self._ask(site, request, "Update", asked), self.shape.write)
+        asked = {self._field: resource, "update_mask": {"paths": fields}, **_expected(request)}
+        return await self._written(await self._ask(site, request, "Update", asked))
 
     async def delete(self, site: Site, request: Request) -> Response:
         """Delete one."""
-        await self._ask(site, request, "Delete", {f"{self._field}_id": text_of(request, "id")})
+        asked = {f"{self._field}_id": text_of(request, "id"), **_expected(request)}
+        await self._ask(site, request, "Delete", asked)
         return Response(status_code=204)
 
     async def load(self, site: Site, request: Request, resource_id: str) -> Any:
         """Return one."""
         return await self._ask(site, request, "Get", {f"{self._field}_id": resource_id})
+
+    async def _written(self, stored: Any, status: int = 200) -> Response:
+        return await written(stored, self.shape.write, status, etag(stored))
 
     @property
     def _field(self) -> str:
@@ -107,6 +114,25 @@ SCENARIOS: Final = ResourceRoutes("Scenario", "Scenarios", resources.SCENARIO)
 PERSONAS: Final = ResourceRoutes("Persona", "Personas", resources.PERSONA)
 CONNECTORS: Final = ResourceRoutes("Connector", "Connectors", resources.CONNECTOR)
 EVALS: Final = ResourceRoutes("Experiment", "Experiments", resources.EXPERIMENT)
+
+
+def etag(stored: Any) -> dict[str, str]:
+    """Return the header that names the version of what is stored: when it was last changed."""
+    return {"ETag": f'"{stored.update_time.ToJsonString()}"'}
+
+
+def _expected(request: Request) -> dict[str, Timestamp]:
+    """Return the version that a request is meant for, as a field of its call. Raises CallFailed."""
+    text = ", ".join(request.headers.getlist("if-match"))
+    if text in ("", "*"):
+        return {}
+    expected = Timestamp()
+    try:
+        tag = _ETAG.fullmatch(text)
+        expected.FromJsonString(tag[1] if tag else "")
+    except ValueError:
+        raise wrong("If-Match", text, "the ETag of one answer, with its quotes, or *") from None
+    return {"expected_update_time": expected}
 
 
 async def scenario_prompt(site: Site, request: Request) -> Response:
@@ -150,13 +176,14 @@ async def test_connector(site: Site, request: Request) -> Response:
 async def get_eval(site: Site, request: Request) -> Response:
     """Show an eval, with `expand=true` its scenarios and its connector too."""
     found = await EVALS.load(site, request, text_of(request, "id"))
+    if request.query_params.get("expand") != "true":
+        return answer(EVALS.shape.write(found), headers=etag(found))
     data = EVALS.shape.write(found)
-    if request.query_params.get("expand") == "true":
-        scenarios = [await _there(SCENARIOS, site, request, one) for one in found.scenario_ids]
-        data["scenarios"] = [_part(one, _SCENARIO_KEYS) for one in scenarios if one is not None]
-        connector = await _there(CONNECTORS, site, request, found.connector_id)
-        if connector is not None:
-            data["connector"] = _part(connector, _CONNECTOR_KEYS)
+    scenarios = [await _there(SCENARIOS, site, request, one) for one in found.scenario_ids]
+    data["scenarios"] = [_part(one, _SCENARIO_KEYS) for one in scenarios if one is not None]
+    connector = await _there(CONNECTORS, site, request, found.connector_id)
+    if connector is not None:
+        data["connector"] = _part(connector, _CONNECTOR_KEYS)
     return answer(data)
 
 

@@ -19,6 +19,7 @@ from evald.v1 import suite_service_pb2
 from evald_server.calibration.card import CalibrationCard
 from evald_server.http.errors import failed
 from evald_server.http.site import Site
+from evald_server.http.streams import answer_to
 from evald_server.rpc.errors import BadField, CallError, refusal
 
 from . import catalog, evaluate, resources, runs, suites
@@ -64,7 +65,7 @@ class ApiRoute(NamedTuple):
     calls: the method of gRPC. answers, takes: schemas of answer and body; None for none. query: schemas of parameters.
     status: of success. refusals: statuses beside those of all routes. lines: schema of a line, where the answer is
     a stream: always, or, beside `answers`, if it is asked for. events: the stream is Server-Sent Events alone.
-    project: also below /api/projects/{projectId}.
+    versioned: what it names has versions: answers with it have an ETag, and changes of it take If-Match.
     """
 
     method: str
@@ -79,7 +80,7 @@ class ApiRoute(NamedTuple):
     lines: Schema | None = None
     events: bool = False
     takes_lines: bool = False
-    project: bool = False
+    versioned: bool = False
 
 
 def _stored(
@@ -87,8 +88,7 @@ def _stored(
 ) -> list[ApiRoute]:
     """Return the routes of one kind of what is stored by name."""
     body = request_of(schema)
-    return [
-        ApiRoute("GET", path, kind.list, kind.method("List"), list_of(schema), query=_PAGE),
+    one = [
         ApiRoute("POST", path, kind.create, kind.method("Create"), schema, body, status=201, refusals=(409,)),
         ApiRoute(
             "GET",
@@ -103,6 +103,8 @@ def _stored(
         ),
         ApiRoute("DELETE", path + _ID, kind.delete, kind.method("Delete"), status=204),
     ]
+    listed = ApiRoute("GET", path, kind.list, kind.method("List"), list_of(schema), query=_PAGE)
+    return [listed, *(route._replace(versioned=True) for route in one)]
 
 
 _PAGE: Final = {"limit": {"type": "integer", "minimum": 1, "maximum": MOST}, "cursor": TEXT}
@@ -405,12 +407,13 @@ def _endpoint(site: Site, methods: Mapping[str, ApiRoute]) -> Callable[[Request]
         _check_project(request)
         method = "GET" if request.method == "HEAD" else request.method
         route = methods.get(method)
-        if route is None or (request.method == "HEAD" and route.lines is not None):
-            raise HTTPException(405, headers={"Allow": ", ".join(methods)})
+        if route is None:
+            allowed = [*methods, *(("HEAD",) if "GET" in methods else ())]
+            raise HTTPException(405, headers={"Allow": ", ".join(allowed)})
         await site.access.admit(site.calls, request, route.calls or catalog.LIST)
         await request.body()  # from here on it is seen when the caller hangs up
         _check_query(request, route)
-        return await route.handle(site, request)
+        return answer_to(request, await route.handle(site, request))
 
     return endpoint
 

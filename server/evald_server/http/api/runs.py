@@ -144,6 +144,8 @@ async def watch_run(site: Site, request: Request) -> Response:
     after = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
     if not (after.isascii() and after.isdecimal() and len(after) < 19):
         raise wrong("Last-Event-ID", after, "the id of an event")
+    if request.method == "HEAD":
+        await _load(site, request)  # whose stream would begin with the refusal
     asked = pb.WatchRunRequest(run_id=text_of(request, "id"), after_sequence=int(after))
     messages = site.calls.stream(
         f"{SERVICE}/WatchRun", asked.SerializeToString(), site.access.caller(request), _FIRST_SECONDS

@@ -14,6 +14,7 @@ from evald.v1 import catalog_service_pb2
 from evald_server.http.api.catalog import DEREGISTER, authorise, stored_cards
 from evald_server.http.site import Site
 
+from .failures import gone_is_gone
 from .forms import fields_of
 from .page_edit import evaluator_types, read_posted
 from .rendering import link, render
@@ -73,12 +74,13 @@ async def remotes(site: Site, request: Request) -> Response:
 async def deregister(site: Site, request: Request) -> Response:
     """Remove an instance; its open tasks may finish."""
     instance_id = (await read_posted(request)).get("instance", "")
-    await site.calls.ask(
-        DEREGISTER,
-        registry_service_pb2.DeregisterRequest(instance_id=instance_id, drain=True),
-        registry_service_pb2.DeregisterResponse,
-        site.access.caller(request),
-    )
+    with gone_is_gone():
+        await site.calls.ask(
+            DEREGISTER,
+            registry_service_pb2.DeregisterRequest(instance_id=instance_id, drain=True),
+            registry_service_pb2.DeregisterResponse,
+            site.access.caller(request),
+        )
     return RedirectResponse("/console/remotes", 303)
 
 

@@ -3,12 +3,13 @@
 import asyncio
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
+from uuid import NAMESPACE_URL, uuid4, uuid5
 
-import grpc
+from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -16,7 +17,9 @@ from evald.catalog import EvaluatorType
 from evald.v1 import catalog_service_pb2, connector_service_pb2, run_service_pb2
 from evald_server.http.api.catalog import authorise
 from evald_server.http.calls import CallFailed
+from evald_server.http.errors import error_info, http_status
 from evald_server.http.site import Site
+from evald_server.store.resources import ResourceKind, ResourceStore
 
 from .failures import BadAddress
 from .forms import Field, Posted, Problems, data_of, fields_of, unescape
@@ -29,6 +32,7 @@ from .resources import (
     SPEC_FORM,
     Editable,
     Resources,
+    without_secrets,
 )
 from .run_view import UNFINISHED, outcome
 
@@ -42,13 +46,50 @@ _MAX_DIGITS: Final = 6
 _RECENT_RUNS: Final = 500
 _VERDICTS_EACH: Final = 5
 _CHOICES: Final = 250  # more make the page large
+_AT_A_GLANCE: Final = 20
+# What buttons do that change what is stored.
+_STORING: Final = ("save", "run", "test", "delete")
 
 
 class Form(NamedTuple):
-    """What a form holds. data: of the resource. boxed: pointers of what is edited as JSON."""
+    """What a form holds. data: of the resource. boxed: pointers of what is edited as JSON.
+
+    sent: all that was posted. "form" is a random text by which the server knows a form that is sent twice; "read" is
+    the time of the last change of what the form was filled from.
+    """
 
     data: dict[str, Any]
     boxed: frozenset[str] = frozenset()
+    sent: Posted = MappingProxyType({})
+
+
+class Overtaken(NamedTuple):
+    """Somebody else has changed what a form is to change. action: of the button that was pressed. time: of the change."""
+
+    action: str
+    time: Timestamp
+
+
+class Notes(NamedTuple):
+    """What a form says above its fields. problems: those that no field tells. hidden: secrets are left out."""
+
+    saved: bool
+    unsaved: bool
+    refused: bool
+    problems: Sequence[str]
+    overtaken: Overtaken | None
+    gone: bool
+    hidden: bool
+
+
+class Choices(NamedTuple):
+    """Resources to choose from. names: by id. find: what their names are to contain. searched: whether there are so
+    many that a field to find others helps. more: whether some are left out."""
+
+    names: Mapping[str, str]
+    find: str = ""
+    searched: bool = False
+    more: bool = False
 
 
 class Types(NamedTuple):
@@ -120,7 +161,7 @@ async def edit(kind: Editable, site: Site, request: Request) -> Response:
     resource_id = request.path_params.get("id", "")
     store = Resources(kind, site.calls, site.access.caller(request))
     if resource_id:
-        form = Form(store.data(await store.get(resource_id)))
+        form = _filled(store, await store.get(resource_id))
     else:
         await authorise(site, request)
         form = Form({"type": request.query_params.get("type", "")} if kind is CONNECTORS else {})
@@ -136,23 +177,72 @@ async def change(kind: Editable, site: Site, request: Request) -> Response:
     store = Resources(kind, site.calls, site.access.caller(request))
     posted = await read_posted(request)
     action, _, place = posted.pop("do", "save").partition(":")
-    if action == "delete":
-        await store.delete(resource_id)
-        return RedirectResponse(link(f"/console/{kind.plural}", deleted="1"), 303)
-    types = await _types(kind, site, request)
     problems = Problems()
-    data = _data(kind, posted, problems, types)
-    form = Form(data, boxes_of(posted, action, place))
-    if action in ("save", "run", "test"):
-        saved = await store.save(resource_id, data, problems)
-        if saved:
-            return await _after(site, request, store, saved, types, action, posted)
-        return await show_form(site, request, store, resource_id, form, types, problems, status=400)
+    types = await _types(kind, site, request)
+    form = Form(_data(kind, posted, problems, types), boxes_of(posted, action, place), posted)
+    if action in _STORING:
+        try:
+            return await _store(site, request, store, resource_id, form, types, problems, action, place)
+        except CallFailed as problem:
+            info = error_info(problem)
+            if info.reason == "RESOURCE_CHANGED":
+                overtaken = Overtaken(action, Timestamp())
+                overtaken.time.FromJsonString(info.metadata["update_time"])
+                values: dict[str, Any] = {"overtaken": overtaken}
+            elif info.reason == "RESOURCE_NOT_FOUND" and info.metadata["field"] == f"{kind.word}_id":
+                # It is kept as a new one, if it is saved again.
+                resource_id, values = "", {"gone": True}
+            else:
+                raise
+            status = http_status(problem)
+        return await show_form(
+            site, request, store, resource_id, form, types, problems, status=status, **values
+        )
     if action == "migrate":
-        migrate(data)
+        migrate(form.data)
     else:
-        rearrange(data, action, place, posted.get("add-type", ""))
+        rearrange(form.data, action, place, posted.get("add-type", ""))
     return await show_form(site, request, store, resource_id, form, types, problems, unsaved=True)
+
+
+async def _store(
+    site: Site,
+    request: Request,
+    store: Resources,
+    resource_id: str,
+    form: Form,
+    types: Types,
+    problems: Problems,
+    action: str,
+    place: str,
+) -> Response:
+    """Save or delete, and what follows. place: time of the change that the sender knows of, beside what is in the form."""
+    expected = _time(place or form.sent.get("read", ""))
+    if action == "delete":
+        await store.delete(resource_id, expected)
+        return RedirectResponse(link(f"/console/{store.kind.plural}", deleted="1"), 303)
+    key = form.sent.get("form", "")
+    saved = await store.save(resource_id, form.data, problems, new_id=key, expected=expected)
+    if saved is None:
+        return await show_form(site, request, store, resource_id, form, types, problems, status=400)
+    return await _after(site, request, store, saved, types, action, form.sent)
+
+
+def _time(text: str) -> Timestamp | None:
+    """Return the time that a form carries, None for none. Raises BadAddress."""
+    if not text:
+        return None
+    found = Timestamp()
+    try:
+        found.FromJsonString(text)
+    except ValueError:
+        raise BadAddress(f"read: got {text[:100]!r}, wanted the time that was in the form") from None
+    return found
+
+
+def _filled(store: Resources, stored: Any) -> Form:
+    """Return the form of what is stored."""
+    return Form(store.data(stored), sent={"read": stored.update_time.ToJsonString()})
 
 
 async def _types(kind: Editable, site: Site, request: Request) -> Types:
@@ -165,17 +255,23 @@ async def _after(
     site: Site,
     request: Request,
     store: Resources,
-    saved: str,
+    saved: Any,
     types: Types,
     action: str,
     posted: Posted,
 ) -> Response:
     """Answer to a form that was saved: the run that it was to start, what a test gave, or the form again."""
-    path = f"/console/{store.kind.plural}/{saved}"
+    path = f"/console/{store.kind.plural}/{saved.id}"
     if action == "run":
         start = run_service_pb2.StartRunRequest(
-            scenario_id=saved, persona_id=posted.get("persona", ""), connector_id=posted.get("connector", "")
+            scenario_id=saved.id,
+            persona_id=posted.get("persona", ""),
+            connector_id=posted.get("connector", ""),
         )
+        if key := posted.get("form"):
+            # A form that is sent twice starts one run, and one for every change and for every agent.
+            parts = (key, saved.update_time.ToJsonString(), saved.id, start.persona_id, start.connector_id)
+            start.request_id = str(uuid5(NAMESPACE_URL, json.dumps(parts)))
         answer = await site.calls.ask(
             "evald.v1.RunService/StartRun",
             start,
@@ -186,12 +282,12 @@ async def _after(
     if action == "test":
         tested = await site.calls.ask(
             "evald.v1.ConnectorService/TestConnector",
-            connector_service_pb2.TestConnectorRequest(connector_id=saved, message=posted.get("say", "")),
+            connector_service_pb2.TestConnectorRequest(connector_id=saved.id, message=posted.get("say", "")),
             connector_service_pb2.TestConnectorResponse,
             site.access.caller(request),
         )
-        form = Form(store.data(await store.get(saved)))
-        return await show_form(site, request, store, saved, form, types, Problems(), tested=tested)
+        form = _filled(store, saved)
+        return await show_form(site, request, store, saved.id, form, types, Problems(), tested=tested)
     return RedirectResponse(link(path, saved="1"), 303)
 
 
@@ -329,15 +425,20 @@ async def _connector_schemas(site: Site, request: Request) -> dict[str, Any]:
     return {one.type: json.loads(one.config_schema_json) for one in answer.connector_types}
 
 
-async def _choices(site: Site, request: Request, kind: Editable) -> list[Any]:
-    """Return resources to choose from; none for callers who may not see them."""
-    try:
-        found, _ = await Resources(kind, site.calls, site.access.caller(request)).page(size=_CHOICES)
-    except CallFailed as problem:
-        if problem.code is not grpc.StatusCode.PERMISSION_DENIED:
-            raise
-        return []
-    return found
+async def _choices(
+    site: Site, request: Request, kind: Editable, sent: Posted, kept: Iterable[str]
+) -> Choices:
+    """Return resources to choose from: those that are kept, and those whose names contain what is looked for. None for
+    callers who may not see them."""
+    if not site.access.may(request, kind.method("List")):
+        return Choices({})
+    find = sent.get(f"find-{kind.word}", "").strip()
+    names = ResourceStore(site.database).names
+    found = await names(ResourceKind(kind.word), _CHOICES + 1, contains=find)
+    more = len(found) > _CHOICES
+    known = await names(ResourceKind(kind.word), _CHOICES, ids=[one for one in kept if one])
+    shown = known | dict(list(found.items())[:_CHOICES])
+    return Choices(shown, find, more or bool(find) or len(shown) > _AT_A_GLANCE, more)
 
 
 async def show_form(
@@ -353,10 +454,14 @@ async def show_form(
     saved: bool = False,
     unsaved: bool = False,
     tested: Any = None,
+    overtaken: Overtaken | None = None,
+    gone: bool = False,
 ) -> Response:
-    """Show the form of a resource. tested: what the agent of a connector answered."""
-    kind, data = store.kind, form.data
+    """Show the form of a resource. tested: what the agent of a connector answered. gone: the stored one was deleted."""
+    kind, data, hidden = store.kind, form.data, False
     values: dict[str, Any] = {}
+    if status >= 400:
+        data, hidden = without_secrets(kind, data)
     known = {key: value for key, value in data.items() if key in kind.schema["properties"]}
     group = fields_of(kind.schema, known, "", problems, form.boxed)
     fields = {field.pointer.removeprefix("/"): field for field in group.fields}
@@ -366,11 +471,13 @@ async def show_form(
             for index, spec in enumerate(data.get("evaluators", []))
         ]
         values["types"] = types.evaluators.values()
-        values["personas"] = await _choices(site, request, PERSONAS)
-        values["chosen"] = data.get("personaIds", [])
-        shown = {one.id for one in values["personas"]}
-        values["unlisted"] = [one for one in values["chosen"] if one not in shown]
-        values["connectors"] = await _choices(site, request, CONNECTORS)
+        chosen = data.get("personaIds", [])
+        values["speaker"] = form.sent.get("persona", chosen[0] if chosen else "")
+        values["personas"] = await _choices(site, request, PERSONAS, form.sent, [*chosen, values["speaker"]])
+        values["chosen"] = chosen
+        values["unlisted"] = [one for one in chosen if one not in values["personas"].names]
+        values["connector"] = form.sent.get("connector", "")
+        values["connectors"] = await _choices(site, request, CONNECTORS, form.sent, [values["connector"]])
         values["origin"] = f"{request.url.scheme}://{request.url.netloc}"
         values["migratable"] = any(data.get(key) for key in ("successCriteria", "failureCriteria"))
     if kind is CONNECTORS:
@@ -389,9 +496,8 @@ async def show_form(
         id=resource_id,
         name=data.get("name", ""),
         fields=fields,
-        saved=saved,
-        unsaved=unsaved,
-        refused=status == 400,
-        problems=problems.rest(),
+        key=form.sent.get("form") or str(uuid4()),
+        read=form.sent.get("read", "") if resource_id else "",
+        told=Notes(saved, unsaved, status == 400, problems.rest(), overtaken, gone, hidden),
         **values,
     )

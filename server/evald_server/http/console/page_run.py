@@ -35,7 +35,7 @@ from .run_view import (
 
 async def run(site: Site, request: Request) -> Response:
     """Show a run."""
-    found = await _get(site, request)
+    found = await load_run(site, request)
     number = _number(request.query_params["turn"], "turn") if "turn" in request.query_params else None
     chosen = chosen_turn(found, number)
     if number is not None and chosen is None:
@@ -68,7 +68,7 @@ async def run(site: Site, request: Request) -> Response:
 
 async def message(site: Site, request: Request) -> Response:
     """Answer with a whole message as text."""
-    found = await _get(site, request)
+    found = await load_run(site, request)
     index = _number(request.path_params["index"], "message")
     if index >= len(found.messages):
         raise NotThere(f"The run has no message {index}.")
@@ -142,7 +142,8 @@ def _sent(event_id: str, kind: str, data: dict[str, Any]) -> bytes:
     return f"retry: 1000\n{identified}event: {kind}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-async def _get(site: Site, request: Request) -> run_service_pb2.Run:
+async def load_run(site: Site, request: Request) -> run_service_pb2.Run:
+    """Return the run that the address names."""
     wanted = run_service_pb2.GetRunRequest(run_id=request.path_params["run_id"])
     found = await site.calls.ask(
         "evald.v1.RunService/GetRun", wanted, run_service_pb2.GetRunResponse, site.access.caller(request)

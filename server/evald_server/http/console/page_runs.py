@@ -9,11 +9,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from evald.v1 import result_pb2, run_service_pb2
+from evald_server.http.calls import CallFailed
+from evald_server.http.errors import error_info
 from evald_server.http.site import Site
 from evald_server.pages.formats import Mark
 from evald_server.store.resources import ResourceKind, ResourceStore
 
-from .failures import BadAddress
+from .failures import BadAddress, gone_is_gone
+from .page_edit import read_posted
+from .page_run import load_run
 from .rendering import link, render
 from .run_view import STATUS_WORDS, UNFINISHED, outcome, run_seconds, status_word, why
 
@@ -37,6 +41,14 @@ ACTIONS: Final[dict[str, type[Message]]] = {
     "retry": run_service_pb2.RetryRunRequest,
     "resume": run_service_pb2.ResumeRunRequest,
     "delete": run_service_pb2.DeleteRunRequest,
+}
+
+
+# Statuses in which the page of a run has the button. An action that is refused nevertheless says why.
+_ALLOWED: Final = {
+    "cancel": UNFINISHED,
+    "retry": (run_service_pb2.RUN_STATUS_ERROR,),
+    "resume": (run_service_pb2.RUN_STATUS_INTERRUPTED,),
 }
 
 
@@ -114,6 +126,21 @@ async def change_run(action: str, site: Site, request: Request) -> Response:
     run_id = request.path_params["run_id"]
     method = f"evald.v1.RunService/{action.capitalize()}Run"
     wanted = ACTIONS[action](run_id=run_id).SerializeToString()
-    await site.calls.unary(method, wanted, site.access.caller(request))
-    target = link("/console/runs") if action == "delete" else link(f"/console/runs/{run_id}")
-    return RedirectResponse(target, 303)
+    caller = site.access.caller(request)
+    if action == "delete":
+        with gone_is_gone():
+            await site.calls.unary(method, wanted, caller)
+        return RedirectResponse("/console/runs", 303)
+    target = RedirectResponse(link(f"/console/runs/{run_id}"), 303)
+    posted = await read_posted(request)
+    if "attempt" in posted and str((await load_run(site, request)).attempt) != posted["attempt"]:
+        return target  # the button was pressed twice: it has started over already
+    try:
+        await site.calls.unary(method, wanted, caller)
+    except CallFailed as problem:
+        if error_info(problem).reason != "RUN_STATUS":
+            raise
+        # Pressed twice, too, or on a page that was old: the page of the run says how it is.
+        if (await load_run(site, request)).status in _ALLOWED[action]:
+            raise
+    return target

@@ -20,7 +20,7 @@ from evald_server.suites.reports.page import (
     trial_plot,
 )
 
-from .failures import BadAddress, NotThere
+from .failures import BadAddress, NotThere, gone_is_gone
 from .labels import labels
 from .page_runs import VERDICTS, choice
 from .rendering import link, render
@@ -190,12 +190,13 @@ async def compare(site: Site, request: Request) -> Response:
 
 async def delete_suite_run(site: Site, request: Request) -> Response:
     """Delete a suite run."""
-    await site.calls.ask(
-        "evald.v1.SuiteService/DeleteSuiteRun",
-        suite_service_pb2.DeleteSuiteRunRequest(suite_run_id=request.path_params["suite_run_id"]),
-        suite_service_pb2.DeleteSuiteRunResponse,
-        site.access.caller(request),
-    )
+    with gone_is_gone():
+        await site.calls.ask(
+            "evald.v1.SuiteService/DeleteSuiteRun",
+            suite_service_pb2.DeleteSuiteRunRequest(suite_run_id=request.path_params["suite_run_id"]),
+            suite_service_pb2.DeleteSuiteRunResponse,
+            site.access.caller(request),
+        )
     return RedirectResponse("/console/suites", 303)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from typing import Final
+from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -13,6 +14,7 @@ from evald.errors import InvalidInput
 from evald.v1 import context_pb2
 from evald_server.http.api.catalog import authorise
 from evald_server.http.calls import CallFailed
+from evald_server.http.errors import error_info
 from evald_server.http.site import Site
 from evald_server.http.streams import NDJSON
 
@@ -23,6 +25,8 @@ from .resources import SCENARIOS, Resources, note
 
 # Lines of an import of which the page says what is wrong.
 _MOST_WRONG: Final = 100
+# Characters of what is wrong that come back in the form.
+_MOST_SHOWN: Final = 50_000
 
 
 async def export(site: Site, request: Request) -> Response:
@@ -45,35 +49,51 @@ async def _lines(store: Resources, found: list[context_pb2.Scenario], token: str
 async def import_form(site: Site, request: Request) -> Response:
     """Show the form."""
     await authorise(site, request)
-    return _show(site, request, "", 0, Problems())
+    return _show(site, request, "", "", 0, Problems())
 
 
 async def do_import(site: Site, request: Request) -> Response:
     """Store what was posted: all of it is read before anything is stored. What is refused then stays in the form."""
     await authorise(site, request)
-    text = (await read_posted(request)).get("lines", "")
+    posted = await read_posted(request)
+    text, key = posted.get("lines", ""), posted.get("form", "")
     problems = Problems()
     scenarios = await asyncio.to_thread(_read, text, problems)
     if not scenarios and not problems:
         problems.add("", "got nothing; wanted a scenario a line")
     if problems:
-        return _show(site, request, text, 0, problems)
+        return _show(site, request, key, text, 0, problems)
     store = Resources(SCENARIOS, site.calls, site.access.caller(request))
-    left: list[str] = []
-    for line, scenario in scenarios:
+    left: list[tuple[int, str, list[str]]] = []
+    for number, line, scenario in scenarios:
+        if key and not scenario.id:
+            # Of the same form the same line is the same scenario: the form may be sent twice.
+            scenario.id = str(uuid5(NAMESPACE_URL, json.dumps((key, line))))
         try:
-            await store.call("Create", scenario=scenario)
+            await store.create(scenario)
         except CallFailed as problem:
-            left.append(line)
             refused = Problems()
-            note(problem, refused, "scenario")
-            for said in refused.rest():
-                problems.add(f"/line {len(left)}", said)
-    return _show(site, request, "\n".join(left), len(scenarios) - len(left), problems)
+            if error_info(problem).reason == "RESOURCE_CHANGED":
+                refused.add(
+                    "", f"another scenario has the id {scenario.id!r}; give this one another, or none"
+                )
+            else:
+                note(problem, refused, "scenario")
+            left.append((number, line, refused.rest()))
+    rest = "\n".join(line for _, line, _ in left)
+    for place, (number, _, said) in enumerate(left, start=1):
+        for one in said:
+            problems.add(f"/line {place if _is_shown(rest) else number}", one)
+    return _show(site, request, key, rest, len(scenarios) - len(left), problems)
 
 
-def _read(text: str, problems: Problems) -> list[tuple[str, context_pb2.Scenario]]:
-    """Return the scenarios of a text, with their lines. What is wrong is noted, of so many lines as people read."""
+def _is_shown(text: str) -> bool:
+    """Return whether a text comes back in the form: a page is small, and whoever pastes much of it has a file."""
+    return len(text) <= _MOST_SHOWN
+
+
+def _read(text: str, problems: Problems) -> list[tuple[int, str, context_pb2.Scenario]]:
+    """Return the scenarios of a text, with the numbers of their lines and the lines. What is wrong is noted, of so many lines as people read."""
     scenarios, wrong = [], 0
     for number, line in enumerate(text.split("\n"), start=1):
         if wrong >= _MOST_WRONG:
@@ -81,7 +101,7 @@ def _read(text: str, problems: Problems) -> list[tuple[str, context_pb2.Scenario
             break
         if line.strip():
             try:
-                scenarios.append((line, SCENARIO.read(read_json(line))))
+                scenarios.append((number, line, SCENARIO.read(read_json(line))))
                 continue
             except InvalidInput as problem:
                 problems.add(f"/line {number}", str(problem))
@@ -91,13 +111,15 @@ def _read(text: str, problems: Problems) -> list[tuple[str, context_pb2.Scenario
     return scenarios
 
 
-def _show(site: Site, request: Request, lines: str, stored: int, problems: Problems) -> Response:
+def _show(site: Site, request: Request, key: str, lines: str, stored: int, problems: Problems) -> Response:
     return render(
         site,
         request,
         "import.html",
         status=400 if problems else 200,
-        lines=lines,
+        key=key or str(uuid4()),
+        lines=lines if _is_shown(lines) else "",
+        kept=_is_shown(lines),
         stored=stored,
         problems=problems.rest(),
     )

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import grpc
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2
 
 from evald.convert.json_shapes import Shape
@@ -14,9 +15,17 @@ from evald.convert.resources import CONNECTOR, PERSONA, SCENARIO
 from evald.errors import InvalidInput
 from evald.v1 import connector_service_pb2, persona_service_pb2, scenario_service_pb2
 from evald_server.http.calls import CallFailed, Calls, HttpCaller
-from evald_server.http.errors import status_of
+from evald_server.http.errors import error_info, status_of
+from evald_server.redaction import Redactor
+from evald_server.rpc.headers import may_be_shown
 
+from .failures import gone_is_gone
 from .forms import Problems, RawText, pointer_of
+
+# A user and a password in an address.
+_SIGNED_IN: Final = re.compile(r"://[^/@\s]*@")
+_REDACTOR: Final = Redactor(())
+_MAX_DEPTH: Final = 50
 
 
 def _one_line(title: str, most: int = 200, description: str = "") -> dict[str, Any]:
@@ -182,26 +191,58 @@ class Resources:
         """Return one."""
         return getattr(await self.call("Get", **{f"{self.kind.word}_id": resource_id}), self.kind.word)
 
-    async def save(self, resource_id: str, data: Mapping[str, Any], problems: Problems) -> str:
-        """Create or replace one. Returns its id; "" when something is wrong with the data, which is then noted."""
+    async def save(
+        self,
+        resource_id: str,
+        data: Mapping[str, Any],
+        problems: Problems,
+        *,
+        new_id: str = "",
+        expected: Timestamp | None = None,
+    ) -> Any:
+        """Replace one, or create one without an id. Returns it; None when something is wrong with the data, which is
+        then noted.
+
+        new_id: of one to create. expected: time of the last change of one to replace, None for any.
+        """
+        _check_headers(data, problems)
         if problems:
-            return ""
+            return None
         try:
             message = self.kind.shape.read(_with_header_map(data))
         except InvalidInput as problem:
             problems.add(pointer_of(problem.path), f"{problem.got}; wanted {problem.wanted}")
-            return ""
-        message.id = resource_id
+            return None
+        message.id = resource_id or new_id
         try:
-            answer = await self.call("Update" if resource_id else "Create", **{self.kind.word: message})
+            if not resource_id:
+                return await self.create(message)
+            return await self._update(message, expected)
         except CallFailed as problem:
             note(problem, problems, self.kind.word)
-            return ""
-        return str(getattr(answer, self.kind.word).id)
+            return None
 
-    async def delete(self, resource_id: str) -> None:
-        """Delete one."""
-        await self.call("Delete", **{f"{self.kind.word}_id": resource_id})
+    async def create(self, message: Any) -> Any:
+        """Store a new one and return it. The same one may be stored already, because a form may be sent twice."""
+        word = self.kind.word
+        try:
+            return getattr(await self.call("Create", **{word: message}), word)
+        except CallFailed as problem:
+            if not message.id or error_info(problem).metadata.get("field") != f"{word}.id":
+                raise
+            if problem.code is not grpc.StatusCode.ALREADY_EXISTS:
+                raise
+        # None was last changed at the time 0: this goes well if it changes nothing.
+        return await self._update(message, Timestamp())
+
+    async def delete(self, resource_id: str, expected: Timestamp | None) -> None:
+        """Delete one, if it is there. expected: time of its last change, None for any."""
+        with gone_is_gone():
+            await self.call("Delete", **{f"{self.kind.word}_id": resource_id}, expected_update_time=expected)
+
+    async def _update(self, message: Any, expected: Timestamp | None) -> Any:
+        word = self.kind.word
+        return getattr(await self.call("Update", **{word: message}, expected_update_time=expected), word)
 
     def data(self, message: Any) -> dict[str, Any]:
         """Return one as the data of its form."""
@@ -218,7 +259,8 @@ def note(problem: CallFailed, problems: Problems, word: str) -> None:
     if problem.code is grpc.StatusCode.ALREADY_EXISTS:
         problems.add("/name", problem.message)
         return
-    if problem.code not in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND):
+    of_the_data = problem.code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
+    if not of_the_data or error_info(problem).reason == "RESOURCE_NOT_FOUND":
         raise problem
     found = False
     for detail in status_of(problem).details:
@@ -232,6 +274,40 @@ def note(problem: CallFailed, problems: Problems, word: str) -> None:
         if problem.code is grpc.StatusCode.NOT_FOUND:
             raise problem
         problems.add("", problem.message)
+
+
+def without_secrets(kind: Editable, data: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return the data of a form without what may be a secret, and whether anything is left out: values of headers that
+    are no names of variables, and what looks like a key in the rest of a connector."""
+    found = dict(data)
+    if kind is CONNECTORS:
+        found = {key: found[key] if key == "headers" else _redacted(found[key]) for key in found}
+    headers = found.get("headers")
+    if headers is not None:
+        found["headers"] = [
+            {key: value for key, value in one.items() if key != "value" or may_be_shown(str(value))}
+            for one in (headers if isinstance(headers, list) else [])
+            if isinstance(one, dict)
+        ]
+    return found, found != data
+
+
+def _redacted(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, str):
+        return type(value)(_REDACTOR.redact_text(_SIGNED_IN.sub("://", value)))
+    if depth > _MAX_DEPTH:
+        return None
+    if isinstance(value, dict):
+        return {key: _redacted(one, depth + 1) for key, one in value.items()}
+    return [_redacted(one, depth + 1) for one in value] if isinstance(value, list) else value
+
+
+def _check_headers(data: Mapping[str, Any], problems: Problems) -> None:
+    """Note headers whose values were left out of a page, so that they do not get lost."""
+    headers = data.get("headers")
+    for one in headers if isinstance(headers, list) else []:
+        if isinstance(one, dict) and one.get("name") and not one.get("value"):
+            problems.add("/headers", f"{one['name']}: no value; wanted one, or remove the header")
 
 
 def _place(pointer: str) -> str:

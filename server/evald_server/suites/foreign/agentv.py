@@ -8,7 +8,7 @@ from typing import Any, Final
 from ..documents import Document, read_document
 from .assertions import REFUSED as PROMPTFOO_REFUSED
 from .assertions import Spec, spec_of, string_value
-from .node import Converted, Node, asked
+from .node import Converted, Node, asked, convert_each
 
 _CASES: Final = ("tests", "cases", "evalcases", "eval_cases", "testcases")
 _INPUT: Final = ("input", "input_messages")
@@ -131,10 +131,7 @@ class _Suite:
         workers = self._execution.first("workers", "max_concurrency")
         if workers.data is not None:
             suite["max_concurrency"] = workers.integer()
-        found, lines = [], []
-        for case in cases:
-            found.append(self._case(case))
-            lines.append(case.line)
+        found, lines = convert_each(cases, lambda case: [self._case(case)])
         if not found:
             raise root.refuse("no cases")
         return Converted({**suite, "cases": found}, lines, root.warnings)

@@ -1,19 +1,23 @@
 """A place in a foreign document, which reads what is there and refuses what evald has no counterpart for."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..documents import (
     DataPath,
     Document,
     InvalidDocument,
+    InvalidDocuments,
     parse_json_text,
     parse_yaml,
     read_document,
     read_text,
 )
+
+# Converting goes on to report more, up to so many.
+_MOST_PROBLEMS: Final = 100
 
 
 class Converted(NamedTuple):
@@ -179,6 +183,31 @@ class Node:
     def replaced(self, data: Any) -> "Node":
         """Return other data at the same place."""
         return Node(self.document, data, self.path, self.warnings)
+
+
+def convert_each(
+    nodes: Iterable[Node], convert: Callable[[Node], Iterable[dict[str, Any]]]
+) -> tuple[list[dict[str, Any]], list[int]]:
+    """Convert nodes. Returns what came of them, and the line of each.
+
+    Raises InvalidDocuments with what is wrong in all of them.
+    """
+    made, lines, rest = [], [], iter(nodes)
+    problems: dict[str, InvalidDocument] = {}  # what they share is said once
+    while len(problems) < _MOST_PROBLEMS:
+        try:
+            node = next(rest, None)
+            if node is None:
+                break
+            found = list(convert(node))
+        except InvalidDocument as problem:
+            problems |= {str(one): one for one in problem.problems}
+            continue
+        made += found
+        lines += [node.line] * len(found)
+    if problems:
+        raise InvalidDocuments(list(problems.values()))
+    return made, lines
 
 
 def load_yaml(text: str, node: Node) -> Any:

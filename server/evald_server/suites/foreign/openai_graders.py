@@ -6,12 +6,13 @@ The items are in the file, or in a JSONL file of the same name beside it: `{"ite
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 from ..documents import Document
 from .assertions import Spec
-from .node import Converted, Node, asked
+from .node import Converted, Node, asked, convert_each
 
 _TYPES: Final = ("string_check", "text_similarity", "score_model", "label_model", "python", "multi")
 _DEFAULT_THRESHOLD: Final = 0.8
@@ -73,17 +74,15 @@ def convert(document: Document) -> Converted:
     elif "grader" in root:
         root.keys(dict.fromkeys(("grader", "item", "model_sample"), ""))
         graders = [root["grader"]]
-    suite["evaluators"] = [_grader(grader) for grader in graders]
+    suite["evaluators"], _ = convert_each(graders, lambda grader: [_grader(grader)])
     if not graders:
         raise root["testing_criteria"].refuse("no graders")
     if source.data is not None:
         source.keys(_SOURCE_KEYS)
         suite |= _target(source)
     rows = _Rows(source, json.dumps(suite["evaluators"]))
-    cases, lines = [], []
-    for number, row in enumerate(_rows(root, source, path), 1):
-        cases.append(rows.case(row, number))
-        lines.append(row.line)
+    numbers = count(1)
+    cases, lines = convert_each(_rows(root, source, path), lambda row: [rows.case(row, next(numbers))])
     if not cases:
         raise root.refuse(
             f"no items; wanted {path.with_suffix('.jsonl').name} beside the file, with an item a line"

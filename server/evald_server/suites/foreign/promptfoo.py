@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from ..documents import Document, InvalidDocument, parse_json_text
 from .assertions import JUDGED, Spec, assertion
-from .node import Converted, Node, asked
+from .node import Converted, Node, asked, convert_each
 
 _REPORTS: Final = "is about promptfoo's own reports; see `evald test --output`"
 _NO_CODE: Final = "runs code of the suite inside the test runner"
@@ -100,13 +100,13 @@ def convert(document: Document) -> Converted:
         raise root.refuse("no prompts, so that there is nothing to ask")
     prompts = list(_prompts(root["prompts"]))
     default = _default_test(root["defaultTest"]) if "defaultTest" in root else root["defaultTest"]
-    cases, lines = [], []
-    for number, test in enumerate(_tests(root["tests"]), 1):
-        for case in _Test(test, default, root["assertionTemplates"]).cases(
-            f"test-{number}", prompts, echo=echoes
-        ):
-            cases.append(case)
-            lines.append(test.line)
+    numbers = itertools.count(1)
+
+    def converted(test: Node) -> Iterator[dict[str, Any]]:
+        name = f"test-{next(numbers)}"
+        return _Test(test, default, root["assertionTemplates"]).cases(name, prompts, echo=echoes)
+
+    cases, lines = convert_each(_tests(root["tests"]), converted)
     if not cases:
         raise root.refuse("no tests")
     return Converted({**suite, "cases": cases}, lines, root.warnings)

@@ -27,6 +27,24 @@ function copyButtons() {
   }
 }
 
+// Enter in a field with a button of its own presses that one, and not the first of the form.
+function ownButtons() {
+  for (const field of document.querySelectorAll("input[data-button]")) {
+    field.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.isComposing) return;
+      event.preventDefault();
+      document.getElementById(field.dataset.button).click();
+    });
+  }
+}
+
+// A form that comes back from the history is to do something again: it is not the one that was sent.
+addEventListener("pageshow", (event) => {
+  if (!event.persisted) return;
+  for (const key of document.querySelectorAll("input[name=form]")) key.value = "";
+});
+
 localTimes(document);
 copyButtons();
+ownButtons();
 listen();

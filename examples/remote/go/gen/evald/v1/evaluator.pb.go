@@ -370,13 +370,16 @@ type EvaluatorSpec struct {
 	Timeout *durationpb.Duration `protobuf:"bytes,5,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	// Whether the verdict counts.
 	Enforcement Enforcement `protobuf:"varint,6,opt,name=enforcement,proto3,enum=evald.v1.Enforcement" json:"enforcement,omitempty"`
-	// What an error of this evaluator does.
+	// What an error of this evaluator does. FAIL_OPEN is refused inside a
+	// combinator, where an error decides nothing: set it on the combinator.
 	ErrorPolicy ErrorPolicy `protobuf:"varint,7,opt,name=error_policy,json=errorPolicy,proto3,enum=evald.v1.ErrorPolicy" json:"error_policy,omitempty"`
-	// Share in weighted means, zero or more. Absent means 1.
+	// Share in weighted means, 0 or from 1e-9 to 1e9. Absent means 1.
 	Weight *float64 `protobuf:"fixed64,8,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
 	// A required assertion that fails sets the summary's score to 0 and its
 	// verdict to FAILED, whatever the aggregation policy. One that errors makes
-	// the summary ERROR even where its error policy is FAIL_OPEN.
+	// the summary ERROR even where its error policy is FAIL_OPEN. Inside a
+	// combinator it does the same to the combinator's result; inside a negated
+	// one it is refused.
 	Required bool `protobuf:"varint,9,opt,name=required,proto3" json:"required,omitempty"`
 	// Lowest score with which this assertion passes, from 0 to 1. Absent leaves
 	// the decision to the evaluator. An explicit 0 counts. Refused for a judge of

@@ -1,0 +1,46 @@
+"""Why a caller is refused: what it is told, and what only the audit log says."""
+
+from .principal import Principal
+
+
+class AccessDenied(Exception):
+    """A call is refused.
+
+    why: for the audit log alone, because it would tell a guesser how near it is. retry_seconds: when it may work.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        message: str,
+        why: str,
+        principal: Principal | None = None,
+        retry_seconds: float | None = None,
+        **metadata: str,
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.why = why
+        self.principal = principal
+        self.retry_seconds = retry_seconds
+        self.metadata = metadata
+
+
+def denied(why: str, principal: Principal | None = None) -> AccessDenied:
+    """Return the refusal of credentials that do not count."""
+    if why == "expired":
+        return AccessDenied(
+            "CREDENTIALS_EXPIRED",
+            "the API key or token has expired; get a new one from whoever gave it to you",
+            why,
+            principal,
+        )
+    return AccessDenied(
+        "CREDENTIALS_INVALID",
+        "the credentials are not valid; wanted one API key or token as the operator or the issuer gave it to you, "
+        "where it is a header as `authorization: Bearer ...`, and on ports that require it a certificate that is not "
+        "denied",
+        why,
+        principal,
+    )

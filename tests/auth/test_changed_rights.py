@@ -1,0 +1,159 @@
+"""Streams whose key has other roles or types than when they were opened: they end when these do not suffice."""
+
+import asyncio
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from evald.plugin.v1 import registry_service_pb2 as registry_pb2
+from evald.v1 import suite_service_pb2
+from evald_server.auth.keys import add_key, read_keys, revoke_key
+from evald_server.auth.principal import Role
+
+from ..remote.scripted import REGISTRY, listening, plugin_info
+from ..rpc.live import EVALUATION, Live, refusal, until
+from .issuer import Issuer
+from .keyring import bearer, guarded, make_key
+
+DENIED = grpc.StatusCode.PERMISSION_DENIED
+SETTINGS = {"connector_secrets": ["AGENT"], "remote_allowed": ["127.0.0.1/32"]}
+
+SESSION, WATCH_TYPES = f"{EVALUATION}EvaluateSession", "/evald.v1.CatalogService/WatchEvaluatorTypes"
+CONNECT, KEEP_ALIVE = (f"/evald.plugin.v1.RegistryService/{name}" for name in ("Connect", "KeepAlive"))
+RUN_SUITE = "/evald.v1.SuiteService/RunSuite"
+
+# method, roles and types of its key, what they become, and why the stream then ends.
+CHANGED: dict[str, tuple[str, str, str, str, str, str]] = {
+    "a role lost": (SESSION, "caller", "", "viewer", "", "ROLE_MISSING"),
+    "another role lost": (SESSION, "caller viewer", "", "caller", "", ""),
+    "a watch's role lost": (WATCH_TYPES, "viewer", "", "plugin", "", "ROLE_MISSING"),
+    "one of a watch's roles lost": (WATCH_TYPES, "viewer admin", "", "admin", "", ""),
+    "a worker's types lost": (CONNECT, "plugin", "acme.*", "plugin", "other.*", "TYPE_NOT_ALLOWED"),
+    "other types lost": (CONNECT, "plugin", "acme.* x.*", "plugin", "acme.pii", ""),
+    "a worker's role lost": (CONNECT, "plugin", "acme.*", "caller", "acme.*", "ROLE_MISSING"),
+    "a lease's types lost": (KEEP_ALIVE, "plugin", "acme.*", "plugin", "other.*", "TYPE_NOT_ALLOWED"),
+    "other types than a lease's lost": (KEEP_ALIVE, "plugin", "acme.* x.*", "plugin", "acme.*", ""),
+    "admin lost, secrets named": (RUN_SUITE, "caller admin", "", "caller", "", "ROLE_MISSING"),
+    "a role lost, secrets named": (RUN_SUITE, "caller admin viewer", "", "caller admin", "", ""),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+async def test_a_stream_ends_when_its_key_may_no_longer_do_what_it_does_and_else_goes_on(
+    case: str, tmp_path: Path
+) -> None:
+    method, roles, types, new_roles, new_types, reason = CHANGED[case]
+    path = tmp_path / "keys.toml"
+    key = make_key(path, "a", *map(Role, roles.split()), types=tuple(types.split()))
+    witness = make_key(path, "b", Role.CALLER)
+    async with listening("acme.pii") as plugin, guarded(path, **SETTINGS) as live:
+        call: Any = live.channel.stream_stream(method)(metadata=bearer(key))
+        await call.wait_for_connection()
+        for message in await _opening(live, method, key, plugin.address):
+            await call.write(message)
+            if method != RUN_SUITE:
+                await call.read()
+        seen: Any = live.channel.stream_stream(SESSION)(metadata=bearer(witness))
+        await seen.wait_for_connection()
+        await until(lambda: sum(map(len, live.app._gate._streams.values())) == 2)
+        _change_keys(path, {key[6:18]: (new_roles, new_types), witness[6:18]: ("viewer", "")})
+        # Both are judged at a time.
+        assert (await refusal(_to_the_end(seen))).reason == "ROLE_MISSING"
+        if reason:
+            ended = await refusal(_to_the_end(call))
+            assert (ended.code, ended.reason) == (DENIED, reason)
+        else:
+            assert not call.done()
+            call.cancel()
+
+
+async def test_what_a_stream_may_do_is_what_its_key_may_now(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    worker = make_key(path, "worker", Role.PLUGIN, types=("acme.*",))
+    lead = make_key(path, "lead", Role.CALLER, Role.ADMIN)
+    witness = make_key(path, "b", Role.CALLER)
+    async with guarded(path, **SETTINGS) as live:
+        calls: list[Any] = []
+        for method, key in ((CONNECT, worker), (RUN_SUITE, lead), (SESSION, witness)):
+            calls.append(live.channel.stream_stream(method)(metadata=bearer(key)))
+            await calls[-1].wait_for_connection()
+        await until(lambda: sum(map(len, live.app._gate._streams.values())) == 3)
+        changed = {worker: ("plugin", "other.*"), lead: ("caller", ""), witness: ("viewer", "")}
+        _change_keys(path, {key[6:18]: rights for key, rights in changed.items()})
+        assert (await refusal(_to_the_end(calls[2]))).reason == "ROLE_MISSING"
+        for call, method, reason in (
+            (calls[0], CONNECT, "TYPE_NOT_ALLOWED"),
+            (calls[1], RUN_SUITE, "ROLE_MISSING"),
+        ):
+            for message in await _opening(live, method):
+                await call.write(message)
+            assert (await refusal(_to_the_end(call))).reason == reason
+
+
+async def test_files_of_credentials_are_read_while_all_threads_of_asyncio_are_busy(tmp_path: Path) -> None:
+    issuer = Issuer(tmp_path / "jwks.json")
+    issuer.add("one")
+    issuer.add("two")
+    issuer.publish()
+    path = tmp_path / "keys.toml"
+    key = make_key(path, "a", Role.CALLER)
+    async with guarded(path, **issuer.settings) as live:
+        calls: list[Any] = []
+        for token in (key, issuer.token("one")):
+            calls.append(live.channel.stream_stream(SESSION)(metadata=bearer(token)))
+            await calls[-1].wait_for_connection()
+        await until(lambda: sum(map(len, live.app._gate._streams.values())) == 2)
+        freed = threading.Event()
+        busy = [asyncio.create_task(asyncio.to_thread(freed.wait)) for _ in range(100)]
+        try:
+            revoke_key(path, key[6:18])
+            issuer.publish("two")
+            for call in calls:
+                assert (await refusal(_to_the_end(call))).reason == "CREDENTIALS_INVALID"
+        finally:
+            freed.set()
+            await asyncio.gather(*busy)
+
+
+async def _opening(live: Live, method: str, key: str = "", target: str = "") -> list[bytes]:
+    """Return the messages after which a stream does what it is for."""
+    if method == WATCH_TYPES:
+        return [b""]
+    if method == CONNECT:
+        hello = registry_pb2.WorkerHello(instance_id="w-1", plugin=plugin_info("acme.pii"), initial_credit=1)
+        return [registry_pb2.ConnectRequest(hello=hello).SerializeToString()]
+    if method == KEEP_ALIVE:
+        register = registry_pb2.RegisterRequest(
+            instance_id="r-1", plugin=plugin_info("acme.pii"), target=target
+        )
+        data = await live.raw(f"{REGISTRY}Register", register.SerializeToString(), metadata=bearer(key))
+        lease_id = registry_pb2.RegisterResponse.FromString(data).lease_id
+        return [registry_pb2.KeepAliveRequest(lease_id=lease_id).SerializeToString()]
+    if method == RUN_SUITE:
+        opening = suite_service_pb2.SuiteOpen(suite="s", evaluators=[{"type": "is-json"}])
+        opening.connector.type, opening.connector.base_url = "http", "http://127.0.0.1:9/"
+        opening.connector.headers["Authorization"] = "Bearer ${AGENT}"
+        return [suite_service_pb2.RunSuiteRequest(open=opening).SerializeToString()]
+    return []
+
+
+def _change_keys(path: Path, rights: dict[str, tuple[str, str]]) -> None:
+    """Give keys other roles and types, at once."""
+    keys = read_keys(path)
+    for key_id, (roles, types) in rights.items():
+        changed = replace(keys[key_id], roles=tuple(map(Role, roles.split())), types=tuple(types.split()))
+        keys[key_id] = changed
+    new = path.with_suffix(".new")
+    for key in keys.values():
+        add_key(new, key)
+    new.replace(path)
+
+
+async def _to_the_end(call: Any) -> None:
+    async with asyncio.timeout(30):
+        while await call.read() is not grpc.aio.EOF:
+            pass

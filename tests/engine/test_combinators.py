@@ -1,0 +1,167 @@
+"""What combinators make of children that fail, break, lack data, are pending, required, in shadow or skipped."""
+
+from typing import Any
+
+import pytest
+
+from evald.result import Verdict, unproven
+from evald_server.engine.plan import InvalidPlan
+from evald_server.engine.registry import Origin
+
+from .scripted import Engine, definition
+
+PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
+
+
+@pytest.fixture(name="engine", scope="module")
+def _engine() -> Engine:
+    engine = Engine()
+    engine.registry.register(definition("blind", lambda _ctx: unproven("No data")), Origin.BUILT_IN)
+    return engine
+
+
+def _child(do: str, **fields: Any) -> dict[str, Any]:
+    if do == "blind":
+        return {"type": "blind", **fields}
+    config = {"do": "fail", "pending": True} if do == "pending" else {"do": do}
+    return {"type": "scripted", "config": config, **fields}
+
+
+def _spec(name: str, *children: dict[str, Any], negate: bool = False, **config: Any) -> dict[str, Any]:
+    return {"type": name, "negate": negate, "config": {"evaluators": list(children), **config}}
+
+
+# The verdict, and " pending" where a later turn can still change it.
+@pytest.mark.parametrize(
+    ("children", "all_of", "any_of"),
+    [
+        ("pass pass", "PASSED", "PASSED"),
+        ("pass fail", "FAILED", "PASSED"),
+        ("pass error", "ERROR", "PASSED"),
+        ("pass skip", "PASSED", "PASSED"),
+        ("pass pending", "FAILED pending", "PASSED"),
+        ("pass blind", "FAILED", "PASSED"),
+        ("fail fail", "FAILED", "FAILED"),
+        ("fail error", "FAILED", "ERROR"),
+        ("fail skip", "FAILED", "FAILED"),
+        ("fail pending", "FAILED", "FAILED pending"),
+        ("fail blind", "FAILED", "FAILED"),
+        ("error error", "ERROR", "ERROR"),
+        ("error skip", "ERROR", "ERROR"),
+        ("error pending", "FAILED", "ERROR"),
+        ("error blind", "FAILED", "ERROR"),
+        ("skip skip", "SKIPPED", "SKIPPED"),
+        ("skip pending", "FAILED pending", "FAILED pending"),
+        ("skip blind", "FAILED", "FAILED"),
+        ("pending pending", "FAILED pending", "FAILED pending"),
+        ("fail error pending", "FAILED", "ERROR"),
+        ("pass fail pending", "FAILED", "PASSED"),
+    ],
+)
+def test_the_truth_table(engine: Engine, children: str, all_of: str, any_of: str) -> None:
+    specs = [_child(do) for do in children.split()]
+    for name, wanted in (("all-of", all_of), ("any-of", any_of)):
+        for order in (specs, specs[::-1]):
+            result = engine.run([_spec(name, *order)], is_final=False).results[0]
+            assert f"{Verdict(result.verdict).name}{' pending' if result.pending else ''}" == wanted
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        (_spec("any-of", _child("blind"), _child("fail")), FAILED),
+        (_spec("any-of", _child("blind"), _child("pass")), FAILED),
+        (_spec("all-of", _child("blind"), _child("fail")), PASSED),
+        (_spec("all-of", _child("blind"), _child("pass")), FAILED),
+        (_spec("at-least", _child("blind"), _child("pass"), _child("fail"), k=2), FAILED),
+        (_spec("at-least", _child("blind"), _child("fail"), _child("fail"), k=2), PASSED),
+        (_spec("at-least", _child("blind"), _child("fail"), threshold=0.5), FAILED),
+        (_spec("at-least", _child("blind"), _child("fail"), threshold=0.6), PASSED),
+        (_spec("formula", _child("blind", name="a"), _child("fail", name="b"), formula="a + b"), FAILED),
+        (_spec("formula", _child("blind", name="a"), formula="4 * (a - 0.5) ^ 2"), FAILED),
+        (_spec("all-of", _spec("any-of", _child("blind"), _child("fail"))), FAILED),
+    ],
+)
+def test_negated_it_passes_only_if_it_would_whatever_the_missing_data_say(
+    engine: Engine, spec: dict[str, Any], wanted: Verdict
+) -> None:
+    assert engine.verdict([{**spec, "negate": True}]) is wanted
+
+
+def test_a_formula_of_missing_data_fails_whatever_its_shape(engine: Engine) -> None:
+    for formula in ("1 - a", "4 * (a - 0.5) ^ 2", "0 * a + 1"):
+        summary = engine.run([_spec("formula", _child("blind", name="a"), formula=formula)])
+        assert (summary.verdict, summary.score) == (FAILED, 0.0)
+        assert f"{formula}: no number for a; first: No data" in summary.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("any-of", {}),
+        ("at-least", {"k": 1}),
+        ("assert-set", {"threshold": 0.1}),
+        ("formula", {"formula": "a + b"}),
+    ],
+)
+@pytest.mark.parametrize(
+    ("required", "wanted"), [("fail", FAILED), ("error", ERROR), ("blind", FAILED), ("pass", PASSED)]
+)
+def test_a_required_child_decides_alone(
+    engine: Engine, name: str, config: dict[str, Any], required: str, wanted: Verdict
+) -> None:
+    children = [_child("pass", name="a"), _child(required, name="b", required=True)]
+    result = engine.run([_spec(name, *children, **config)]).results[0]
+    assert result.verdict == wanted
+    if wanted is FAILED:
+        assert result.score == 0
+    if required == "fail":
+        assert '"b" is required' in result.reason
+
+
+@pytest.mark.parametrize("name", ["all-of", "any-of", "at-least", "assert-set"])
+@pytest.mark.parametrize(("do", "wanted"), [("pass", PASSED), ("fail", FAILED), ("error", ERROR)])
+@pytest.mark.parametrize("shadow", ["pass", "fail", "error", "pending", "blind"])
+def test_a_shadow_child_is_shown_and_decides_nothing(
+    engine: Engine, name: str, do: str, wanted: Verdict, shadow: str
+) -> None:
+    result = engine.run([_spec(name, _child(shadow, shadow=True), _child(do))], is_final=False).results[0]
+    assert (result.verdict, result.pending) == (wanted, False)
+    assert "(shadow)" in result.checks[0].evidence
+
+
+@pytest.mark.parametrize(
+    ("spec", "path", "message"),
+    [
+        (_spec("any-of", _child("pass", shadow=True)), "/config/evaluators", "every one is a shadow"),
+        (
+            _spec("at-least", _child("pass"), _child("pass", shadow=True), k=2),
+            "/config/k",
+            "only 1 evaluators",
+        ),
+        (
+            _spec("formula", _child("pass", name="a", shadow=True), formula="a"),
+            "/config/evaluators/0/enforcement",
+            "no place for a shadow",
+        ),
+        (
+            _spec("any-of", _child("pass"), _child("pass", on_error="fail_open")),
+            "/config/evaluators/1/error_policy",
+            "set it on the combinator",
+        ),
+        (
+            _spec("any-of", _child("pass", required=True), negate=True),
+            "/config/evaluators/0/required",
+            "inside a negated combinator",
+        ),
+        (_spec("all-of", _child("pass", weight=1e10)), "/config/evaluators/0", "from 1e-9 to 1e9"),
+    ],
+)
+def test_what_a_child_cannot_have_is_refused(
+    engine: Engine, spec: dict[str, Any], path: str, message: str
+) -> None:
+    with pytest.raises(InvalidPlan) as refused:
+        engine.run([spec])
+    (violation,) = refused.value.violations
+    assert violation.path == path
+    assert message in violation.message
