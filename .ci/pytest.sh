@@ -6,6 +6,8 @@
 set -euo pipefail
 bin=$1
 shift
+# Images of containers often set it; every process would then compile every test and evald anew.
+unset PYTHONDONTWRITEBYTECODE
 # What failed is noted in a place of this run's own: another one beside it would write over a common one.
 cache=$(mktemp -d)
 trap 'rm -rf "$cache"' EXIT

@@ -49,28 +49,35 @@ async def test_a_call_whose_evaluators_answer_at_once_is_a_single_message() -> N
         assert dict(only.summary.metrics) == {"response-length": 5}
 
 
-async def _telling(_ctx: Any) -> bool:
-    scope = current_scope()
-    scope.progress("asked", 0.25)
-    await asyncio.sleep(0.25)
-    scope.progress("heard", 7.0)
-    await asyncio.sleep(0.25)
+async def _telling(ctx: Any) -> bool:
+    current_scope().progress(ctx.config["text"], ctx.config["fraction"])
+    await asyncio.sleep(1)
     return True
 
 
-TELLING = define_evaluator(type="telling", kind=Kind.ASSERTION, evaluate=_telling)
+TELLING = define_evaluator(
+    type="telling",
+    kind=Kind.ASSERTION,
+    evaluate=_telling,
+    config_schema={"properties": {"text": {"type": "string"}, "fraction": {"type": "number"}}},
+)
 
 
 @pytest.mark.parametrize("wanted", [True, False], ids=["asked-for", "not-asked-for"])
-async def test_progress_reaches_the_caller_before_the_result_and_only_when_asked_for(wanted: bool) -> None:
+async def test_progress_reaches_the_caller_only_when_asked_for(wanted: bool) -> None:
     options = evaluation_service_pb2.EvaluateOptions(include_progress=wanted)
+    specs = [
+        CONTAINS,
+        spec("telling", {"text": "asked", "fraction": 0.25}),
+        spec("telling", {"text": "no fraction", "fraction": 7}, name="heard"),
+    ]
     async with serving([TELLING]) as live:
-        messages = await live.stream(request(CONTAINS, spec("telling"), options=options))
-        told = [
+        messages = await live.stream(request(*specs, options=options))
+        told = {
             (said.index, said.message, said.HasField("fraction")) for m in messages for said in m.progress
-        ]
-        assert told == ([(1, "asked", True), (1, "heard", False)] if wanted else [])
-        assert [result.name for m in messages for result in m.results] == ["contains", "telling"]
+        }
+        assert told == ({(1, "asked", True), (2, "no fraction", False)} if wanted else set())
+        assert {result.name for m in messages for result in m.results} == {"contains", "telling", "heard"}
         assert not messages[-1].progress
         assert messages[-1].summary.success
 

@@ -1,7 +1,7 @@
 """What a conversation holds reaches the evaluators behind a real channel, or is refused by name."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -111,30 +111,30 @@ def test_a_message_that_says_nothing_passes_no_check_of_the_answer(
             assert result.reason.startswith("No assistant message found: the last one has ")
 
 
-HOSTILE: dict[str, tuple[Any, str, int]] = {
-    # messages, what is too much, its limit
+HOSTILE: dict[str, tuple[Callable[[], Any], str, int]] = {
+    # makes the messages, what is too much, its limit
     "700,000 unknown keys": (
-        [QUESTION | {f"k{n}": 0 for n in range(700_000)}],
+        lambda: [QUESTION | {f"k{n}": 0 for n in range(700_000)}],
         "keys and values",
         MAX_NODES,
     ),
     "10,000 unknown keys": (
-        [QUESTION | {f"k{n}": 0 for n in range(10_000)}],
+        lambda: [QUESTION | {f"k{n}": 0 for n in range(10_000)}],
         "unknown keys",
         MAX_UNKNOWN_KEYS,
     ),
     "400,000 content blocks": (
-        [{"role": "user", "content": [{"type": "text", "text": ""}] * 400_000}],
+        lambda: [{"role": "user", "content": [{"type": "text", "text": ""}] * 400_000}],
         "keys and values",
         MAX_NODES,
     ),
     "11,000 content blocks": (
-        [{"role": "user", "content": [{"type": "text", "text": ""}] * 11_000}],
+        lambda: [{"role": "user", "content": [{"type": "text", "text": ""}] * 11_000}],
         "content blocks",
         MAX_BLOCKS,
     ),
     "6,000 results in one message": (
-        [{"role": "user", "content": [{"type": "tool_result", "id": "c", "content": "x"}] * 6000}],
+        lambda: [{"role": "user", "content": [{"type": "tool_result", "id": "c", "content": "x"}] * 6000}],
         "messages",
         5000,
     ),
@@ -143,10 +143,10 @@ HOSTILE: dict[str, tuple[Any, str, int]] = {
 
 @pytest.mark.parametrize(("messages", "what", "limit"), HOSTILE.values(), ids=HOSTILE.keys())
 def test_too_much_of_anything_is_refused_with_its_numbers(
-    messages: Any, what: str, limit: int, client: evald.Client
+    messages: Callable[[], Any], what: str, limit: int, client: evald.Client
 ) -> None:
     with pytest.raises(evald.errors.InvalidRequest, match=what) as refused:
-        client.evaluate(json.dumps(messages), ["turn-count"])
+        client.evaluate(json.dumps(messages()), ["turn-count"])
     assert refused.value.metadata["limit"] == str(limit)
     assert int(refused.value.metadata["size"]) > limit
     assert refused.value.violations[0].field.startswith("context.messages_json")

@@ -48,11 +48,11 @@ PROBES = {
     "empty a file": Probe("os.truncate(public, 0)"),
     "remove a file": Probe("os.remove(public)", None),
     "make a file in /tmp": Probe(
-        "open('/tmp/evald-probe-owned', 'w').close(); os.remove('/tmp/evald-probe-owned')"
+        "name = '/tmp/evald-' + os.urandom(8).hex(); open(name, 'w').close(); os.remove(name)"
     ),
-    "make a directory": Probe("os.mkdir('/tmp/evald-probe-dir'); os.rmdir('/tmp/evald-probe-dir')"),
+    "make a directory": Probe("name = '/tmp/evald-' + os.urandom(8).hex(); os.mkdir(name); os.rmdir(name)"),
     "make a file in /dev/shm": Probe(
-        "open('/dev/shm/evald-probe', 'w').close(); os.remove('/dev/shm/evald-probe')", None
+        "name = '/dev/shm/evald-' + os.urandom(8).hex(); open(name, 'w').close(); os.remove(name)", None
     ),
     "make a file at the top": Probe("open('/evald-probe', 'w').close()", None),
     "connect to the loopback": Probe("socket.create_connection(('127.0.0.1', port), 2).sendall(b'owned')"),

@@ -111,8 +111,9 @@ async def test_health_and_reflection_answer() -> None:
 
 
 async def test_stopping_says_not_serving_gives_the_lease_back_and_finishes_what_is_open() -> None:
+    Counting.reset()
     async with registry() as server:
-        worker = evald.ListeningWorker(Sleepy, register=server.address)
+        worker = evald.ListeningWorker(Counting, register=server.address)
         await worker.__aenter__()
         await worker.registered()
         async with grpc.aio.insecure_channel(worker.address) as channel:
@@ -122,9 +123,9 @@ async def test_stopping_says_not_serving_gives_the_lease_back_and_finishes_what_
             )
             assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
             open_task = asyncio.ensure_future(
-                plugin.evaluate(task(type="acme.sleepy", config={"seconds": 0.4}))
+                plugin.evaluate(task(type="acme.counting", config={"seconds": 0.4}))
             )
-            await asyncio.sleep(0.1)
+            await until(lambda: Counting.evaluated)
             stopping = asyncio.create_task(worker.__aexit__(None, None, None))
             assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
             watching.cancel()

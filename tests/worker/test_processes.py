@@ -107,7 +107,7 @@ def test_a_worker_that_is_told_to_stop_finishes_its_task(
     server, address = processes.registry(SECONDS_OF_TASK="1")
     worker = processes.worker("connect", address)
     server.line("given")
-    time.sleep(0.2)  # so that the task has begun
+    worker.line("began")
     worker.process.send_signal(number)
     server.line("draining")
     server.line("completed verdict=1")
@@ -128,7 +128,7 @@ def test_the_second_signal_ends_a_worker_at_once(processes: Processes) -> None:
     server, address = processes.registry(SECONDS_OF_TASK="60")
     worker = processes.worker("connect", address)
     server.line("given")
-    time.sleep(0.2)
+    worker.line("began")
     worker.process.send_signal(signal.SIGTERM)
     server.line("draining")
     worker.process.send_signal(signal.SIGTERM)

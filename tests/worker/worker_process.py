@@ -12,6 +12,7 @@ class Slow(evald.Evaluator, type="acme.slow", kind=evald.ASSERTION):
     seconds: float = 0.0
 
     def evaluate(self, ctx: evald.EvaluatorContext) -> evald.Result:
+        print("began", flush=True)
         time.sleep(self.seconds)
         return evald.passed("slept")
 
