@@ -9,7 +9,7 @@ from evald.convert import resources
 from evald.convert.json_shapes import Shape
 
 
-class Kind(NamedTuple):
+class StoredKind(NamedTuple):
     """A kind of resource. word: in English and in its methods, as "scenario"."""
 
     word: str
@@ -34,7 +34,7 @@ class Kind(NamedTuple):
         return verb + (self.plural if verb == "List" else self.word).title()
 
 
-SCENARIOS: Final = Kind("scenario", resources.SCENARIO)
-PERSONAS: Final = Kind("persona", resources.PERSONA)
-CONNECTORS: Final = Kind("connector", resources.CONNECTOR)
-EXPERIMENTS: Final = Kind("experiment", resources.EXPERIMENT)
+SCENARIOS: Final = StoredKind("scenario", resources.SCENARIO)
+PERSONAS: Final = StoredKind("persona", resources.PERSONA)
+CONNECTORS: Final = StoredKind("connector", resources.CONNECTOR)
+EXPERIMENTS: Final = StoredKind("experiment", resources.EXPERIMENT)
