@@ -18,7 +18,7 @@ from evald.v1 import connector_service_pb2, run_service_pb2
 from evald_server.http.api.catalog import authorise
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import error_info, http_status
-from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, StoredKind
+from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.http.site import Site
 from evald_server.store.resources import ResourceKind, ResourceStore
 
@@ -123,7 +123,7 @@ def _fields(data: bytes) -> dict[str, str]:
     return dict(parse_qsl(data.decode("utf-8", "replace"), keep_blank_values=True))
 
 
-async def resources(kind: StoredKind, site: Site, request: Request) -> Response:
+async def resources(kind: StandardMethods, site: Site, request: Request) -> Response:
     """Show a page of the resources of a kind."""
     token = request.query_params.get("page", "")
     found, following = await Resources(kind, site, request).page(token)
@@ -149,7 +149,7 @@ async def resources(kind: StoredKind, site: Site, request: Request) -> Response:
     )
 
 
-async def edit(kind: StoredKind, site: Site, request: Request) -> Response:
+async def edit(kind: StandardMethods, site: Site, request: Request) -> Response:
     """Show the form of a resource, new or stored."""
     resource_id = request.path_params.get("id", "")
     store = Resources(kind, site, request)
@@ -163,7 +163,7 @@ async def edit(kind: StoredKind, site: Site, request: Request) -> Response:
     return await show_form(site, request, store, resource_id, form, types, Problems(), saved=saved)
 
 
-async def change(kind: StoredKind, site: Site, request: Request) -> Response:
+async def change(kind: StandardMethods, site: Site, request: Request) -> Response:
     """Do what a button of a form says."""
     resource_id = request.path_params.get("id", "")
     await authorise(site, request)
@@ -238,7 +238,7 @@ def _filled(store: Resources, stored: Any) -> Form:
     return Form(store.data(stored), sent={"read": stored.update_time.ToJsonString()})
 
 
-async def _types(kind: StoredKind, site: Site, request: Request) -> Types:
+async def _types(kind: StandardMethods, site: Site, request: Request) -> Types:
     if kind is SCENARIOS:
         return Types(evaluators=await evaluator_types(site, request))
     return Types(connectors=await _connector_schemas(site, request)) if kind is CONNECTORS else Types()
@@ -328,7 +328,7 @@ def _is_index(part: str, items: list[Any]) -> bool:
     return part.isascii() and part.isdigit() and len(part) <= _MAX_DIGITS and int(part) < len(items)
 
 
-def _data(kind: StoredKind, posted: Posted, problems: Problems, types: Types) -> dict[str, Any]:
+def _data(kind: StandardMethods, posted: Posted, problems: Problems, types: Types) -> dict[str, Any]:
     """Return the data of a posted form."""
     data: dict[str, Any] = data_of(FORMS[kind.word], posted, problems) or {}
     if kind is SCENARIOS:
@@ -391,7 +391,7 @@ async def _connector_schemas(site: Site, request: Request) -> dict[str, Any]:
 
 
 async def _choices(
-    site: Site, request: Request, kind: StoredKind, sent: Posted, kept: Iterable[str]
+    site: Site, request: Request, kind: StandardMethods, sent: Posted, kept: Iterable[str]
 ) -> Choices:
     """Return resources to choose from: those that are kept, and those whose names contain what is looked for. None for
     callers who may not see them."""
