@@ -160,7 +160,7 @@ async def edit(kind: StandardMethods, site: Site, request: Request) -> Response:
         form = Form({"type": request.query_params.get("type", "")} if kind is CONNECTORS else {})
     types = await _types(kind, site, request)
     saved = "saved" in request.query_params
-    return await show_form(site, request, store, resource_id, form, types, Problems(), saved=saved)
+    return await show_form(store, resource_id, form, types, Problems(), saved=saved)
 
 
 async def change(kind: StandardMethods, site: Site, request: Request) -> Response:
@@ -175,7 +175,7 @@ async def change(kind: StandardMethods, site: Site, request: Request) -> Respons
     form = Form(_data(kind, posted, problems, types), boxes_of(posted, action, place), posted)
     if action in _STORING:
         try:
-            return await _store(site, request, store, resource_id, form, types, problems, action, place)
+            return await _store(store, resource_id, form, types, problems, action, place)
         except CallFailed as problem:
             info = error_info(problem)
             if info.reason == "RESOURCE_CHANGED":
@@ -188,19 +188,15 @@ async def change(kind: StandardMethods, site: Site, request: Request) -> Respons
             else:
                 raise
             status = http_status(problem)
-        return await show_form(
-            site, request, store, resource_id, form, types, problems, status=status, **values
-        )
+        return await show_form(store, resource_id, form, types, problems, status=status, **values)
     if action == "migrate":
         migrate(form.data)
     else:
         rearrange(form.data, action, place, posted.get("add-type", ""))
-    return await show_form(site, request, store, resource_id, form, types, problems, unsaved=True)
+    return await show_form(store, resource_id, form, types, problems, unsaved=True)
 
 
 async def _store(
-    site: Site,
-    request: Request,
     store: Resources,
     resource_id: str,
     form: Form,
@@ -217,8 +213,8 @@ async def _store(
     key = form.sent.get("form", "")
     saved = await store.save(resource_id, form.data, problems, new_id=key, expected=expected)
     if saved is None:
-        return await show_form(site, request, store, resource_id, form, types, problems, status=400)
-    return await _after(site, request, store, saved, types, action, form.sent)
+        return await show_form(store, resource_id, form, types, problems, status=400)
+    return await _after(store, saved, types, action, form.sent)
 
 
 def _time(text: str) -> Timestamp | None:
@@ -244,15 +240,7 @@ async def _types(kind: StandardMethods, site: Site, request: Request) -> Types:
     return Types(connectors=await _connector_schemas(site, request)) if kind is CONNECTORS else Types()
 
 
-async def _after(
-    site: Site,
-    request: Request,
-    store: Resources,
-    saved: Any,
-    types: Types,
-    action: str,
-    posted: Posted,
-) -> Response:
+async def _after(store: Resources, saved: Any, types: Types, action: str, posted: Posted) -> Response:
     """Answer to a form that was saved: the run that it was to start, what a test gave, or the form again."""
     path = f"/console/{store.kind.plural}/{saved.id}"
     if action == "run":
@@ -265,15 +253,15 @@ async def _after(
             # A form that is sent twice starts one run, and one for every change and for every agent.
             parts = (key, saved.update_time.ToJsonString(), saved.id, start.persona_id, start.connector_id)
             start.request_id = str(uuid5(NAMESPACE_URL, json.dumps(parts)))
-        answer = await site.ask(request, start)
+        answer = await store.site.ask(store.request, start)
         return RedirectResponse(link(f"/console/runs/{answer.run.id}"), 303)
     if action == "test":
-        tested = await site.ask(
-            request,
+        tested = await store.site.ask(
+            store.request,
             connector_service_pb2.TestConnectorRequest(connector_id=saved.id, message=posted.get("say", "")),
         )
         form = _filled(store, saved)
-        return await show_form(site, request, store, saved.id, form, types, Problems(), tested=tested)
+        return await show_form(store, saved.id, form, types, Problems(), tested=tested)
     return RedirectResponse(link(path, saved="1"), 303)
 
 
@@ -407,8 +395,6 @@ async def _choices(
 
 
 async def show_form(
-    site: Site,
-    request: Request,
     store: Resources,
     resource_id: str,
     form: Form,
@@ -423,7 +409,7 @@ async def show_form(
     gone: bool = False,
 ) -> Response:
     """Show the form of a resource. tested: what the agent of a connector answered. gone: the stored one was deleted."""
-    kind, data, hidden = store.kind, form.data, False
+    kind, site, request, data, hidden = store.kind, store.site, store.request, form.data, False
     values: dict[str, Any] = {}
     if status >= 400:
         data, hidden = without_secrets(kind, data)

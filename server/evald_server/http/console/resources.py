@@ -149,12 +149,12 @@ class Resources:
 
     def __init__(self, kind: StandardMethods, site: Site, request: Request) -> None:
         self.kind = kind
-        self._site = site
-        self._request = request
+        self.site = site
+        self.request = request
 
     async def call(self, verb: str, **fields: Any) -> Any:
         """Return the answer of a standard method."""
-        return await self._site.ask(self._request, self.kind.request(verb, **fields))
+        return await self.site.ask(self.request, self.kind.request(verb, **fields))
 
     async def page(self, token: str = "", size: int = 50) -> tuple[list[Any], str]:
         """Return a page of them, and the token of the next."""
