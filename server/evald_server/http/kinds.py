@@ -1,4 +1,4 @@
-"""The kinds of what is stored by name, and the requests of their standard methods."""
+"""The kinds of what is stored by name, and their standard methods."""
 
 from importlib import import_module
 from typing import Any, Final, NamedTuple
@@ -9,8 +9,8 @@ from evald.convert import resources
 from evald.convert.json_shapes import Shape
 
 
-class Kind(NamedTuple):
-    """A kind of resource. word: in English and in its methods, as "scenario"."""
+class StandardMethods(NamedTuple):
+    """Those of a kind of resource. word: in English and in names of methods, as "scenario"."""
 
     word: str
     shape: Shape[Any]
@@ -34,7 +34,7 @@ class Kind(NamedTuple):
         return verb + (self.plural if verb == "List" else self.word).title()
 
 
-SCENARIOS: Final = Kind("scenario", resources.SCENARIO)
-PERSONAS: Final = Kind("persona", resources.PERSONA)
-CONNECTORS: Final = Kind("connector", resources.CONNECTOR)
-EXPERIMENTS: Final = Kind("experiment", resources.EXPERIMENT)
+SCENARIOS: Final = StandardMethods("scenario", resources.SCENARIO)
+PERSONAS: Final = StandardMethods("persona", resources.PERSONA)
+CONNECTORS: Final = StandardMethods("connector", resources.CONNECTOR)
+EXPERIMENTS: Final = StandardMethods("experiment", resources.EXPERIMENT)

@@ -14,7 +14,7 @@ from evald.convert.json_shapes import message_to_json
 from evald.v1 import connector_service_pb2, scenario_service_pb2
 from evald_server.http import kinds
 from evald_server.http.calls import CallFailed
-from evald_server.http.kinds import Kind
+from evald_server.http.kinds import StandardMethods
 from evald_server.http.site import Site
 
 from .answers import answer, list_answer, read, text_of, written, wrong
@@ -37,7 +37,7 @@ _CONNECTOR_KEYS: Final = ("id", "name", "type", "baseUrl")
 class ResourceRoutes(NamedTuple):
     """The routes of the standard methods of one kind of what is stored by name."""
 
-    kind: Kind
+    kind: StandardMethods
 
     async def list(self, site: Site, request: Request) -> Response:
         """List what is stored."""
@@ -153,7 +153,9 @@ async def get_eval(site: Site, request: Request) -> Response:
     return answer(data)
 
 
-async def _there(kind: Kind, site: Site, request: Request, resource_id: str) -> dict[str, Any] | None:
+async def _there(
+    kind: StandardMethods, site: Site, request: Request, resource_id: str
+) -> dict[str, Any] | None:
     """Return what an eval refers to; None if it was deleted since."""
     try:
         return kind.shape.write(await ResourceRoutes(kind).load(site, request, resource_id))

@@ -18,7 +18,7 @@ from evald.v1 import suite_service_pb2
 from evald_server.calibration.card import CalibrationCard
 from evald_server.http import kinds
 from evald_server.http.errors import failed
-from evald_server.http.kinds import Kind
+from evald_server.http.kinds import StandardMethods
 from evald_server.http.site import Site
 from evald_server.http.streams import answer_to
 from evald_server.rpc.errors import BadField, CallError, refusal
@@ -57,7 +57,7 @@ PROJECT_ID: Final = "default"
 _ID: Final = "/{id}"
 
 
-def _stored(path: str, kind: Kind, get: ApiHandler | None = None) -> list[ApiRoute]:
+def _stored(path: str, kind: StandardMethods, get: ApiHandler | None = None) -> list[ApiRoute]:
     """Return the routes of one kind of what is stored by name."""
     schema, handle = kind.shape.schema(), resources.ResourceRoutes(kind)
     body = request_of(schema)

@@ -18,7 +18,7 @@ from evald.v1 import connector_service_pb2, run_service_pb2
 from evald_server.http.api.catalog import authorise
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import error_info, http_status
-from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, Kind
+from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.http.site import Site
 from evald_server.store.resources import ResourceKind, ResourceStore
 
@@ -123,7 +123,7 @@ def _fields(data: bytes) -> dict[str, str]:
     return dict(parse_qsl(data.decode("utf-8", "replace"), keep_blank_values=True))
 
 
-async def resources(kind: Kind, site: Site, request: Request) -> Response:
+async def resources(kind: StandardMethods, site: Site, request: Request) -> Response:
     """Show a page of the resources of a kind."""
     token = request.query_params.get("page", "")
     found, following = await Resources(kind, site, request).page(token)
@@ -149,7 +149,7 @@ async def resources(kind: Kind, site: Site, request: Request) -> Response:
     )
 
 
-async def edit(kind: Kind, site: Site, request: Request) -> Response:
+async def edit(kind: StandardMethods, site: Site, request: Request) -> Response:
     """Show the form of a resource, new or stored."""
     resource_id = request.path_params.get("id", "")
     store = Resources(kind, site, request)
@@ -160,10 +160,10 @@ async def edit(kind: Kind, site: Site, request: Request) -> Response:
         form = Form({"type": request.query_params.get("type", "")} if kind is CONNECTORS else {})
     types = await _types(kind, site, request)
     saved = "saved" in request.query_params
-    return await show_form(site, request, store, resource_id, form, types, Problems(), saved=saved)
+    return await show_form(store, resource_id, form, types, Problems(), saved=saved)
 
 
-async def change(kind: Kind, site: Site, request: Request) -> Response:
+async def change(kind: StandardMethods, site: Site, request: Request) -> Response:
     """Do what a button of a form says."""
     resource_id = request.path_params.get("id", "")
     await authorise(site, request)
@@ -175,7 +175,7 @@ async def change(kind: Kind, site: Site, request: Request) -> Response:
     form = Form(_data(kind, posted, problems, types), boxes_of(posted, action, place), posted)
     if action in _STORING:
         try:
-            return await _store(site, request, store, resource_id, form, types, problems, action, place)
+            return await _store(store, resource_id, form, types, problems, action, place)
         except CallFailed as problem:
             info = error_info(problem)
             if info.reason == "RESOURCE_CHANGED":
@@ -192,19 +192,15 @@ async def change(kind: Kind, site: Site, request: Request) -> Response:
             else:
                 raise
             status = http_status(problem)
-        return await show_form(
-            site, request, store, resource_id, form, types, problems, status=status, **values
-        )
+        return await show_form(store, resource_id, form, types, problems, status=status, **values)
     if action == "migrate":
         migrate(form.data)
     else:
         rearrange(form.data, action, place, posted.get("add-type", ""))
-    return await show_form(site, request, store, resource_id, form, types, problems, unsaved=True)
+    return await show_form(store, resource_id, form, types, problems, unsaved=True)
 
 
 async def _store(
-    site: Site,
-    request: Request,
     store: Resources,
     resource_id: str,
     form: Form,
@@ -221,8 +217,8 @@ async def _store(
     key = form.sent.get("form", "")
     saved = await store.save(resource_id, form.data, problems, new_id=key, expected=expected)
     if saved is None:
-        return await show_form(site, request, store, resource_id, form, types, problems, status=400)
-    return await _after(site, request, store, saved, types, action, form.sent)
+        return await show_form(store, resource_id, form, types, problems, status=400)
+    return await _after(store, saved, types, action, form.sent)
 
 
 def _time(text: str) -> Timestamp | None:
@@ -242,21 +238,13 @@ def _filled(store: Resources, stored: Any) -> Form:
     return Form(store.data(stored), sent={"read": stored.update_time.ToJsonString()})
 
 
-async def _types(kind: Kind, site: Site, request: Request) -> Types:
+async def _types(kind: StandardMethods, site: Site, request: Request) -> Types:
     if kind is SCENARIOS:
         return Types(evaluators=await evaluator_types(site, request))
     return Types(connectors=await _connector_schemas(site, request)) if kind is CONNECTORS else Types()
 
 
-async def _after(
-    site: Site,
-    request: Request,
-    store: Resources,
-    saved: Any,
-    types: Types,
-    action: str,
-    posted: Posted,
-) -> Response:
+async def _after(store: Resources, saved: Any, types: Types, action: str, posted: Posted) -> Response:
     """Answer to a form that was saved: the run that it was to start, what a test gave, or the form again."""
     path = f"/console/{store.kind.plural}/{saved.id}"
     if action == "run":
@@ -269,15 +257,15 @@ async def _after(
             # A form that is sent twice starts one run, and one for every change and for every agent.
             parts = (key, saved.update_time.ToJsonString(), saved.id, start.persona_id, start.connector_id)
             start.request_id = str(uuid5(NAMESPACE_URL, json.dumps(parts)))
-        answer = await site.ask(request, start)
+        answer = await store.site.ask(store.request, start)
         return RedirectResponse(link(f"/console/runs/{answer.run.id}"), 303)
     if action == "test":
-        tested = await site.ask(
-            request,
+        tested = await store.site.ask(
+            store.request,
             connector_service_pb2.TestConnectorRequest(connector_id=saved.id, message=posted.get("say", "")),
         )
         form = _filled(store, saved)
-        return await show_form(site, request, store, saved.id, form, types, Problems(), tested=tested)
+        return await show_form(store, saved.id, form, types, Problems(), tested=tested)
     return RedirectResponse(link(path, saved="1"), 303)
 
 
@@ -332,7 +320,7 @@ def _is_index(part: str, items: list[Any]) -> bool:
     return part.isascii() and part.isdigit() and len(part) <= _MAX_DIGITS and int(part) < len(items)
 
 
-def _data(kind: Kind, posted: Posted, problems: Problems, types: Types) -> dict[str, Any]:
+def _data(kind: StandardMethods, posted: Posted, problems: Problems, types: Types) -> dict[str, Any]:
     """Return the data of a posted form."""
     data: dict[str, Any] = data_of(FORMS[kind.word], posted, problems) or {}
     if kind is SCENARIOS:
@@ -394,7 +382,9 @@ async def _connector_schemas(site: Site, request: Request) -> dict[str, Any]:
     return {one.type: parsed(one.config_schema_json) for one in answer.connector_types}
 
 
-async def _choices(site: Site, request: Request, kind: Kind, sent: Posted, kept: Iterable[str]) -> Choices:
+async def _choices(
+    site: Site, request: Request, kind: StandardMethods, sent: Posted, kept: Iterable[str]
+) -> Choices:
     """Return resources to choose from: those that are kept, and those whose names contain what is looked for. None for
     callers who may not see them."""
     if not site.access.may(request, kind.method("List")):
@@ -409,8 +399,6 @@ async def _choices(site: Site, request: Request, kind: Kind, sent: Posted, kept:
 
 
 async def show_form(
-    site: Site,
-    request: Request,
     store: Resources,
     resource_id: str,
     form: Form,
@@ -425,7 +413,7 @@ async def show_form(
     gone: bool = False,
 ) -> Response:
     """Show the form of a resource. tested: what the agent of a connector answered. gone: the stored one was deleted."""
-    kind, data, hidden = store.kind, form.data, False
+    kind, site, request, data, hidden = store.kind, store.site, store.request, form.data, False
     values: dict[str, Any] = {}
     if status >= 400:
         data, hidden = without_secrets(kind, data)

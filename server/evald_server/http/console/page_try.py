@@ -209,7 +209,7 @@ async def _as_scenario(
     data = {"messages": spoken, "evaluators": form.data["evaluators"]}
     store = Resources(SCENARIOS, site, request)
     scenario = Form({key: value for key, value in data.items() if value}, form.boxed)
-    return await show_form(site, request, store, "", scenario, Types(types), problems, unsaved=True)
+    return await show_form(store, "", scenario, Types(types), problems, unsaved=True)
 
 
 def _show(

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from evald.errors import InvalidInput
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import error_info, status_of
-from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, Kind
+from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.http.site import Site
 from evald_server.redaction import Redactor
 from evald_server.rpc.headers import may_be_shown
@@ -147,14 +147,14 @@ FORMS: Final = {SCENARIOS.word: SCENARIO_FORM, PERSONAS.word: PERSONA_FORM, CONN
 class Resources:
     """The resources of one kind, for the sender of a request. All methods raise CallFailed."""
 
-    def __init__(self, kind: Kind, site: Site, request: Request) -> None:
+    def __init__(self, kind: StandardMethods, site: Site, request: Request) -> None:
         self.kind = kind
-        self._site = site
-        self._request = request
+        self.site = site
+        self.request = request
 
     async def call(self, verb: str, **fields: Any) -> Any:
         """Return the answer of a standard method."""
-        return await self._site.ask(self._request, self.kind.request(verb, **fields))
+        return await self.site.ask(self.request, self.kind.request(verb, **fields))
 
     async def page(self, token: str = "", size: int = 50) -> tuple[list[Any], str]:
         """Return a page of them, and the token of the next."""
@@ -250,7 +250,7 @@ def note(problem: CallFailed, problems: Problems, word: str) -> None:
         problems.add("", problem.message)
 
 
-def without_secrets(kind: Kind, data: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+def without_secrets(kind: StandardMethods, data: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """Return the data of a form without what may be a secret, and whether anything is left out: values of headers that
     are no names of variables, and what looks like a key in the rest of a connector."""
     found = dict(data)

@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from evald_server.http.api.catalog import DEREGISTER
-from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, Kind
+from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.http.site import Site
 
 from . import page_catalog, page_overview, page_run, page_runs, page_suites
@@ -43,7 +43,7 @@ async def _nothing(site: Site, request: Request) -> Response:
     return render(site, request, "error.html", status=404, title="Not found", message=message)
 
 
-def _stored(kind: Kind) -> list[PageRoute]:
+def _stored(kind: StandardMethods) -> list[PageRoute]:
     """Return the routes of one kind of what people write. Saving asks for more than its form."""
     path, reads = f"/console/{kind.plural}", kind.method("List")
     found = [PageRoute(path, partial(resources, kind), reads)]
