@@ -367,6 +367,7 @@ FIGURES: Final[Mapping[str, Callable[[Lab], Sequence[Row]]]] = {
     "beside-pages": web.beside_pages,
     "pages": pages.pages,
     "live": live.live,
+    "first-page": live.first_page,
     "stored-runs": stored_runs.lists,
     "stored-turns": stored_runs.turns,
     "tools": tools,

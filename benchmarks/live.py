@@ -1,4 +1,5 @@
-"""How long a reader waits for a result: from the evaluator's answer to its text on the screen, in Chromium."""
+"""How long a reader waits, in Chromium: for a page with an empty cache, and from an evaluator's answer to its text on the
+screen."""
 
 import http.client
 import json
@@ -13,7 +14,7 @@ from uuid import uuid4
 
 from .lab import Lab
 from .load import BrokenRun, MissingTool
-from .pairs import Row, at_most, number
+from .pairs import Row, at_most, number, paired
 from .web import start_web
 
 _PLUGIN: Final = Path(__file__).with_name("telling_plugin.py")
@@ -66,6 +67,31 @@ def live(lab: Lab) -> list[Row]:
                 )
             )
     return rows
+
+
+def first_page(lab: Lab) -> list[Row]:
+    """Open a page with an empty cache, and in turn an answer of a few bytes of the same server."""
+    _, port = start_web(lab)
+    address = f"http://127.0.0.1:{port}"
+    with _browser() as browser:
+
+        def loaded(path: str) -> float:
+            context = browser.new_context()  # has a cache of its own
+            page = context.new_page()
+            page.goto(f"{address}{path}")
+            took = page.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd")
+            context.close()
+            return float(took)
+
+        pairs = paired(lab.rounds, lambda: loaded("/console"), lambda: loaded("/api/status"))
+    bare = statistics.median(pairs.theirs)
+    more = [page - empty for page, empty in zip(pairs.ours, pairs.theirs, strict=True)]
+    return [
+        Row("first page with an empty cache, DOMContentLoaded, ms", at_most(100), pairs.ours),
+        Row(
+            "the same, more than an answer of a few bytes, ms", at_most(60), more, f"that: {number(bare)} ms"
+        ),
+    ]
 
 
 def _watch_run(page: Any, address: str) -> None:
