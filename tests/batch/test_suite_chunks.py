@@ -193,10 +193,8 @@ async def test_a_case_for_which_there_is_no_agent_is_refused_before_others_are_s
         assert (run.status, run.case_count) == (INTERRUPTED, 0)
 
 
-async def test_what_a_process_is_sent_does_not_grow_with_the_number_of_its_results(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sent = [recorded(f"case {number}", "hello" * 5_600) for number in range(512)]
+def count_sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many cases each chunk has that is sent from now on."""
     sizes: list[int] = []
     submit = BatchProcess.submit
 
@@ -204,8 +202,16 @@ async def test_what_a_process_is_sent_does_not_grow_with_the_number_of_its_resul
         sizes.append(len(chunk.cases))
         return submit(process, chunk)
 
+    monkeypatch.setattr(BatchProcess, "submit", counting)
+    return sizes
+
+
+async def test_what_a_process_is_sent_does_not_grow_with_the_number_of_its_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent = [recorded(f"case {number}", "hello" * 5_600) for number in range(512)]
     async with serving_with(1) as live:
-        monkeypatch.setattr(BatchProcess, "submit", counting)
+        sizes = count_sent(monkeypatch)
         outcome = await play(SuiteServiceStub(live.channel), opened(), sent, a_message=512)
     assert outcome.run.passed_count == 512
     assert len(sizes) > 6
@@ -219,15 +225,8 @@ async def test_costly_cases_make_way_for_those_of_other_callers(monkeypatch: pyt
         for n in range(40)
     ]
     sent = [recorded(f"case {number}", expected[::-1]) for number in range(30)]
-    sizes: list[int] = []
-    submit = BatchProcess.submit
-
-    def counting(process: BatchProcess, chunk: SuiteChunk) -> Any:
-        sizes.append(len(chunk.cases))
-        return submit(process, chunk)
-
     async with serving_with(1) as live:
-        monkeypatch.setattr(BatchProcess, "submit", counting)
+        sizes = count_sent(monkeypatch)
         outcome = await play(SuiteServiceStub(live.channel), opened(*slow), sent, a_message=30)
     assert outcome.run.failed_count == 30
     assert len(sizes) > 1

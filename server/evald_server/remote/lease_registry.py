@@ -171,9 +171,18 @@ class LeaseRegistry:
     def renew(
         self, lease_id: str, active_tasks: int, principal: Principal = LOCAL
     ) -> tuple[LeaseState, float]:
-        """Renew a lease. Returns its state, and its time to live in seconds. Raises Refusal as `check` does."""
-        self.check(lease_id, principal)
+        """Renew a lease. Returns its state, and its time to live in seconds.
+
+        Raises Refusal if it is another's, or if the principal may not offer its types; that ends it at once.
+        """
         instance = self._instances.by_id.get(self._leases.instance_id(lease_id))
+        if instance is not None and instance.plugin is not None:
+            check_owner(instance, principal, "lease_id")
+            try:
+                self._instances.check(instance.plugin, instance, principal=principal)
+            except Refusal as problem:
+                self._withdraw(lease_id, problem.message)
+                raise
         state, lease = self._leases.renew(lease_id)
         if lease is None:
             return state, 0.0
@@ -182,18 +191,6 @@ class LeaseRegistry:
             instance.last_seen = time.time()
             instance.foreign = max(0, active_tasks - instance.active)
         return state, lease.ttl
-
-    def check(self, lease_id: str, principal: Principal) -> None:
-        """Raise Refusal if a lease is another's, or if the principal may not offer its types; that ends it at once."""
-        instance = self._instances.by_id.get(self._leases.instance_id(lease_id))
-        if instance is None or instance.plugin is None:
-            return
-        check_owner(instance, principal, "lease_id")
-        try:
-            self._instances.check(instance.plugin, instance, principal=principal)
-        except Refusal as problem:
-            self._withdraw(lease_id, problem.message)
-            raise
 
     def left(self, lease: Lease) -> float:
         """Return the seconds until a lease expires."""
