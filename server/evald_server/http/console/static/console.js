@@ -44,7 +44,13 @@ addEventListener("pageshow", (event) => {
   for (const key of document.querySelectorAll("input[name=form]")) key.value = "";
 });
 
-localTimes(document);
-copyButtons();
-ownButtons();
-listen();
+function start() {
+  localTimes(document);
+  copyButtons();
+  ownButtons();
+  listen();
+}
+
+// The page does not wait for this script (async), which may therefore come before the page is read.
+if (document.readyState === "loading") addEventListener("DOMContentLoaded", start);
+else start();
