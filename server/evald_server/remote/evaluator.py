@@ -166,7 +166,7 @@ class RemoteEvaluator:
         try:
             output = await instance.run(RemoteTask(task, seconds, headers, scope.progress))
             worked = True
-            result = read_output(output, plugin_type.kind, max_bytes=self._limits.output_bytes)
+            result = read_output(output, plugin_type.kind)
         except PluginUnavailable:
             worked = False
             raise
@@ -197,13 +197,10 @@ class RemoteEvaluator:
         return _of(instance, result)
 
 
-def read_output(pb: task_pb2.EvaluationOutput, kind: Kind, *, max_bytes: int) -> Result:
+def read_output(pb: task_pb2.EvaluationOutput, kind: Kind) -> Result:
     """Convert an output to a result that keeps the contract. Raises ContractError that names the field."""
-    size = pb.ByteSize()
-    if not size:
+    if not pb.ByteSize():
         raise ContractError("output: missing, or empty; wanted a verdict")
-    if size > max_bytes:
-        raise ContractError(f"output: {size} bytes; at most {max_bytes} are allowed")
     verdict = _VERDICTS.get(pb.verdict)
     if verdict is None:
         raise ContractError(f"verdict: got {pb.verdict}, wanted PASSED, FAILED, ERROR or SKIPPED")

@@ -13,7 +13,7 @@ from evald.plugin.v1 import registry_service_pb2, task_pb2
 from evald_server import wire_pb2
 
 from .errors import ContractError, PluginTimeout, PluginUnavailable, Refusal, invalid, printable
-from .instance import Instance, InstanceState, Mode, RemoteTask, TaskIds
+from .instance import Instance, InstanceState, Mode, RemoteTask, TaskIds, read_answer
 from .limits import RemoteLimits
 from .plugin_type import Plugin
 
@@ -239,13 +239,7 @@ class WorkerSession(Instance):
         pending = self._tasks.add(task)
         self._post(pending.unsent)
         data = await self._tasks.wait(pending, self._cancel, lambda: self._grant(1))
-        try:
-            return task_pb2.EvaluationOutput.FromString(data)
-        except DecodeError:
-            raise ContractError(
-                "output: not a readable EvaluationOutput: garbage, text that is not UTF-8, or metadata "
-                "nested deeper than 32 levels"
-            ) from None
+        return read_answer(task_pb2.EvaluationOutput, data, self._limits.output_bytes)
 
     async def close(self) -> None:
         """End the stream with OK. The worker may connect again."""
