@@ -1,6 +1,7 @@
 """A server as its users start it: a process of its own."""
 
 import asyncio
+import gc
 import inspect
 import os
 import re
@@ -15,12 +16,24 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import settings
 
+from evald_server.memory import collect_rarely
+
 from .chromium import axe, browser  # noqa: F401 - fixtures of pages
 from .loop import LOOP
 
 # How long an example takes is the machine's business.
 settings.register_profile("evald", deadline=None)
 settings.load_profile("evald")
+
+# Ten thousand collected tests are no garbage: at Python's thresholds a third of the time to collect them, and a
+# tenth of what they take, goes to looking for some among them.
+collect_rarely()
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is loaded out of the collections that follow."""
+    gc.collect()
+    gc.freeze()
 
 
 class ServerProcess(NamedTuple):

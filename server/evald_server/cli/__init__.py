@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
+from evald_server.memory import collect_rarely
+
 from .parser import parse
 
 # The conventional exit codes 128 + SIGINT and 128 + SIGPIPE.
@@ -50,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not all(map(find_spec, _SERVER_PACKAGES)):
         sys.stderr.write(f"evald {args.command} needs the server: pip install 'evald[server]'\n")
         return 2
+    collect_rarely()
     try:
         code = _run(args.command, args)
         sys.stdout.flush()  # raises for a closed pipe here rather than at exit
