@@ -15,6 +15,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from ..processes import server_process
+
 SUITE = """\
 evaluators:
   - {type: contains, config: {substrings: [order]}}
@@ -325,22 +327,10 @@ def test_an_interrupted_suite_run_goes_on_where_it_stopped(
     assert "no suite run" in cli("test", suite, "--resume", code=2)
 
 
-def test_a_suite_runs_on_a_server_that_keeps_it(
-    evald: Any, evald_command: str, environment: Any, tmp_path: Path
-) -> None:
-    with subprocess.Popen(
-        [evald_command, "serve", "--listen", "127.0.0.1:0", "--http", ""],
-        env=environment({}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        assert process.stdout
-        found = re.search(r"127\.0\.0\.1:\d+", process.stdout.readline())
-        assert found
-        done = evald("test", _file(tmp_path, SUITE), "--server", found[0])
-        history = evald("history", "shop", "--json", "--server", found[0])
-        process.kill()
+def test_a_suite_runs_on_a_server_that_keeps_it(evald: Any, tmp_path: Path) -> None:
+    with server_process(stderr=subprocess.DEVNULL) as server:
+        done = evald("test", _file(tmp_path, SUITE), "--server", server.grpc)
+        history = evald("history", "shop", "--json", "--server", server.grpc)
     assert done.returncode == 0, done.stderr
     assert json.loads(history.stdout)["suiteRun"]["passedCount"] == "2"
 
