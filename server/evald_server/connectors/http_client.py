@@ -223,9 +223,7 @@ class AgentHttp:
             try:
                 # The address that was checked, so that the name is not resolved again.
                 async with asyncio.timeout(_CONNECT_SECONDS):
-                    return await HttpConnection.open(
-                        address, target.port, tls, target.host, self._give_way
-                    )
+                    return await HttpConnection.open(address, target.port, tls, target.host, self._give_way)
             except OSError as error:
                 problem = _connect_problem(error)
         raise _Unreachable(problem)

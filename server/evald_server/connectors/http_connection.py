@@ -88,9 +88,7 @@ class _Inbox(asyncio.Protocol):
 class HttpConnection:
     """A connection to an agent, for one request after the other. address: where it leads."""
 
-    def __init__(
-        self, address: str, transport: asyncio.Transport, inbox: _Inbox, give_way: GiveWay
-    ) -> None:
+    def __init__(self, address: str, transport: asyncio.Transport, inbox: _Inbox, give_way: GiveWay) -> None:
         self.address = address
         self._transport = transport
         self._inbox = inbox
