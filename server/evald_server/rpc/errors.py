@@ -6,7 +6,7 @@ The table of reasons is the one in protos/README.md; a test compares the two.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -156,6 +156,7 @@ def _non_finite(message: Message) -> Iterator[tuple[str, float]]:
     is_plain = message.DESCRIPTOR.file.package == "google.protobuf"  # Struct: its keys alone are its path
     for field, value in message.ListFields():
         name = "" if is_plain else f".{field.name}"
+        values: Iterator[tuple[str, Any]]
         if isinstance(value, Mapping):
             values = ((f'{name}["{str(key)[:100]}"]', value[key]) for key in value)
         elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
