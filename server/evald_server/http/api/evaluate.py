@@ -22,6 +22,7 @@ from evald_server.http.streams import NDJSON, aside
 from evald_server.suites.recorded_turns import context_data, first_of, last_turn
 
 from .answers import StreamLine, accepted, converted, lines, lines_of, parsed, read, written
+from .methods import AnswerPart, Body, unary
 from .openapi import ApiRoute
 from .shapes import CONVERSATION, EVALUATORS, FLAG, OPTIONS, TEXT, VIOLATIONS, derived, line_of, record
 
@@ -120,18 +121,6 @@ def _results() -> Callable[[bytes], Iterator[StreamLine]]:
     return write
 
 
-async def _validate(site: Site, request: Request) -> Response:
-    """Check specs, and run nothing."""
-
-    def specs(data: Any) -> _pb.ValidateSpecsRequest:
-        return validate_request(read_keys(data, {"evaluators": "evaluators"}, "").get("evaluators") or ())
-
-    found = await site.ask(request, await read(request, specs))
-    return await written(
-        found, lambda done: {"violations": [derived(_pb.SpecViolation).write(one) for one in done.violations]}
-    )
-
-
 async def _evaluate_batch(site: Site, request: Request) -> Response:
     """Evaluate the last turns of many conversations."""
     body = await request.body()
@@ -225,6 +214,18 @@ _OPENING: Final = record(
     "BatchOpening", {"evaluators": EVALUATORS, "options": OPTIONS, "labels": TEXT_MAP.schema, "brief": FLAG}
 )
 
+
+def _specs(data: Any) -> dict[str, Any]:
+    found = read_keys(data, {"evaluators": "evaluators"}, "")
+    return {"evaluators": validate_request(found.get("evaluators") or ()).evaluators}
+
+
+_VIOLATIONS: Final = AnswerPart(
+    "violations",
+    VIOLATIONS,
+    lambda found: {"violations": [derived(_pb.SpecViolation).write(one) for one in found]},
+)
+
 ROUTES: Final = (
     ApiRoute(
         "POST",
@@ -244,12 +245,12 @@ ROUTES: Final = (
         takes_lines=True,
         lines=line_of("BatchEvent", {"event": TEXT, "id": TEXT, "evaluation": _EVALUATION}),
     ),
-    ApiRoute(
+    unary(
         "POST",
         "/validate",
-        _validate,
         f"{_SERVICE}/ValidateSpecs",
-        VIOLATIONS,
-        record("ValidateRequest", {"evaluators": EVALUATORS}, "evaluators"),
+        "Check specs, and run nothing",
+        _VIOLATIONS,
+        body=Body(record("ValidateRequest", {"evaluators": EVALUATORS}, "evaluators"), _specs),
     ),
 )

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from evald.convert.json_shapes import Shape
-from evald.fields import read_keys, snake
+from evald.fields import snake
 from evald_server.http.calls import find_method
 from evald_server.http.site import Site
 
@@ -22,14 +22,15 @@ from .shapes import TEXT, Schema, list_of
 
 PAGE: Final = {"limit": {"type": "integer", "minimum": 1, "maximum": MOST}, "cursor": TEXT}
 
-# Fields of requests by the names of parameters that are not theirs. `id` is always the first field.
-_FIELDS: Final = {
+FIELDS: Final = {
     "evalId": "experiment_id",
     "evaluator": "failed_evaluator",
     "messages": "include_messages",
     "base": "base_id",
     "new": "new_id",
 }
+"""Fields of requests by what stands for them here under another name. `id` is always the first field."""
+
 _ETAG: Final = re.compile(r'"([^"]*)"')
 
 
@@ -40,6 +41,14 @@ class AnswerPart(NamedTuple):
     field: str
     schema: Schema
     write: Callable[[Any], Any]
+
+
+class Body(NamedTuple):
+    """What a request holds. schema: of its JSON; empty for one that is not described and may be left out.
+    read: returns fields of the method's request. Raises InvalidInput."""
+
+    schema: Schema
+    read: Callable[[Any], Mapping[str, Any]]
 
 
 def part(field: str, shape: Shape[Any]) -> AnswerPart:
@@ -54,25 +63,22 @@ def unary(
     summary: str,
     shows: AnswerPart | None = None,
     *,
+    body: Body | None = None,
     query: Mapping[str, Schema] = {},
+    status: int = 200,
     versioned: bool = False,
-    passed_over: tuple[str, ...] = (),
     refusals: tuple[int, ...] = (),
 ) -> ApiRoute:
-    """Return the route of a method. shows: None for an empty answer.
-
-    passed_over: keys, in snake_case, that a body may have for nothing; without any the body is not looked at.
-    """
+    """Return the route of a method. shows: None for an empty answer. body: None for one that is not looked at."""
 
     async def handle(site: Site, request: Request) -> Response:
-        if passed_over:
-            await read(request, lambda data: read_keys(data, {key: key for key in passed_over}, ""), b"{}")
-        found = await site.ask(request, filled(calls, request, query))
+        said = await read(request, body.read, b"" if body.schema else b"{}") if body else {}
+        found = await site.ask(request, filled(calls, request, query, said))
         if shows is None:
             return Response(status_code=204)
         shown = getattr(found, shows.field) if shows.field else found
         headers = etag(shown) if versioned else None
-        return await written(found, lambda _: shows.write(shown), 200, headers)
+        return await written(found, lambda _: shows.write(shown), status, headers)
 
     return ApiRoute(
         method,
@@ -80,8 +86,9 @@ def unary(
         handle,
         calls,
         shows and shows.schema,
+        body.schema or None if body else None,
         query=query,
-        status=200 if shows else 204,
+        status=status if shows else 204,
         refusals=refusals,
         versioned=versioned,
         summary=summary,
@@ -101,8 +108,13 @@ def listing(
     )
 
 
-def filled(method: str, request: Request, query: Mapping[str, Schema]) -> Any:
-    """Return a method's request as the path, these parameters of the query and If-Match fill it. Raises CallFailed."""
+def filled(
+    method: str, request: Request, query: Mapping[str, Schema], said: Mapping[str, Any] | None = None
+) -> Any:
+    """Return a method's request as the path, these parameters of the query and headers fill it. Raises CallFailed.
+
+    said: the fields that the body gives.
+    """
     asked: Message = find_method(method).request()
     fields = [field.name for field in asked.DESCRIPTOR.fields]
     found: dict[str, Any] = {
@@ -111,8 +123,10 @@ def filled(method: str, request: Request, query: Mapping[str, Schema]) -> Any:
     found |= {name: parameter(request, name, schema) for name, schema in query.items()}
     if "expected_update_time" in fields:
         found["expected_update_time"] = expected_version(request)
-    names = {name: fields[0] if name == "id" else _FIELDS.get(name, snake(name)) for name in found}
-    return type(asked)(**{names[name]: value for name, value in found.items()})
+    if "request_id" in fields:
+        found["request_id"] = request.headers.get("idempotency-key")
+    names = {name: fields[0] if name == "id" else FIELDS.get(name, snake(name)) for name in found}
+    return type(asked)(**{names[name]: value for name, value in found.items()}, **(said or {}))
 
 
 def parameter(request: Request, name: str, schema: Schema) -> Any:

@@ -16,7 +16,7 @@ from evald_server.http.kinds import StandardMethods
 from evald_server.http.site import Site
 
 from .answers import answer, read, text_of, written
-from .methods import AnswerPart, etag, expected_version, listing, part, unary
+from .methods import AnswerPart, Body, etag, expected_version, listing, part, unary
 from .openapi import ApiRoute
 from .shapes import (
     CONNECTOR_TEST,
@@ -44,17 +44,14 @@ _SCENARIO_KEYS: Final = (
 _CONNECTOR_KEYS: Final = ("id", "name", "type", "baseUrl")
 
 
-async def _create(kind: StandardMethods, site: Site, request: Request) -> Response:
-    """Store one."""
-
-    def new(data: Any) -> Any:
+def _new(kind: StandardMethods) -> Body:
+    def read(data: Any) -> dict[str, Any]:
         resource = kind.shape.read(data)
         resource.ClearField("id")
         resources.check_masks(resource)
-        return resource
+        return {kind.word: resource}
 
-    asked = kind.request("Create", **{kind.word: await read(request, new)})
-    return await _written(kind, await site.ask(request, asked), 201)
+    return Body(request_of(kind.shape.schema()), read)
 
 
 async def _update(kind: StandardMethods, site: Site, request: Request) -> Response:
@@ -68,9 +65,9 @@ async def _update(kind: StandardMethods, site: Site, request: Request) -> Respon
     return await _written(kind, await site.ask(request, asked))
 
 
-async def _written(kind: StandardMethods, found: Any, status: int = 200) -> Response:
+async def _written(kind: StandardMethods, found: Any) -> Response:
     stored = getattr(found, kind.word)
-    return await written(stored, kind.shape.write, status, etag(stored))
+    return await written(stored, kind.shape.write, headers=etag(stored))
 
 
 async def _load(kind: StandardMethods, site: Site, request: Request, resource_id: str) -> Any:
@@ -109,29 +106,28 @@ def _part(data: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
 
 def _stored(path: str, kind: StandardMethods, get: ApiRoute | None = None) -> list[ApiRoute]:
     """Return the routes of one kind of what is stored by name."""
-    schema, one = kind.shape.schema(), f"{path}/{{id}}"
+    one, shows = f"{path}/{{id}}", part(kind.word, kind.shape)
     return [
         listing(path, kind.method("List"), "List what is stored", part(kind.plural, kind.shape)),
-        ApiRoute(
+        unary(
             "POST",
             path,
-            partial(_create, kind),
             kind.method("Create"),
-            schema,
-            request_of(schema),
+            "Store one",
+            shows,
+            body=_new(kind),
             status=201,
             refusals=(409,),
             versioned=True,
-            summary="Store one",
         ),
-        get or unary("GET", one, kind.method("Get"), "Show one", part(kind.word, kind.shape), versioned=True),
+        get or unary("GET", one, kind.method("Get"), "Show one", shows, versioned=True),
         ApiRoute(
             "PUT",
             one,
             partial(_update, kind),
             kind.method("Update"),
-            schema,
-            patch_of(schema),
+            shows.schema,
+            patch_of(shows.schema),
             refusals=(409,),
             versioned=True,
             summary="Change the keys that the body has",

@@ -1,6 +1,6 @@
 """Runs: start, list, show, watch, cancel, retry, resume, delete."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -13,8 +13,8 @@ from evald.v1 import run_service_pb2 as pb
 from evald_server.http.site import Site
 from evald_server.http.streams import SSE
 
-from .answers import StreamLine, answer, lines, list_answer, read, text_of, written, wrong
-from .methods import PAGE, AnswerPart, filled, unary
+from .answers import StreamLine, answer, lines, list_answer, text_of, wrong
+from .methods import FIELDS, PAGE, AnswerPart, Body, filled, unary
 from .openapi import ApiRoute
 from .shapes import FLAG, INTEGER, TEXT, TIME, VERDICT, line_of, list_of, record
 
@@ -56,22 +56,6 @@ async def _list_runs(site: Site, request: Request) -> Response:
     return await list_answer(site, request, asked, "runs", run_to_json, reverse=oldest_first)
 
 
-async def _start_runs(site: Site, request: Request) -> Response:
-    """Queue the runs of an eval."""
-    found = await read(request, lambda data: _ids(data, "evalId"))
-    asked = pb.StartRunsRequest(experiment_id=found["evalId"], request_id=_request_id(request))
-    started = await site.ask(request, asked)
-    return await written(started, lambda answered: [run_to_json(run) for run in answered.runs], 201)
-
-
-async def _start_run(site: Site, request: Request) -> Response:
-    """Queue one run."""
-    found = await read(request, lambda data: _ids(data, "scenarioId", "connectorId", "personaId"))
-    ids = {snake(key): value for key, value in found.items()}
-    started = await site.ask(request, pb.StartRunRequest(**ids, request_id=_request_id(request)))
-    return await written(started.run, run_to_json, 201)
-
-
 async def _watch_run(site: Site, request: Request) -> Response:
     """Send the events of a run as they come, those first that there are."""
     after = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
@@ -93,23 +77,24 @@ def _lines(message: bytes) -> Iterator[StreamLine]:
     yield StreamLine(data["event"], data, event.sequence)
 
 
-def _ids(data: Any, *keys: str) -> Mapping[str, str]:
-    """Read an object of ids, of which the last of three may be left out. Raises InvalidInput."""
-    found = read_keys(data, {snake(key): key for key in keys}, "")
-    for key in keys[:2]:
-        if not found.get(key):
-            raise InvalidInput(key, "missing", "an id")
-    return {key: text(value, key) for key, value in found.items()}
+def _ids(title: str, *keys: str) -> Body:
+    """Return a body with ids, of which the last of three may be left out."""
+
+    def ids(data: Any) -> dict[str, str]:
+        found = read_keys(data, {snake(key): key for key in keys}, "")
+        for key in keys[:2]:
+            if not found.get(key):
+                raise InvalidInput(key, "missing", "an id")
+        return {FIELDS.get(key, snake(key)): text(value, key) for key, value in found.items()}
+
+    return Body(record(title, dict.fromkeys(keys, TEXT), " ".join(keys[:2])), ids)
 
 
-def _request_id(request: Request) -> str:
-    return request.headers.get("idempotency-key", "")
+def _passed_over(data: Any) -> dict[str, Any]:
+    # EvalStudio's client sends options with a retry; here a run that starts over always forgets what was said.
+    read_keys(data, {"clear_messages": "clear_messages"}, "")
+    return {}
 
-
-_EVAL: Final = record("RunsRequest", {"evalId": TEXT}, "evalId")
-_ONE: Final = record(
-    "RunRequest", {"scenarioId": TEXT, "connectorId": TEXT, "personaId": TEXT}, "scenarioId connectorId"
-)
 
 _CHANGES: Final = {
     "retry": "Start a run over that ended in error",
@@ -121,23 +106,23 @@ ROUTES: Final = (
     ApiRoute(
         "GET", "/runs", _list_runs, f"{_SERVICE}/ListRuns", list_of(_RUN.schema), query={**_FILTERS, **PAGE}
     ),
-    ApiRoute(
+    unary(
         "POST",
         "/runs",
-        _start_runs,
         f"{_SERVICE}/StartRuns",
-        list_of(_RUN.schema),
-        _EVAL,
+        "Queue the runs of an eval",
+        AnswerPart("runs", list_of(_RUN.schema), lambda runs: [run_to_json(run) for run in runs]),
+        body=_ids("RunsRequest", "evalId"),
         status=201,
         refusals=(404,),
     ),
-    ApiRoute(
+    unary(
         "POST",
         "/runs/playground",
-        _start_run,
         f"{_SERVICE}/StartRun",
-        _RUN.schema,
-        _ONE,
+        "Queue one run",
+        _RUN,
+        body=_ids("RunRequest", "scenarioId", "connectorId", "personaId"),
         status=201,
         refusals=(404,),
     ),
@@ -150,7 +135,6 @@ ROUTES: Final = (
         "Show the turns of a run with all their results",
         _TURNS,
     ),
-    # EvalStudio's client sends options with a retry; here a run that starts over always forgets what was said.
     *(
         unary(
             "POST",
@@ -158,7 +142,7 @@ ROUTES: Final = (
             f"{_SERVICE}/{action.title()}Run",
             summary,
             _RUN,
-            passed_over=("clear_messages",),
+            body=Body({}, _passed_over),
         )
         for action, summary in _CHANGES.items()
     ),
