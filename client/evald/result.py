@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .errorcodes import CODES
 
@@ -28,6 +28,14 @@ class Verdict(IntEnum):
 
 ASSERTION = Kind.ASSERTION
 METRIC = Kind.METRIC
+
+# More than binary rounding makes of a hundred weights, less than the share of the smallest one, 1e-9.
+_ROUNDING: Final = 1e-10
+
+
+def reaches(score: float, threshold: float) -> bool:
+    """Return whether the score is at least the threshold, up to binary rounding: 0.7 + 0.1 reaches 0.8."""
+    return score >= threshold - _ROUNDING
 
 
 class Check(NamedTuple):
