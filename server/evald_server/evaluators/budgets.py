@@ -39,8 +39,8 @@ def budget_score(actual: float, limit: float, formula: ScoreFormula) -> float:
 
 
 def _is_within(actual: float, limit: float) -> bool:
-    """Return whether an amount is at most the limit: costs up to binary rounding, counts exactly."""
-    return actual <= limit or (not isinstance(actual, int) and isclose(actual, limit))
+    """Return whether an amount is at most the limit: up to binary rounding, counts exactly."""
+    return actual <= limit or (not isinstance(actual, int) and isclose(actual, limit, rel_tol=1e-12))
 
 
 class LatencyBudget(

@@ -100,7 +100,8 @@ def _number(value: Any) -> float | None:
 _THOUSANDS: Final = re.compile(r"\s*[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?\s*", re.ASCII)
 
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_YEAR_FIRST = re.compile(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ]\d\d:?\d\d\b.*)?", re.ASCII)
+_TIME = r"\d{1,2}(?::?\d\d){0,2}(?:[.,]\d+)?(?: ?[AP]M)?(?: ?(?:[A-Z]{1,5}|[-+]\d\d(?::?\d\d)?))?"
+_YEAR_FIRST = re.compile(rf"(\d{{4}})[-/.](\d{{1,2}})[-/.](\d{{1,2}})(?:[T ]{_TIME})?", re.ASCII)
 _YEAR_LAST = re.compile(r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})", re.ASCII)
 _DAY_NAME = re.compile(r"(\d{1,2})[- ]([a-z]{3,9})\.?[-, ] ?(\d{4})", re.ASCII | re.IGNORECASE)
 _NAME_DAY = re.compile(r"([a-z]{3,9})\.? (\d{1,2}),? (\d{4})", re.ASCII | re.IGNORECASE)

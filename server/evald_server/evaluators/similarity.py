@@ -88,11 +88,13 @@ def _squad_words(text: str) -> list[str]:
 def token_f1(answer: str, expected: str) -> float:
     """F1 of the words in common, whatever their order.
 
-    In lower case, without ASCII punctuation and English articles; 0 for a text that is nothing else, such as the
-    letter "A". Source:
+    In lower case, without ASCII punctuation and English articles. Two texts that are nothing else, such as the
+    letter "A", score 1 when they are equal, case aside, else 0. Source:
     P. Rajpurkar et al., "SQuAD", EMNLP 2016, official evaluation script 1.1.
     """
     answer_words, expected_words = _squad_words(answer), _squad_words(expected)
+    if not answer_words and not expected_words:
+        return float(answer.strip().lower() == expected.strip().lower())
     common = (Counter(answer_words) & Counter(expected_words)).total()
     return _f1(common, len(answer_words), len(expected_words))
 
