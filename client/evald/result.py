@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from math import ulp
+from typing import Any, Final, NamedTuple
 
 from .errorcodes import CODES
 
@@ -28,6 +29,17 @@ class Verdict(IntEnum):
 
 ASSERTION = Kind.ASSERTION
 METRIC = Kind.METRIC
+
+# More than binary rounding makes of a hundred thousand weights.
+_ROUNDING: Final = 1e-10
+
+
+def reaches(score: float, threshold: float) -> bool:
+    """Return whether the score is at least the threshold, up to binary rounding: 0.7 + 0.1 reaches 0.8.
+
+    From 1 on rounding is a few last digits, because a miss that weighs next to nothing must not be lost in it.
+    """
+    return score >= threshold - (_ROUNDING if threshold < 1 else 4 * ulp(threshold))
 
 
 class Check(NamedTuple):

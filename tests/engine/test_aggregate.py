@@ -67,6 +67,12 @@ def test_rounding_of_the_mean_does_not_fail_a_call() -> None:
     assert total.verdict is PASSED
 
 
+def test_no_miss_is_so_light_that_it_is_lost_in_rounding() -> None:
+    uses = [Weighed(weight=1000), Weighed(weight=1e-9)]
+    total = aggregate(uses, [(PASSED, 1.0), (FAILED, 0.0)], Policy.WEIGHTED_MEAN, 1)
+    assert total.verdict is FAILED
+
+
 @pytest.mark.parametrize("policy", list(Policy))
 def test_a_missed_required_assertion_fails_whatever_the_policy(policy: Policy) -> None:
     uses = [Weighed(weight=99), Weighed(required=True, weight=0)]

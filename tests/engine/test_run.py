@@ -157,7 +157,8 @@ def test_an_inline_plugin_is_held_to_the_contract(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("score", "threshold", "wanted"), [(0.5, 0.5, PASSED), (0.49, 0.5, FAILED), (0.0, 0.0, PASSED)]
+    ("score", "threshold", "wanted"),
+    [(0.5, 0.5, PASSED), (0.7 + 0.1, 0.8, PASSED), (0.49, 0.5, FAILED), (0.0, 0.0, PASSED)],
 )
 def test_a_threshold_decides_by_the_score(
     engine: Engine, score: float, threshold: float, wanted: Verdict

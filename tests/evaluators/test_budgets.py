@@ -126,6 +126,14 @@ def test_an_exceeded_budget_scores_by_its_formula(
         ),
         pytest.param(
             CostWithin,
+            {"maxUsd": 0.3},
+            context(cost_usd=0.1 + 0.2),
+            "cost $0.300000 within budget $0.300000",
+            0.1 + 0.2,
+            id="cost-rounded",
+        ),
+        pytest.param(
+            CostWithin,
             {"maxUsd": 0},
             context(cost_usd=0),
             "cost $0.000000 within budget $0.000000",
@@ -394,3 +402,16 @@ def test_tokens_over_the_budget_come_with_what_was_reported(
     assert result.verdict is Verdict.FAILED
     assert result.metadata is not None
     assert result.metadata["usage"] == reported
+
+
+@pytest.mark.parametrize("policy", ["fail", "pass", "skip", "error"])
+@pytest.mark.parametrize(
+    ("evaluator", "config"),
+    [(TokenBudget, {"maxInput": 10, "maxOutput": 10}), (ExecutionLimits, {"maxTokens": 10, "maxCostUsd": 1})],
+)
+def test_missing_data_hide_no_limit_that_is_exceeded(
+    evaluator: type[Evaluator], config: dict[str, Any], policy: str
+) -> None:
+    usage = {"input": 500} if evaluator is TokenBudget else {"total": 500}
+    result = run(evaluator, {**config, "onMissing": policy}, context(usage=usage))
+    assert (result.verdict, result.unproven) == (FAILED, False)

@@ -418,6 +418,7 @@ def accuracy(got: Any, *fields: dict[str, Any], **config: Any) -> Result:
             {"path": "amount", "match": "numeric"}, {"amount": "1,500.00"}, True, id="number-as-text"
         ),
         pytest.param({"path": "amount", "match": "numeric"}, {"amount": "about"}, False, id="no-number"),
+        pytest.param({"path": "amount", "match": "numeric"}, {"amount": "150,0"}, False, id="decimal-comma"),
         pytest.param({"path": "amount", "match": "numeric"}, {"amount": True}, False, id="true-is-no-number"),
         pytest.param(
             {"path": "amount", "match": "numeric", "tolerance": 1}, {"amount": 1501}, True, id="absolute"
@@ -439,6 +440,9 @@ def accuracy(got: Any, *fields: dict[str, Any], **config: Any) -> Result:
         ),
         pytest.param({"path": "date", "match": "date"}, {"date": "2025-01-15T23:00:00Z"}, True, id="date"),
         pytest.param({"path": "date", "match": "date"}, {"date": "2025-01-16"}, False, id="other-day"),
+        pytest.param(
+            {"path": "date", "match": "date"}, {"date": "2025-01-15 to 2025-02-28"}, False, id="two-days"
+        ),
         pytest.param({"path": "date", "match": "date"}, {"date": "soon"}, False, id="no-date"),
         pytest.param({"path": "number"}, {}, False, id="missing"),
     ],
@@ -485,6 +489,7 @@ def test_fields_that_cannot_be_compared_are_left_out_and_none_left_is_missing_da
         pytest.param({"fields": []}, "/fields", id="no-fields"),
         pytest.param({"fields": [{"path": "a..b"}]}, "/fields/0/path", id="path"),
         pytest.param({"fields": [{"path": ""}]}, "/fields/0/path", id="empty-path"),
+        pytest.param({"fields": [{"path": "items[*].price"}]}, "/fields/0/path", id="several-places"),
         pytest.param({"fields": [{"path": "a", "match": "fuzzy"}]}, "/fields/0/match", id="match"),
         pytest.param({"fields": [{"path": "a", "weight": -1}]}, "/fields/0/weight", id="weight"),
     ],
@@ -506,6 +511,10 @@ def test_a_wrong_ignored_path_is_refused_with_its_place() -> None:
     [
         ("2025-01-15", "2025-01-15"),
         (" 2025-01-15T10:30:00+02:00 ", "2025-01-15"),
+        ("2025-01-15 9:30 PM CET", "2025-01-15"),
+        ("2025-01-15T103000.5Z", "2025-01-15"),
+        ("2025-01-15 to 2025-02-28", None),
+        ("2025-01-15 10:00 to 2025-02-28 10:00", None),
         ("2025/1/5", "2025-01-05"),
         ("15-JAN-2025", "2025-01-15"),
         ("15 January 2025", "2025-01-15"),

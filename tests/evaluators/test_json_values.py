@@ -104,6 +104,9 @@ def test_a_limit_is_inclusive_in_spite_of_rounding() -> None:
     assert not within(110.001, 100, 0.1, relative=True)
     assert within(0.1, 0, 0.1, relative=True)
     assert not within(1.0000000001, 1.0, 0)
+    assert not within(1234567891, 1234567890, 0.5)
+    assert not within(12345678901.5, 12345678900, 0.5)
+    assert not within(10**17 + 1, 10**17 + 2, 0.5)
 
 
 def test_a_value_is_shown_short_and_printable() -> None:

@@ -118,7 +118,10 @@ def test_levenshtein_counts_code_points(answer: str, expected: str, score: float
         ("Paris", "Paris, Texas", 2 / 3),
         ("The cat!", "a CAT", 1),
         ("b a b", "b b b", 0.8),
-        ("the", "an", 1),
+        ("the", "an", 0),
+        ("", "A", 0),
+        ("a ", "A", 1),
+        ("", "", 1),
         ("the", "cat", 0),
         ("x", "y", 0),
     ],
@@ -150,6 +153,8 @@ def test_the_threshold_is_inclusive_and_the_reason_says_both_numbers() -> None:
     assert near.reason == "Similarity (levenshtein) 0.75 >= 0.75"
     far = run(TextSimilarity, config, answered("abxx"))
     assert (far.verdict, far.score, far.reason) == (FAILED, 0.5, "Similarity (levenshtein) 0.5 < 0.75")
+    rounded = run(TextSimilarity, {"expected": "abcdefghij", "threshold": 0.1}, answered("axxxxxxxxx"))
+    assert rounded.verdict is PASSED, "1 - 9 / 10 < 0.1"
 
 
 @pytest.mark.parametrize("alias", ["levenshtein", "fuzzy-match", "bleu", "rouge-l", "token-f1"])

@@ -204,6 +204,12 @@ def test_a_time_limit_counts_as_one_more_thing_expected(
     assert (result.verdict, result.score) == (verdict, score)
 
 
+@pytest.mark.parametrize("policy", ["fail", "pass", "skip", "error"])
+def test_a_missing_duration_hides_no_missing_call(policy: str) -> None:
+    expected = [{"tool": "read", "maxDurationMs": 100}, "write"]
+    assert judge({"expected": expected, "onMissing": policy}, call("read")).verdict is FAILED
+
+
 def test_the_reason_names_slow_calls() -> None:
     result = judge({"expected": [{"tool": "read", "maxDurationMs": 100}]}, call("read", duration_ms=120.5))
     assert result.reason.endswith("read = call 1; too slow: call 1 took 120.5ms, at most 100ms")
@@ -376,6 +382,7 @@ def test_a_reason_stays_short_however_much_is_wrong() -> None:
         pytest.param(
             {"expected": [{"tool": "a", "args": {}, "argsMatch": [""]}]}, "/expected/0/argsMatch", id="own"
         ),
+        pytest.param({"argsMatch": ["items[*].id"]}, "/argsMatch", id="several-places"),
         pytest.param({"argsMatch": "fuzzy"}, "/argsMatch", id="args-mode"),
         pytest.param({"tolerance": -1}, "/tolerance", id="tolerance"),
     ],

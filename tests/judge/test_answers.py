@@ -88,6 +88,8 @@ ROWS: dict[str, tuple[dict[str, Any], Answer, Outcome]] = {
     "object that fails": (JSON, text(BAD), "failed"),
     "two objects": (JSON, text(f"{BAD}\n{GOOD}"), "JUDGE_UNPARSEABLE"),
     "a key twice": (JSON, text('{"score": 1, "score": 9, "reasoning": ""}'), "JUDGE_UNPARSEABLE"),
+    "a number beyond a double": (JSON, text(GOOD.replace("9", "1" + "0" * 400)), "JUDGE_UNPARSEABLE"),
+    "a model's name that is no text": (JSON, answer(200, completion(GOOD) | {"model": "\ud800"}), "passed"),
     "object after prose": (JSON, text(f"It says: {GOOD}"), "JUDGE_UNPARSEABLE"),
     # Choices
     "two choices that differ": (JSON, choices((GOOD, "stop"), (BAD, "stop")), "JUDGE_UNPARSEABLE"),

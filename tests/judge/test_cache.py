@@ -42,6 +42,9 @@ async def test_what_was_put_is_there(make: Make) -> None:
     assert await cache.get(key(2)) is None
     cache.put(key(1), CachedAnswer("new", None, "judge-2"))
     assert await cache.get(key(1)) == CachedAnswer("new", None, "judge-2")
+    half = CachedAnswer("\ud83d", {"reasoning": "\udfff"}, "m")
+    cache.put(key(3), half)
+    assert await cache.get(key(3)) == half, "half of a surrogate pair, which has no UTF-8"
     await cache.close()
 
 

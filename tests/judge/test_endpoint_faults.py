@@ -94,6 +94,13 @@ FINAL: dict[str, tuple[Answer, str, str]] = {
         "JUDGE_UNAVAILABLE",
         "text/html that is not JSON",
     ),
+    "an error beside an answer": (
+        answer(
+            200, completion('{"score": 1, "reasoning": ""}') | {"error": {"code": 400, "message": "Stopped."}}
+        ),
+        "JUDGE_UNAVAILABLE",
+        "refuses the request (HTTP 400)",
+    ),
     "another protocol": (
         answer(200, {"object": "response", "output": []}),
         "JUDGE_UNAVAILABLE",

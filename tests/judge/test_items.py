@@ -32,6 +32,19 @@ def answer(**met: bool) -> Mapping[str, Any]:
         (items("a", "b", b={"required": True}) | {"threshold": 0}, {"a": True, "b": False}, FAILED, 0),
         (items("a", "b", a={"required": True}) | {"threshold": 0.5}, {"a": True, "b": False}, PASSED, 0.5),
         (items("a") | {"threshold": 0}, {"a": False}, PASSED, 0),
+        (
+            items("a", "b", "c", a={"weight": 0.7}, b={"weight": 0.1}, c={"weight": 0.2})
+            | {"threshold": 0.8},
+            {"a": True, "b": True, "c": False},
+            PASSED,
+            pytest.approx(0.8),
+        ),
+        (
+            items("a", "b", a={"weight": 1000}, b={"weight": 1e-9}) | {"threshold": 1},
+            {"a": True, "b": False},
+            FAILED,
+            pytest.approx(1),
+        ),
     ],
 )
 def test_the_score_is_the_weight_of_what_is_met_and_a_required_miss_fails_both(

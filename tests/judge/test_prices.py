@@ -35,9 +35,14 @@ def test_the_operators_price_comes_first() -> None:
 def test_a_cost_is_known_only_when_both_directions_are() -> None:
     price = Price(2.5, 10)
     assert price.cost(TokenUsage(1_000_000, 100_000)) == 3.5
-    assert price.cost(TokenUsage(0, 0)) == 0.0
+    assert price.cost(TokenUsage(1_000_000, 0)) == 2.5
     assert price.cost(TokenUsage(None, 5)) is None
     assert price.cost(TokenUsage(5, None, 10)) is None
+    assert price.cost(TokenUsage(0, 0, 0)) is None, "an endpoint that does not count"
+
+
+def test_reasoning_that_only_the_total_has_is_paid_for() -> None:
+    assert Price(2, 10).cost(TokenUsage(1_000_000, 100_000, 1_300_000)) == 5.0
 
 
 def test_shipped_prices_are_of_this_world() -> None:
@@ -45,7 +50,7 @@ def test_shipped_prices_are_of_this_world() -> None:
         assert 0 < price.input_usd < price.output_usd <= 100, model
 
 
-@given(st.text(), st.integers(0, 10_000))
+@given(st.text(min_size=1), st.integers(0, 10_000))
 def test_no_request_costs_more_than_the_estimate(text: str, output: int) -> None:
     """A tokenizer that makes a token of every byte is the worst there can be."""
     price = Price(3, 15)

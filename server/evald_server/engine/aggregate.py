@@ -8,12 +8,10 @@ from collections.abc import Collection, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from evald.result import Verdict
+from evald.result import Verdict, reaches
 
 DEFAULT_THRESHOLD: Final = 0.8
 
-# Tolerance, so that rounding does not fail a call: (0.8 * 3) / 3 can be 0.7999999999999999.
-ROUNDING: Final = 1e-9
 ALL_PASSED: Final = "All evaluators passed"
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
@@ -133,7 +131,7 @@ def aggregate(
     deciding: int | None = None
     if policy is Policy.WEIGHTED_MEAN:
         score = mean
-        fails = required_failed is not None or (mean is not None and mean < threshold - ROUNDING)
+        fails = required_failed is not None or (mean is not None and not reaches(mean, threshold))
         if fails:
             deciding = required_failed if required_failed is not None else first_failed
     else:
@@ -181,4 +179,4 @@ def is_lost(
         total += use.weight * worth
     if policy is Policy.ALL_MUST_PASS or not weights:
         return False
-    return total / weights < threshold - ROUNDING
+    return not reaches(total / weights, threshold)

@@ -17,11 +17,10 @@ from pydantic import Field
 
 from evald.context import EvaluatorContext, OutOfTime
 from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
-from evald.result import ASSERTION, Check, ErrorInfo, Result, TokenUsage, Verdict, skipped
+from evald.result import ASSERTION, Check, ErrorInfo, Result, TokenUsage, Verdict, reaches, skipped
 from evald.scope import current_scope
 from evald.threads import Threads
 
-from .aggregate import ROUNDING
 from .compiler import ChildScope
 from .formulas import Formula
 from .invoke import discard, invoke
@@ -153,9 +152,7 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
         total = len(votes.results)
         score = self._share(votes, votes.worth_of_error)
         if self.threshold is not None:
-            certain, possible = (
-                self._share(votes, worth) >= self.threshold - ROUNDING for worth in (0.0, 1.0)
-            )
+            certain, possible = (reaches(self._share(votes, worth), self.threshold) for worth in (0.0, 1.0))
             what = f"score {score:.4g}" if self.measure == "score" else f"share {score:.4g}"
             reason = f"{passed} of {total} evaluators passed, {what}, at least {self.threshold:.4g} wanted"
         elif self.k is not None:
@@ -267,9 +264,8 @@ class ScoreFormula(_Combinator, type="formula"):
         except ArithmeticError as problem:
             return _ERROR, None, f"{self.formula} has no value for {shown}: {problem}"
         score = found if 0 <= found <= 1 else None
-        reached = found >= self.threshold - ROUNDING
         reason = f"{self.formula} = {found:.4g} with {shown}, at least {self.threshold:.4g} wanted"
-        return (_PASSED if reached else _FAILED), score, reason
+        return (_PASSED if reaches(found, self.threshold) else _FAILED), score, reason
 
 
 _COMBINATORS: Final = (AllOf, AnyOf, AtLeast, ScoreFormula)

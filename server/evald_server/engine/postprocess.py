@@ -9,7 +9,7 @@ from evald.blocks import TooMany, UnreadableContent
 from evald.contract import ContractViolation
 from evald.evaluator import to_result
 from evald.foreign import EvaluatorRaised, raised_by
-from evald.result import Result, Verdict, errored, skipped
+from evald.result import Result, Verdict, errored, reaches, skipped
 from evald.strict_json import TooLarge
 
 from .plan import PlannedEvaluator
@@ -58,7 +58,7 @@ def adjust(evaluator: PlannedEvaluator, result: Result) -> Result:
         return result
     reason, pending = result.reason, result.pending
     if evaluator.threshold is not None and score is not None:
-        verdict = _PASSED if score >= evaluator.threshold else _FAILED
+        verdict = _PASSED if reaches(score, evaluator.threshold) else _FAILED
         if verdict is not result.verdict:
             relation = "reaches" if verdict is _PASSED else "is below"
             reason = f"{reason} (score {score:.4g} {relation} the threshold {evaluator.threshold:.4g})"

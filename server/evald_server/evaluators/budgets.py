@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cached_property
-from math import isfinite
+from math import isclose, isfinite
 from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -36,6 +36,11 @@ def budget_score(actual: float, limit: float, formula: ScoreFormula) -> float:
     if formula == "ratio":
         return limit / actual
     return max(0.0, 1 - (actual - limit) / limit)
+
+
+def _is_within(actual: float, limit: float) -> bool:
+    """Return whether an amount is at most the limit: up to binary rounding, counts exactly."""
+    return actual <= limit or (not isinstance(actual, int) and isclose(actual, limit, rel_tol=1e-12))
 
 
 class LatencyBudget(
@@ -115,7 +120,7 @@ class CostWithin(
         if actual is None or not isfinite(actual):
             return missing(self.on_missing, "No cost data available")
         limit = self.max_usd
-        if actual <= limit:
+        if _is_within(actual, limit):
             return passed(f"cost ${actual:.6f} within budget ${limit:.6f}", 1.0, actual)
         return failed(
             f"cost ${actual:.6f} exceeds budget ${limit:.6f}",
@@ -209,18 +214,22 @@ class TokenBudget(
 
     def _check_all(self, usage: TokenUsage) -> Result:
         checks: list[Check] = []
-        lowest, value = 2.0, 0
+        lowest, value = 1.0, None
+        gap: Track | None = None
         for track, limit in self._budgets:
             actual = tokens_of(usage, track)
             if actual is None:
-                return missing(self.on_missing, f"No {track} token usage data available")
+                gap = gap or track
+                continue
             kept = actual <= limit
             checks.append(Check(f"{track.title()} tokens {actual} {'<=' if kept else '>'} {limit}", kept))
             score = 1.0 if kept else budget_score(actual, limit, self.score_formula)
-            if score < lowest:
+            if value is None or score < lowest:
                 lowest, value = score, actual
         reason = "; ".join(check.text for check in checks)
         if all(check.met for check in checks):
+            if gap is not None:
+                return missing(self.on_missing, f"No {gap} token usage data available")
             return passed(f"Token usage within budget: {reason}", 1.0, value, checks=checks)
         evidence = {"usage": reported_tokens(usage)}
         return failed(f"Token usage exceeds budget: {reason}", lowest, value, evidence, checks)
@@ -281,7 +290,7 @@ class ExecutionLimits(
                 checks.append(Check(text, on_missing == "pass"))
             else:
                 gaps.append(text)
-        if gaps and (on_missing == "error" or not checks):
+        if gaps and not exceeded and (on_missing == "error" or not checks):
             return missing(on_missing, "; ".join(gaps))
         kept_count = sum(check.met for check in checks)
         reason = f"{kept_count} of {len(checks)} limits kept: {'; '.join(check.text for check in checks)}"
@@ -316,5 +325,5 @@ def _compare(
 ) -> tuple[str, bool | None]:
     if actual is None:
         return f"{data or name} data not available", None
-    kept = actual <= limit
+    kept = _is_within(actual, limit)
     return f"{name} {form.format(actual)} {'<=' if kept else '>'} {form.format(limit)} max", kept

@@ -13,7 +13,7 @@ from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
 from evald.strict_json import TooLarge
 
-from .json_values import MISSING, CheckTime, Path, equal, lookup, parse_path, shown
+from .json_values import MISSING, CheckTime, Path, equal, lookup, parse_place, shown
 from .results import MAX_CHECKS, cut, joined
 
 _ArgsMode = Literal["exact", "ignore", "subset", "superset", "partial"]
@@ -23,7 +23,7 @@ def _args_match(value: Any) -> Any:
     """Validate both forms here, for one error message instead of one for each."""
     if isinstance(value, list) and all(isinstance(path, str) for path in value):
         for path in value:
-            parse_path(path)
+            parse_place(path)
     elif value not in get_args(_ArgsMode):
         modes = ", ".join(get_args(_ArgsMode))
         raise ValueError(f"wanted {modes} or a list of dotted paths, got {shown(value)}")
@@ -113,7 +113,7 @@ class Arguments:
     ) -> None:
         self._paths: list[tuple[str, Path]] | None = None
         if isinstance(mode, list):
-            self._paths = [(text, parse_path(text)) for text in mode]
+            self._paths = [(text, parse_place(text)) for text in mode]
         self._mode = mode
         self._tolerance = tolerance
         self._defaults = defaults or {}

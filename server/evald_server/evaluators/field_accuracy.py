@@ -20,11 +20,11 @@ from .json_values import (
     MISSING,
     CheckTime,
     Path,
-    PathText,
+    PlaceText,
     equal,
     is_number,
     lookup,
-    parse_path,
+    parse_place,
     shown,
     unlimited,
     within,
@@ -41,7 +41,7 @@ class FieldRule(BaseModel):
 
     model_config = Evaluator.model_config
 
-    path: PathText = Field(description='Where the value is: "invoice.items[0].price".')
+    path: PlaceText = Field(description='Where the value is: "invoice.items[0].price".')
     match: Literal["exact", "numeric", "date"] = Field(
         "exact",
         description="exact: equal JSON. numeric: numbers, also written as text, within the tolerance. "
@@ -58,7 +58,7 @@ class FieldRule(BaseModel):
     @cached_property
     def steps(self) -> Path:
         """The parsed path."""
-        return parse_path(self.path)
+        return parse_place(self.path)
 
     def agrees(self, got: Any, wanted: Any, check: CheckTime = unlimited) -> str:
         """Return what is wrong, "" when the values agree."""
@@ -84,10 +84,10 @@ class FieldRule(BaseModel):
 
 
 def _number(value: Any) -> float | None:
-    """Return a number, or the number that a text holds, thousands separators ignored; else None."""
+    """Return a number, or the number that a text holds, its thousands perhaps separated by commas; else None."""
     if is_number(value):
-        return float(value) if abs(value) < 1e308 else None
-    if isinstance(value, str) and len(value) <= 100:
+        return value if abs(value) < 1e308 else None
+    if isinstance(value, str) and len(value) <= 100 and ("," not in value or _THOUSANDS.fullmatch(value)):
         try:
             number = float(value.replace(",", ""))
         except ValueError:
@@ -96,8 +96,12 @@ def _number(value: Any) -> float | None:
     return None
 
 
+# "1,5" is one and a half in half of the world, and no number here.
+_THOUSANDS: Final = re.compile(r"\s*[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?\s*", re.ASCII)
+
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_YEAR_FIRST = re.compile(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ].*)?", re.ASCII)
+_TIME = r"\d{1,2}(?::?\d\d){0,2}(?:[.,]\d+)?(?: ?[AP]M)?(?: ?(?:[A-Z]{1,5}|[-+]\d\d(?::?\d\d)?))?"
+_YEAR_FIRST = re.compile(rf"(\d{{4}})[-/.](\d{{1,2}})[-/.](\d{{1,2}})(?:[T ]{_TIME})?", re.ASCII)
 _YEAR_LAST = re.compile(r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})", re.ASCII)
 _DAY_NAME = re.compile(r"(\d{1,2})[- ]([a-z]{3,9})\.?[-, ] ?(\d{4})", re.ASCII | re.IGNORECASE)
 _NAME_DAY = re.compile(r"([a-z]{3,9})\.? (\d{1,2}),? (\d{4})", re.ASCII | re.IGNORECASE)

@@ -3,15 +3,12 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from math import isfinite
+from math import isfinite, ulp
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator
 
 from .results import cut
-
-# A difference that is meant to be exactly the limit must be within it, but 1.1 - 1.0 > 0.1.
-_ROUNDING: Final = 1e-9
 
 CheckTime = Callable[[], None]
 """Called in long loops: `EvaluatorContext.check_time`, which raises when the time is over."""
@@ -34,13 +31,16 @@ MISSING: Final = _Missing()
 
 
 def within(got: float, wanted: float, tolerance: float, *, relative: bool = False) -> bool:
-    """Return whether |got - wanted| <= tolerance, or tolerance * |wanted| when `relative` and wanted is not 0."""
+    """Return whether |got - wanted| <= tolerance, or tolerance * |wanted| when `relative` and wanted is not 0.
+
+    Up to binary rounding, because 1.1 - 1.0 > 0.1; whole numbers are subtracted exactly.
+    """
     try:
         if not isfinite(got) or not isfinite(wanted):  # 1e999 is JSON
             return got == wanted
         limit = tolerance * abs(wanted) if relative and wanted else tolerance
-        slack = _ROUNDING * max(abs(got), abs(wanted)) if limit else 0
-        return abs(got - wanted) <= limit + slack
+        whole = isinstance(got, int) and isinstance(wanted, int)
+        return abs(got - wanted) <= limit + 4 * ulp(limit if whole else max(abs(got), abs(wanted), limit))
     except OverflowError:  # an integer of more than 308 digits against a fraction
         return False
 
@@ -131,22 +131,33 @@ def parse_path(text: str) -> Path:
     return tuple(steps)
 
 
+def parse_place(text: str) -> Path:
+    """Parse a path to one place. Raises ValueError also for `*`, with which `lookup` would find nothing to compare."""
+    path = parse_path(text)
+    if ANY in path:
+        raise ValueError(f"{text!r}: * stands for several places; wanted one, such as 'items[0].name'")
+    return path
+
+
 MAX_PATH: Final = 1000
 
 
-def _check_path(text: str) -> str:
+def _checked(text: str, parse: Callable[[str], Path]) -> str:
     if len(text) > MAX_PATH:
         raise ValueError(f"a path of {len(text)} characters; at most {MAX_PATH} are allowed")
-    parse_path(text)
+    parse(text)
     return text
 
 
-PathText = Annotated[str, AfterValidator(_check_path)]
+PathText = Annotated[str, AfterValidator(lambda text: _checked(text, parse_path))]
 """A path in a config."""
+
+PlaceText = Annotated[str, AfterValidator(lambda text: _checked(text, parse_place))]
+"""A path in a config that leads to one place."""
 
 
 def lookup(data: object, path: Path) -> Any:
-    """Return the value at a path, or MISSING. `*` is taken literally."""
+    """Return the value at a path of `parse_place`, or MISSING."""
     for step in path:
         if isinstance(data, dict):
             data = data.get(str(step), MISSING)

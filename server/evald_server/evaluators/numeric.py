@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from math import inf, isfinite, ulp
+from math import inf, isfinite
 from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field
@@ -12,7 +12,7 @@ from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Result, failed, passed, unproven
 
-from .json_values import shown
+from .json_values import shown, within
 from .results import OnMissing, missing, no_answer, too_large
 
 # No-break, thin and narrow space: separate thousands, or a number and its fraction.
@@ -215,11 +215,6 @@ def _han_number(text: str, first: float | None = None) -> float | None:
 _HAN_SAME: Final = {"零": _HAN_DIGITS[0], "两": "二", "兩": "二"}
 
 
-def is_within(actual: float, expected: float, allowed: float) -> bool:
-    """Return whether the difference is at most `allowed`, up to binary rounding: 1.1 is within 0.1 of 1."""
-    return abs(actual - expected) <= allowed + 4 * ulp(max(abs(actual), abs(expected)))
-
-
 def closeness(actual: float, expected: float) -> float:
     """Return 1 - difference / (|actual| + |expected|): 1 when equal, 0 when the signs differ or one is 0."""
     total = abs(actual) + abs(expected)
@@ -275,7 +270,7 @@ class Numeric(Evaluator, type="numeric", kind=ASSERTION, aliases={"numeric-diff"
             )
         allowed = self._allowed(expected)
         reason = f"got {actual:.15g}, expected {expected:.15g}, tolerance {allowed:.15g}"
-        if is_within(actual, expected, allowed):
+        if within(actual, expected, allowed):
             return passed(f"Number is within tolerance: {reason}", 1.0, actual)
         return failed(f"Number is not within tolerance: {reason}", closeness(actual, expected), actual)
 
@@ -299,7 +294,7 @@ class Numeric(Evaluator, type="numeric", kind=ASSERTION, aliases={"numeric-diff"
         return numbers[0 if self.extract == "first" else -1]
 
     def _holds(self, actual: float | None, expected: float) -> bool:
-        return actual is not None and is_within(actual, expected, self._allowed(expected))
+        return actual is not None and within(actual, expected, self._allowed(expected))
 
     def _allowed(self, expected: float) -> float:
         return max(self.tolerance, self.relative * abs(expected))

@@ -13,7 +13,7 @@ from rapidfuzz.distance import LCSseq, Levenshtein
 
 from evald.context import EvaluatorContext, Which
 from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
-from evald.result import ASSERTION, Result, failed, passed
+from evald.result import ASSERTION, Result, failed, passed, reaches
 
 from .results import OnMissing, missing, no_answer, too_large
 
@@ -88,12 +88,13 @@ def _squad_words(text: str) -> list[str]:
 def token_f1(answer: str, expected: str) -> float:
     """F1 of the words in common, whatever their order.
 
-    In lower case, without ASCII punctuation and English articles. Source:
+    In lower case, without ASCII punctuation and English articles. Two texts that are nothing else, such as the
+    letter "A", score 1 when they are equal, case aside, else 0. Source:
     P. Rajpurkar et al., "SQuAD", EMNLP 2016, official evaluation script 1.1.
     """
     answer_words, expected_words = _squad_words(answer), _squad_words(expected)
     if not answer_words and not expected_words:
-        return 1.0
+        return float(answer.strip().lower() == expected.strip().lower())
     common = (Counter(answer_words) & Counter(expected_words)).total()
     return _f1(common, len(answer_words), len(expected_words))
 
@@ -237,7 +238,7 @@ def compare(measure: Measure, answer: str, expected: str, threshold: float) -> R
         return problem
     else:
         score = MEASURES[measure](answer, expected)
-    if score >= threshold:
+    if reaches(score, threshold):
         return passed(f"Similarity ({measure}) {score:.4g} >= {threshold:.15g}", score)
     return failed(f"Similarity ({measure}) {score:.4g} < {threshold:.15g}", score)
 

@@ -232,11 +232,8 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
         limits = [
             (rules[left], calls[right]) for left, right in pairs if rules[left].max_duration_ms is not None
         ]
-        if self.on_missing in {"skip", "error"}:
-            for rule, call in limits:
-                if rule.in_time(call) is None:
-                    return missing(self.on_missing, f"No duration of the call of {rule.label} available")
-        if self.on_missing == "pass":
+        untimed = [rule for rule, call in limits if rule.in_time(call) is None]
+        if self.on_missing != "fail":
             limits = [limit for limit in limits if limit[0].in_time(limit[1]) is not None]
         kept = sum(rule.in_time(call) is True for rule, call in limits)
         lost = 0  # limits of expected calls that were not made
@@ -253,6 +250,8 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
             and (paired == made or self.mode in _EXTRA_ALLOWED)
             and kept == len(limits)
         )
+        if holds and untimed and self.on_missing in {"skip", "error"}:
+            return missing(self.on_missing, f"No duration of the call of {untimed[0].label} available")
         if misaligned or (expected == 0) != (made == 0):
             score = 0.0
         else:

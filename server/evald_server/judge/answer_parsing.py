@@ -5,7 +5,6 @@ because the judge may have quoted what it judged.
 """
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
@@ -68,7 +67,7 @@ def get_bool(data: AnswerData, key: str) -> bool:
 def get_number(data: AnswerData, key: str, low: float, high: float) -> float:
     """Return a required number from `low` to `high`, both included."""
     value = _required(data, key)
-    if not is_number(value) or not math.isfinite(value) or not low <= value <= high:
+    if not is_number(value) or not low <= value <= high:
         _refuse(key, value, f"a number from {low:g} to {high:g}")
     return float(value)
 

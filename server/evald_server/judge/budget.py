@@ -30,10 +30,15 @@ class Price(NamedTuple):
     output_usd: float
 
     def cost(self, usage: TokenUsage) -> float | None:
-        """Return US dollars; None when the usage lacks input or output tokens."""
-        if usage.input_tokens is None or usage.output_tokens is None:
+        """Return US dollars; None when the usage lacks input or output tokens.
+
+        No request is without input: an endpoint that reports none does not count. What the total has beyond both is
+        reasoning, which some endpoints leave out of the output and bill as such.
+        """
+        if not usage.input_tokens or usage.output_tokens is None:
             return None
-        return (usage.input_tokens * self.input_usd + usage.output_tokens * self.output_usd) / 1e6
+        output = max(usage.output_tokens, (usage.total or 0) - usage.input_tokens)
+        return (usage.input_tokens * self.input_usd + output * self.output_usd) / 1e6
 
     def max_cost(self, input_bytes: int, output_tokens: int) -> float:
         """Return the most that a request of this size can cost: a token is a byte at least."""

@@ -233,4 +233,5 @@ def _load(text: str | bytes) -> CachedAnswer:
 
 
 def _dump(answer: CachedAnswer) -> str:
-    return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+    # In ASCII, because a model may write halves of surrogate pairs, which have no UTF-8.
+    return json.dumps(answer, separators=(",", ":"))

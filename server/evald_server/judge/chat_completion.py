@@ -9,12 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from evald.result import TokenUsage
+from evald_server.evaluators.json_values import printable
 
 from .response_format import EndpointProblem
 
 # More than any model has ever written or read; larger counts are nonsense, and sums of them would overflow
 # the wire's int64.
 _MAX_TOKENS: Final = 1 << 40
+
+
+_MAX_MODEL: Final = 200  # characters of a name
 
 
 class ChatCompletion(NamedTuple):
@@ -86,7 +90,7 @@ def _from_data(data: Any) -> ChatCompletion:
         choice = _Choice()
         choice.add(message, item.get("finish_reason"))
         found.append(choice)
-    return _completion(found, str(data.get("model") or ""), _usage(data.get("usage")))
+    return _completion(found, _model(data), _usage(data.get("usage")))
 
 
 def _from_events(content: bytes) -> ChatCompletion:
@@ -97,14 +101,12 @@ def _from_events(content: bytes) -> ChatCompletion:
             break
         if not isinstance(data, Mapping):
             raise NotACompletion("events that are no objects")
-        if data.get("error"):
-            raise _reported(data)
         kind = _word(data.get("type") or data.get("object"))
         for item in _choices(data, f'events "{kind}" without choices'):
             delta = item.get("delta")
             choice = found.setdefault(str(item.get("index") or 0), _Choice())
             choice.add(delta if isinstance(delta, Mapping) else {}, item.get("finish_reason"))
-        model = str(data.get("model") or model)
+        model = _model(data) or model
         usage = _usage(data.get("usage")) or usage
     else:
         if not any(choice.finishes for choice in found.values()):
@@ -113,10 +115,10 @@ def _from_events(content: bytes) -> ChatCompletion:
 
 
 def _choices(data: Mapping[str, Any], otherwise: str) -> Iterator[Mapping[str, Any]]:
+    if data.get("error"):  # whatever stands beside it
+        raise _reported(data)
     choices = data.get("choices")
     if not isinstance(choices, list):
-        if data.get("error"):
-            raise _reported(data)
         raise NotACompletion(otherwise)
     for choice in choices:
         if not isinstance(choice, Mapping):
@@ -231,6 +233,12 @@ def _token_count(value: Any) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_TOKENS:
         return value
     return None
+
+
+def _model(data: Mapping[str, Any]) -> str:
+    """Return the name of the model that answered, "" when there is none."""
+    name = data.get("model")
+    return printable(name[:_MAX_MODEL]) if isinstance(name, str) else ""
 
 
 def _word(text: Any) -> str:

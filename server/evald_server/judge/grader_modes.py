@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import Check, Result
+from evald.result import Check, Result, reaches
 from evald_server.evaluators.grader_templates import (
     Missing,
     TemplatePart,
@@ -186,11 +186,11 @@ class GraderMode(RubricMode):
         if self._grader.labels is None:
             low, high = self._grader.bounds
             number, least = get_number(data, "score", low, high), self._grader.threshold
-            relation = "reaches" if number >= least else "is below"
+            passes = reaches(number, least)
             return Judgement(
-                number >= least,
+                passes,
                 (number - low) / (high - low),
-                reasoning or f"Score {number:g} {relation} {least:g}",
+                reasoning or f"Score {number:g} {'reaches' if passes else 'is below'} {least:g}",
                 details={"rawScore": number, "passThreshold": least},
                 value=number,
             )

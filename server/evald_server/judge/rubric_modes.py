@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import Check, Result
+from evald.result import Check, Result, reaches
 from evald_server.evaluators.results import Weight
 
 from .answer_parsing import (
@@ -265,13 +265,13 @@ class ScoreMode(RubricMode):
         score = get_number(data, "score", 0, 1)
         reason = get_optional_text(data, "reasoning", "reason")
         threshold = DEFAULT_THRESHOLD if self._threshold is None else self._threshold
-        passes = score >= threshold
+        passes = reaches(score, threshold)
         if "pass" in data:
             passes = get_bool(data, "pass") and (passes or self._threshold is None)
             checks = [Check(shorten(self._criteria), passes)]
         else:
             checks = _findings(data)
-        relation = "reaches" if score >= threshold else "is below"
+        relation = "reaches" if reaches(score, threshold) else "is below"
         return Judgement(
             passes,
             score,
@@ -456,7 +456,7 @@ class ItemsMode(RubricMode):
             summary += f"; required and missed: {', '.join(missed)}"
         reasoning = get_optional_text(data, "reasoning", "overall_reasoning")
         return Judgement(
-            not missed and score >= self._threshold,
+            not missed and reaches(score, self._threshold),
             score,
             f"{summary}. {reasoning}" if reasoning else summary,
             [Check(shorten(item.text), *found[item.id]) for item in self._items],

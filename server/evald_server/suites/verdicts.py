@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from evald.result import reaches
 from evald.v1 import evaluation_service_pb2, message_pb2, result_pb2, run_service_pb2, suite_service_pb2
 
 from .statistics import Interval, estimate_mean, pass_at_k, pass_hat_k, wilson
@@ -17,9 +18,6 @@ _PASSED: Final = result_pb2.VERDICT_PASSED
 _FAILED: Final = result_pb2.VERDICT_FAILED
 _ERROR: Final = result_pb2.VERDICT_ERROR
 _SKIPPED: Final = result_pb2.VERDICT_SKIPPED
-
-# Shares that should equal the threshold are off by rounding when weights are fractions.
-_ROUNDING: Final = 1e-9
 
 # What a field of the contract holds. A single answer may claim as many.
 _MOST_TOKENS: Final = (1 << 63) - 1
@@ -146,9 +144,9 @@ def suite_verdict(passed: float, failed: float, errors: float, threshold: float)
         )
     if threshold == 1:  # of all cases, however little one of them weighs beside the others
         return SuiteVerdict(_FAILED if failed else _ERROR if errors else _PASSED, reason)
-    if at_least >= threshold - _ROUNDING:
+    if reaches(at_least, threshold):
         return SuiteVerdict(_PASSED, reason)
-    return SuiteVerdict(_FAILED if at_most < threshold - _ROUNDING else _ERROR, reason)
+    return SuiteVerdict(_ERROR if reaches(at_most, threshold) else _FAILED, reason)
 
 
 def _percent(share: float) -> str:
