@@ -23,7 +23,7 @@ from .convert.requests import (
     validate_request,
     watch_types_request,
 )
-from .errors import InvalidInput
+from .errors import Cancelled, InvalidInput
 from .evaluation import Evaluation
 from .result import Kind
 from .session import SessionFlow, SessionSummary
@@ -35,14 +35,47 @@ from .turn import TurnLike, as_turn
 T = TypeVar("T")
 
 
+class _AsyncTypedErrors(TypedErrors):
+    """TypedErrors for grpc.aio."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # grpc.aio reports a cancelled call as if its caller were cancelled, and the task would end without a trace.
+        if isinstance(problem, asyncio.CancelledError) and not _is_being_cancelled():
+            raise Cancelled(
+                "the call was cancelled, as closing its client does", code="CANCELLED"
+            ) from problem
+        super().__exit__(kind, problem, trace)
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class AsyncClient(Connection):
-    """A client for asyncio, for use in one event loop.
+    """A client for asyncio, for use in one event loop: that of its first call.
 
     Takes the arguments of `Client`, has the same methods and raises the same errors.
     """
 
     _api: ClassVar[Any] = grpc.aio
     _semaphore: ClassVar[Any] = asyncio.Semaphore
+    _errors_type: ClassVar[type[TypedErrors]] = _AsyncTypedErrors
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def _stubs(self) -> Any:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if self._loop is None:
+                self._loop = loop
+        if self._loop is not loop:
+            raise InvalidInput(
+                "client", "used in another event loop before", "an AsyncClient for each event loop"
+            )
+        return super()._stubs
 
     async def evaluate(
         self,
@@ -57,8 +90,9 @@ class AsyncClient(Connection):
         """Evaluate one turn and wait for all results. Arguments and errors as in `Client.evaluate`."""
         request = unary_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
         sent_with = self._short(timeout)
+        stubs = self._stubs  # refuses a closed client and another event loop before anything waits
         async with self._in_flight(sent_with) as left:
-            answer = await self._stubs.evaluation.EvaluateUnary(request, **left)
+            answer = await stubs.evaluation.EvaluateUnary(request, **left)
         return Evaluation.from_pb(answer.summary, answer.evaluation_id)
 
     @asynccontextmanager
@@ -225,8 +259,9 @@ class AsyncClient(Connection):
 
     async def close(self) -> None:
         """Cancel the calls that are still open and close the connection."""
-        if self._opened is not None:
-            await self._opened.channel.close()
+        closing = self._close()
+        if closing is not None:
+            await closing
 
     async def __aenter__(self) -> Self:
         return self
@@ -255,7 +290,10 @@ class AsyncSession:
         """Add a turn to the conversation and evaluate it. Arguments and errors as in `Session.turn`."""
         if self._call is None:
             raise InvalidInput("session", "not open", "`async with client.session(...) as session:`")
-        request = self._flow.turn(turn)
+        with self._flow.turn(turn) as request:
+            return await self._answer(request)
+
+    async def _answer(self, request: Any) -> Evaluation:
         async with self._typed_errors:
             # A call that has ended refuses to write; reading then raises its status.
             with suppress(asyncio.InvalidStateError):
@@ -329,7 +367,7 @@ class AsyncBatch:
                         yield self._refused.popleft()
             if self._flow.summary is None:
                 raise unfinished("batch")
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Cancelled):
             # The feeder cancels the call when the items themselves raise.
             feeder = tasks[0]
             if feeder.done() and not feeder.cancelled() and feeder.exception() is not None:
@@ -390,7 +428,7 @@ async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]
             await asyncio.sleep(0)
 
 
-class _TypedStreamErrors(TypedErrors):
+class _TypedStreamErrors(_AsyncTypedErrors):
     """TypedErrors for a grpc.aio stream with writes. Must be created together with the call."""
 
     def __init__(self, server: str, call: Any) -> None:

@@ -53,6 +53,7 @@ class Client(Connection):
 
     _api: ClassVar[Any] = grpc
     _semaphore: ClassVar[Any] = threading.Semaphore
+    _errors_type: ClassVar[type[TypedErrors]] = TypedErrors
 
     def evaluate(
         self,
@@ -248,8 +249,7 @@ class Client(Connection):
 
     def close(self) -> None:
         """Cancel the calls that are still open and close the connection."""
-        if self._opened is not None:
-            self._opened.channel.close()
+        self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -285,8 +285,8 @@ class Session:
         """
         if self._call is None:
             raise InvalidInput("session", "not open", "`with client.session(...) as session:`")
-        self._requests.put(self._flow.turn(turn))
-        with self._typed_errors:
+        with self._flow.turn(turn) as request, self._typed_errors:
+            self._requests.put(request)
             for response in self._call:
                 evaluation = self._flow.read(response)
                 if evaluation is not None:

@@ -158,11 +158,12 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
 class Connection:
     """The settings and the channel of a client. Base of `Client` and `AsyncClient`.
 
-    _api: the module that makes the channels, grpc or grpc.aio. _semaphore: its class.
+    _api: the module that makes the channels, grpc or grpc.aio. _semaphore: its class. _errors_type: converts its errors.
     """
 
     _api: ClassVar[Any]
     _semaphore: ClassVar[Any]
+    _errors_type: ClassVar["type[TypedErrors]"]
 
     def __init__(
         self,
@@ -182,19 +183,27 @@ class Connection:
         self._timeout = timeout
         self._max_message_bytes = max_message_bytes
         self._options = [*channel_options(max_message_bytes), *self._access.options(self.server)]
-        self._typed_errors = TypedErrors(self.server)
+        self._typed_errors = self._errors_type(self.server)
         self._slots = self._semaphore(MAX_IN_FLIGHT)
         self._lock = threading.Lock()
         self._opened: _Stubs | None = None
+        self._closed = False
 
     @property
     def _stubs(self) -> "_Stubs":
         # Not before the first call: a channel of grpc.aio belongs to the loop that runs when it is made.
-        if self._opened is None:
-            with self._lock:
-                if self._opened is None:
-                    self._opened = _Stubs(self._channel())
-        return self._opened
+        with self._lock:
+            if self._closed:
+                raise InvalidInput("client", "closed", "an open one: make another")
+            if self._opened is None:
+                self._opened = _Stubs(self._channel())
+            return self._opened
+
+    def _close(self) -> Any:
+        """Refuse further calls. Returns what the channel's `close` returns; None if there was no call."""
+        with self._lock:
+            self._closed = True
+        return None if self._opened is None else self._opened.channel.close()
 
     def _channel(self) -> Any:
         credentials = self._access.credentials

@@ -1,10 +1,13 @@
 """Sessions without I/O: what both clients share of a conversation that is evaluated turn by turn."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .convert.requests import session_turn
-from .errors import EvaluatorError, TurnRefused
+from .errors import EvaluatorError, InvalidInput, TurnRefused
 from .evaluation import Evaluation
 from .records import read_verdict
 from .result import Verdict
@@ -49,13 +52,28 @@ class SessionFlow:
         self.summary: SessionSummary | None = None
         self._turn_id = 0
         self._stream = EvaluationStream()
+        self._turn_under_way = threading.Lock()
 
-    def turn(self, turn: TurnLike) -> "evaluation_service_pb2.EvaluateSessionRequest":
-        """Build the request for the next turn. Raises InvalidInput."""
-        request = session_turn(self._turn_id + 1, as_turn(turn).to_proto())
-        self._turn_id += 1
-        self._stream = EvaluationStream()
-        return request
+    @contextmanager
+    def turn(self, turn: TurnLike) -> "Iterator[evaluation_service_pb2.EvaluateSessionRequest]":
+        """Begin the next turn and yield its request. The caller waits for the answer inside of the block.
+
+        Raises InvalidInput, also while another turn is waited for, whose answer would be lost.
+        """
+        pb = as_turn(turn).to_proto()
+        if not self._turn_under_way.acquire(blocking=False):
+            raise InvalidInput(
+                "session",
+                "a turn while another one is evaluated",
+                "one after the other, or a session for each",
+            )
+        try:
+            request = session_turn(self._turn_id + 1, pb)
+            self._turn_id += 1
+            self._stream = EvaluationStream()
+            yield request
+        finally:
+            self._turn_under_way.release()
 
     def read(self, response: "evaluation_service_pb2.EvaluateSessionResponse") -> Evaluation | None:
         """Read a response. Returns the turn's evaluation once it is complete, else None. Raises TurnRefused."""

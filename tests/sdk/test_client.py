@@ -358,6 +358,74 @@ def test_closing_a_client_that_never_called_is_harmless() -> None:
     asyncio.run(AsyncClient("127.0.0.1:1").close())
 
 
+def test_a_closed_client_calls_nobody() -> None:
+    client, other = Client("127.0.0.1:1"), AsyncClient("127.0.0.1:1")
+    client.close()
+    for call in (client.evaluate, client.stream, client.batch):
+        with pytest.raises(errors.InvalidInput, match="client: closed"):
+            list(call(TURN if call != client.batch else [TURN], [PARIS]))
+    with pytest.raises(errors.InvalidInput, match="client: closed"), client.session([PARIS]):
+        pass
+
+    async def call_closed() -> None:
+        await other.close()
+        await other.evaluate(TURN, [PARIS])
+
+    with pytest.raises(errors.InvalidInput, match="client: closed"):
+        asyncio.run(call_closed())
+
+
+def test_an_async_client_belongs_to_the_event_loop_of_its_first_call() -> None:
+    client = AsyncClient("127.0.0.1:1")
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        with pytest.raises(errors.Unavailable):
+            first.run(client.evaluate(TURN, [PARIS]))
+        with pytest.raises(errors.InvalidInput, match="for each event loop"):
+            second.run(client.evaluate(TURN, [PARIS]))
+        first.run(client.close())
+
+
+async def test_closing_an_async_client_is_an_error_of_its_calls_and_cancels_no_task() -> None:
+    async with testing.async_server() as server:
+        client = AsyncClient(server.address)
+        watching = asyncio.Event()
+
+        async def watch() -> None:
+            async for _ in client.watch_evaluator_types():
+                watching.set()
+
+        task = asyncio.create_task(watch())
+        await watching.wait()
+        await client.close()
+        with pytest.raises(errors.Cancelled, match="closing its client"):
+            await task
+
+        async with AsyncClient(server.address) as client:
+            watching.clear()
+            task = asyncio.create_task(watch())
+            await watching.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+
+async def test_a_session_takes_one_turn_after_the_other() -> None:
+    async with (
+        testing.async_server() as server,
+        AsyncClient(server.address) as client,
+        client.session([REFERENCE]) as session,
+    ):
+        # Both were waiting for ever: one reader threw away the answer of the other.
+        first, second = await asyncio.gather(session.turn(TURN), session.turn(TURN), return_exceptions=True)
+        assert isinstance(first, Evaluation)
+        assert first.passed
+        assert isinstance(second, errors.InvalidInput)
+        assert "one after the other" in str(second)
+        assert (await session.turn(TURN)).passed
+    assert session.summary
+    assert session.summary.turn_count == 2
+
+
 ADDRESSES: dict[str, tuple[str, str]] = {
     "http://localhost:50051": ("which is a URL", 'HOST:PORT without a scheme: "localhost:50051"'),
     "http://localhost": ("which is a URL", '"localhost:50051" (50051 is evald\'s default)'),
