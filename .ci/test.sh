@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Runs the tests with the pytest of an environment: .ci/test.sh BIN [PYTEST OPTION...]
 #
-# Most tests wait for processes and networks, so three run side by side; those that assert times run alone after them.
+# Most tests wait for processes and networks, so four run side by side; those that assert times run alone after them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$1
 shift
 usual="not interop and not frameworks and not browser"
-.ci/pytest.sh "$bin" -n 3 --dist worksteal --durations 15 -m "$usual and not alone" "$@"
+.ci/pytest.sh "$bin" -n 4 --dist worksteal --durations 15 -m "$usual and not alone" "$@"
 # Only their files: to collect all the tests takes 6 s more.
 mapfile -t alone < <(grep -rl --include='*.py' 'mark\.alone' tests)
 .ci/pytest.sh "$bin" --durations 10 -m "$usual and alone" "$@" "${alone[@]}"

@@ -17,7 +17,7 @@ from evald_server.cli import main as evald_command
 
 from . import load, workload
 from .lab import UNARY, Lab
-from .pairs import Pairs, Row, at_least, at_most
+from .pairs import Pairs, Row, at_least, at_most, in_turn
 from .processes import Process
 
 _ISSUER: Final = "https://issuer.example.org"
@@ -91,9 +91,7 @@ def auth(lab: Lab) -> list[Row]:
 def _rows(
     lab: Lab, what: str, limit: float | None, ours: Callable[[], _Slice], theirs: Callable[[], _Slice]
 ) -> Iterable[Row]:
-    ours()
-    theirs()
-    a, b = zip(*[(ours(), theirs()) for _ in range(lab.rounds)], strict=True)
+    a, b = zip(*in_turn(lab.rounds, ours, theirs), strict=True)
     calls, cpu = (
         Pairs([getattr(one, name) for one in a], [getattr(one, name) for one in b]) for name in _Slice._fields
     )

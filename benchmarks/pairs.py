@@ -7,6 +7,9 @@ the other, see the same machine.
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -71,10 +74,22 @@ class Pairs:
 
 def paired(rounds: int, ours: Callable[[], float], theirs: Callable[[], float]) -> Pairs:
     """Measure both in turn. The first slice of each is a warm-up and does not count."""
+    slices = in_turn(rounds, ours, theirs)
+    return Pairs([a for a, _ in slices], [b for _, b in slices])
+
+
+def in_turn(rounds: int, ours: Callable[[], T], theirs: Callable[[], T]) -> list[tuple[T, T]]:
+    """Return the slices of both, after a warm-up of each. Who is first changes: who follows may find a slower machine."""
     ours()
     theirs()
-    slices = [(ours(), theirs()) for _ in range(rounds)]
-    return Pairs([a for a, _ in slices], [b for _, b in slices])
+    slices = []
+    for turn in range(rounds):
+        if turn % 2:
+            second = theirs()
+            slices.append((ours(), second))
+        else:
+            slices.append((ours(), theirs()))
+    return slices
 
 
 def number(value: float) -> str:

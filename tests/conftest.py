@@ -1,48 +1,39 @@
-"""A server as its users start it: a process of its own."""
+"""What all tests run on."""
 
 import asyncio
+import gc
 import inspect
-import os
-import re
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from functools import wraps
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from evald_server.memory import collect_rarely
+
 from .chromium import axe, browser  # noqa: F401 - fixtures of pages
 from .loop import LOOP
+from .processes import ANY_PORT, EVALD, ServerProcess, server_process
 
 # How long an example takes is the machine's business.
 settings.register_profile("evald", deadline=None)
 settings.load_profile("evald")
 
-
-class ServerProcess(NamedTuple):
-    """A running `evald serve`. grpc, http, web: its addresses, "127.0.0.1:PORT"."""
-
-    grpc: str
-    http: str
-    process: "subprocess.Popen[str]"
-    web: str
+# Ten thousand collected tests are no garbage: at Python's thresholds a third of the time to collect them, and a
+# tenth of what they take, goes to looking for some among them.
+collect_rarely()
 
 
-# Nothing of the developer's own environment reaches the server under test.
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("EVALD_")} | {
-    "EVALD_WEB": ""  # its default port is one, and servers under test are many
-}
+def pytest_collection_finish() -> None:
+    """Keep what is loaded out of the collections that follow."""
+    gc.collect()
+    gc.freeze()
 
 
 # A shell's job in the background ignores it, and so would every server under test: Ctrl-C would end none of them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-ANY_PORT = "127.0.0.1:0"
 
 
 @pytest.fixture(scope="session")
@@ -76,28 +67,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
 @pytest.fixture(scope="session")
 def evald_command() -> str:
     """The installed `evald`."""
-    return str(Path(sys.executable).with_name("evald"))
+    return EVALD
 
 
-@pytest.fixture(scope="module")
-def server_process(evald_command: str) -> Iterator[ServerProcess]:
+@pytest.fixture(name="server_process", scope="module")
+def _server_process() -> Iterator[ServerProcess]:
     """A server on free ports of the loopback interface; it has to stop by itself on SIGTERM."""
-    process = subprocess.Popen(
-        [evald_command, "serve", *("--listen", ANY_PORT), *("--http", ANY_PORT), *("--web", ANY_PORT)],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout
-        ready = process.stdout.readline() + process.stdout.readline()
-        addresses = re.findall(r"127\.0\.0\.1:\d+", ready)
-        assert len(addresses) == 3, (
-            f"wanted the addresses of gRPC and HTTP, and of the console, got {ready!r}"
-        )
-        yield ServerProcess(addresses[0], addresses[1], process, addresses[2])
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 0
-    finally:
-        process.kill()
-        process.communicate()
+    with server_process("--web", ANY_PORT, stderr=None) as server:
+        yield server
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=60) == 0

@@ -1,9 +1,10 @@
 """The client for asyncio: `Client` with asynchronous I/O."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -12,7 +13,7 @@ import grpc.aio
 
 from .batch import IN_FLIGHT, BatchAnswer, BatchFlow, BatchItemLike, BatchSummary, OnProgress, length_of
 from .catalog import CatalogChange, EvaluatorType, SpecViolation
-from .connection import Connection, TypedErrors
+from .connection import Connection, TypedErrors, rest_of, waited_too_long
 from .convert.requests import (
     evaluate_request,
     get_type_request,
@@ -41,6 +42,7 @@ class AsyncClient(Connection):
     """
 
     _api: ClassVar[Any] = grpc.aio
+    _semaphore: ClassVar[Any] = asyncio.Semaphore
 
     async def evaluate(
         self,
@@ -54,9 +56,25 @@ class AsyncClient(Connection):
     ) -> Evaluation:
         """Evaluate one turn and wait for all results. Arguments and errors as in `Client.evaluate`."""
         request = unary_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
-        with self._typed_errors:
-            answer = await self._stubs.evaluation.EvaluateUnary(request, **self._short(timeout))
+        sent_with = self._short(timeout)
+        async with self._in_flight(sent_with) as left:
+            answer = await self._stubs.evaluation.EvaluateUnary(request, **left)
         return Evaluation.from_pb(answer.summary, answer.evaluation_id)
+
+    @asynccontextmanager
+    async def _in_flight(self, sent_with: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """Wait while too many calls are in flight. Yields gRPC's arguments, with what is left of the time."""
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(sent_with["timeout"]):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise waited_too_long(sent_with) from None
+        try:
+            with self._typed_errors:
+                yield rest_of(sent_with, began)
+        finally:
+            self._slots.release()
 
     def stream(
         self,

@@ -3,14 +3,16 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 import grpc
 
 from .batch import IN_FLIGHT, BatchAnswer, BatchFlow, BatchItemLike, BatchSummary, OnProgress, length_of
 from .catalog import CatalogChange, EvaluatorType, SpecViolation
-from .connection import Connection, TypedErrors
+from .connection import Connection, TypedErrors, rest_of, waited_too_long
 from .convert.requests import (
     evaluate_request,
     get_type_request,
@@ -50,6 +52,7 @@ class Client(Connection):
     """
 
     _api: ClassVar[Any] = grpc
+    _semaphore: ClassVar[Any] = threading.Semaphore
 
     def evaluate(
         self,
@@ -68,9 +71,22 @@ class Client(Connection):
         timeout: seconds; None means the client's.
         """
         request = unary_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
-        with self._typed_errors:
-            answer = self._stubs.evaluation.EvaluateUnary(request, **self._short(timeout))
+        sent_with = self._short(timeout)
+        with self._in_flight(sent_with) as left:
+            answer = self._stubs.evaluation.EvaluateUnary(request, **left)
         return Evaluation.from_pb(answer.summary, answer.evaluation_id)
+
+    @contextmanager
+    def _in_flight(self, sent_with: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Wait while too many calls are in flight. Yields gRPC's arguments, with what is left of the time."""
+        began = time.monotonic()
+        if not self._slots.acquire(timeout=sent_with["timeout"]):
+            raise waited_too_long(sent_with)
+        try:
+            with self._typed_errors:
+                yield rest_of(sent_with, began)
+        finally:
+            self._slots.release()
 
     def stream(
         self,

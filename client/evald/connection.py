@@ -5,6 +5,7 @@ import math
 import os
 import re
 import threading
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Final
@@ -12,7 +13,7 @@ from typing import Any, ClassVar, Final
 import grpc
 
 from .credentials import Access, Tls, Token, is_this_machine, tls_of_environment, token_of_environment
-from .errors import InvalidInput, from_rpc_error
+from .errors import DeadlineExceeded, InvalidInput, from_rpc_error
 from .fields import shown
 
 DEFAULT_SERVER: Final = "127.0.0.1:50051"
@@ -20,6 +21,9 @@ DEFAULT_SERVER: Final = "127.0.0.1:50051"
 DEFAULT_TIMEOUT: Final = 60.0
 # The server's default limit.
 MAX_MESSAGE_BYTES: Final = 16 << 20
+# Unary evaluations in flight on one connection; more wait. Half of the server's limit of 100 calls: gRPC's server counts
+# a call until its memory is freed, which is after its answer, and refuses the calls that take the place of answered ones.
+MAX_IN_FLIGHT: Final = 50
 
 _UNARY: Final = (
     ("evald.v1.EvaluationService", "EvaluateUnary"),
@@ -140,6 +144,8 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
     """Return the gRPC options of a channel to an evald server."""
     return [
         ("grpc.service_config", SERVICE_CONFIG),
+        # A connection of its own: calls of all clients that share one count against its limit.
+        ("grpc.use_local_subchannel_pool", 1),
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.max_receive_message_length", max_message_bytes),
         # 20 s: twice the least interval that the server allows; finds a dead peer of an idle session.
@@ -152,10 +158,11 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
 class Connection:
     """The settings and the channel of a client. Base of `Client` and `AsyncClient`.
 
-    _api: the module that makes the channels, grpc or grpc.aio.
+    _api: the module that makes the channels, grpc or grpc.aio. _semaphore: its class.
     """
 
     _api: ClassVar[Any]
+    _semaphore: ClassVar[Any]
 
     def __init__(
         self,
@@ -176,6 +183,7 @@ class Connection:
         self._max_message_bytes = max_message_bytes
         self._options = [*channel_options(max_message_bytes), *self._access.options(self.server)]
         self._typed_errors = TypedErrors(self.server)
+        self._slots = self._semaphore(MAX_IN_FLIGHT)
         self._lock = threading.Lock()
         self._opened: _Stubs | None = None
 
@@ -206,6 +214,21 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.server!r})"
+
+
+def rest_of(sent_with: dict[str, Any], began: float) -> dict[str, Any]:
+    """Return gRPC's arguments of a call that has waited for others since `began`, of time.monotonic."""
+    limit = sent_with["timeout"]
+    return sent_with if limit is None else sent_with | {"timeout": max(0.0, began + limit - time.monotonic())}
+
+
+def waited_too_long(sent_with: dict[str, Any]) -> DeadlineExceeded:
+    """Return the error of a call that other calls of its client have kept waiting for all of its time."""
+    return DeadlineExceeded(
+        f"the call waited {sent_with['timeout']:g} s because {MAX_IN_FLIGHT} others of this client are in flight, "
+        f"and was not sent; allow more timeout, or use batch() for many turns",
+        code="DEADLINE_EXCEEDED",
+    )
 
 
 class TypedErrors:

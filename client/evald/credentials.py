@@ -1,5 +1,6 @@
 """How a client proves who it is, and checks who the server is: TLS, and a token."""
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -19,6 +20,9 @@ Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 _ON: Final = frozenset(("1", "true", "yes", "on"))
 _OFF: Final = frozenset(("", "0", "false", "no", "off"))
+
+# Of a token or a PEM file; all CAs that a system trusts are a quarter of it.
+_MOST_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,15 @@ def token_of_environment() -> Token | None:
     return token or (Path(file) if file else None)
 
 
+def _file(path: Path) -> bytes:
+    """Return the bytes of a file. Raises OSError, also for one that is too long, as a device is."""
+    with path.open("rb") as stream:
+        data = stream.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise OSError(errno.EFBIG, f"longer than {_MOST_BYTES >> 20} MiB", str(path))
+    return data
+
+
 class _TokenFiles:
     """The contents of files, read again when they change."""
 
@@ -166,7 +179,7 @@ class _TokenFiles:
         with self._lock:
             known = self._read.get(path)
             if known is None or known[0] != seen:
-                known = self._read[path] = (seen, path.read_text(encoding="ascii").strip())
+                known = self._read[path] = (seen, _file(path).decode("ascii").strip())
         return known[1]
 
 
@@ -192,7 +205,7 @@ def _read(name: str, path: str | Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        data = Path(path).read_bytes()
+        data = _file(Path(path))
     except OSError as problem:
         raise InvalidInput(name, f"{path}: {problem.strerror}", "a PEM file") from None
     if b"-----BEGIN " not in data:

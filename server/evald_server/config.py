@@ -33,6 +33,8 @@ from pydantic_settings import (
 from evald.addresses import is_loopback
 from evald.fields import did_you_mean, schema_keys, snake
 
+from .input_files import read_bytes
+
 __all__ = [
     "JudgePrice",
     "JudgeSettings",
@@ -744,8 +746,10 @@ def load_settings(
 def _read(path: Path) -> dict[str, Any]:
     # Not pydantic-settings' TomlConfigSettingsSource, which ignores a file that does not exist.
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
+        text = read_bytes(path).decode()
+    except OSError as problem:
+        raise SettingsError(f"config file {path}: {problem.strerror}") from None
+    except UnicodeDecodeError as problem:
         raise SettingsError(f"config file {path}: {problem}") from None
     try:
         data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)

@@ -2,12 +2,7 @@
 
 import asyncio
 import logging
-import os
-import re
-import subprocess
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +13,7 @@ from evald.plugin.v1 import registry_service_pb2, registry_service_pb2_grpc
 from evald.worker.session import greet
 from evald_server.auth.principal import Role
 
+from ..processes import server_process
 from ..rpc.live import EVALUATION
 from .keyring import bearer, guarded, make_key
 
@@ -52,31 +48,14 @@ async def test_calls_refused_at_once_get_their_status_and_those_given_up_harm_no
     assert not [record for record in caplog.records if record.name == "evald.rpc"]
 
 
-@contextmanager
-def _process(command: str, keys: Path) -> Iterator[str]:
-    """The address of a server in a process of its own: in one with the client nothing happens during a write."""
-    process = subprocess.Popen(
-        [command, "serve", "--listen", "127.0.0.1:0", "--http", ""],
-        env={**os.environ, "EVALD_KEYS_FILE": str(keys)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout
-        [address] = re.findall(r"127\.0\.0\.1:\d+", process.stdout.readline())
-        yield address
-    finally:
-        process.kill()
-        process.communicate()
-
-
-async def test_a_worker_that_is_refused_while_it_sends_hears_why(tmp_path: Path, evald_command: str) -> None:
+async def test_a_worker_that_is_refused_while_it_sends_hears_why(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     key = make_key(path, "ops", Role.ADMIN)
     hello = registry_service_pb2.WorkerHello(instance_id="x")
     codes: Counter[grpc.StatusCode] = Counter()
-    with _process(evald_command, path) as address:
-        async with grpc.aio.insecure_channel(address) as channel:
+    # In a process with the client nothing happens during a write.
+    with server_process(stderr=None, EVALD_KEYS_FILE=str(path)) as server:
+        async with grpc.aio.insecure_channel(server.grpc) as channel:
             stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
 
             async def connect() -> None:

@@ -215,9 +215,12 @@ async def test_a_worker_outlives_the_file_of_its_token(
                 token.unlink()
                 await link.break_off()
             else:
-                await take(server.registered)
+                # Not before it has its lease: at its start, a file that is not there ends it.
+                await take(server.renewed)
                 token.unlink()
                 await server.stop()
+                while not server.renewed.empty():
+                    server.renewed.get_nowait()
                 await server.start(server.address)
             await until(lambda: "a file with the token" in caplog.text)
             token.write_text("another-token")

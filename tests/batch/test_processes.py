@@ -4,7 +4,6 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,8 +17,8 @@ from evald.result import Kind
 from evald.v1 import evaluation_service_pb2
 from evald_server.engine.registry import Origin
 
-from ..conftest import ENVIRONMENT
 from ..loop import run
+from ..processes import server_process
 from ..rpc.live import CONTAINS, Live, request, serving, until
 from .batches import Message, Response, gone, helped, send, serving_with
 from .test_equality import answers_of
@@ -174,30 +173,21 @@ def test_they_end_with_the_server_that_stops() -> None:
     run(all_gone(pids))
 
 
-async def test_they_end_with_the_server_that_is_killed_and_not_before(evald_command: str) -> None:
-    command = [evald_command, "serve", "--listen", "127.0.0.1:0", "--http", ""]
-    environment = {**ENVIRONMENT, "EVALD_BATCH_PROCESSES": "1", "EVALD_LOG_FORMAT": "json"}
-    with subprocess.Popen(  # noqa: ASYNC220 - it has to be there before anything else
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
-        try:
-            assert server.stdout is not None
-            assert server.stderr is not None
-            address = re.findall(r"127\.0\.0\.1:\d+", server.stdout.readline())[0]
-            async with grpc.aio.insecure_channel(address) as channel:
-                call: Any = channel.stream_stream("/evald.v1.EvaluationService/EvaluateBatch")
-                assert [data async for data in call(iter([message(0, 2000, opens=True)]))]
-            # The first line of its log.
-            started = await asyncio.to_thread(server.stderr.readline)
-            (pid,) = map(int, re.findall(r"batch process (\d+) started", started))
-            for number in (signal.SIGINT, signal.SIGTERM):
-                os.kill(pid, number)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.3):
-                    await gone(pid)
-        finally:
-            server.kill()
-        await gone(pid)
+async def test_they_end_with_the_server_that_is_killed_and_not_before() -> None:
+    with server_process(EVALD_BATCH_PROCESSES="1", EVALD_LOG_FORMAT="json") as server:
+        async with grpc.aio.insecure_channel(server.grpc) as channel:
+            call: Any = channel.stream_stream("/evald.v1.EvaluationService/EvaluateBatch")
+            assert [data async for data in call(iter([message(0, 2000, opens=True)]))]
+        # The first line of its log.
+        assert server.process.stderr is not None
+        started = await asyncio.to_thread(server.process.stderr.readline)
+        (pid,) = map(int, re.findall(r"batch process (\d+) started", started))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(pid, number)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await gone(pid)
+    await gone(pid)
 
 
 async def test_the_server_does_not_wait_for_a_process_to_start() -> None:

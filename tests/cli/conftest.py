@@ -1,7 +1,6 @@
 """The command line as its users run it: a process, its output, its exit code."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -12,16 +11,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from ..processes import clean_environment
+
 Run: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
-
-# What a developer has set for terminal and server must not reach the commands under test.
-_OWN = ("EVALD_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_", "TERM")
-
-
-def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without what changes the command's output."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(_OWN)}
-    return kept | {"EVALD_WEB": ""} | dict(extra or {})
 
 
 @pytest.fixture(scope="session")

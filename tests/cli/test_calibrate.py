@@ -215,7 +215,7 @@ def test_a_judge_config_is_a_file(calibrate: Calibrate, evald: Any, files: Path)
             ["-e", "is-json", "--max-cost", "1"], "does not report what it costs", id="cost unknown"
         ),
         pytest.param(
-            ["-e", "is-json", "--card", "none/card.json"], "cannot write to none", id="no directory"
+            ["-e", "is-json", "--card", "none/card.json"], "there is no directory none", id="no directory"
         ),
         pytest.param(["-e", "is-json", "--card", "card.HTML"], "name a .json file", id="a page"),
         pytest.param(["--format", "mine"], "invalid choice", id="format"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ..conftest import ENVIRONMENT
+from ..processes import clean_environment
 
 DATA = Path(__file__).parents[2] / "server/evald_server/cli/demo_data"
 
@@ -102,7 +102,7 @@ def test_it_says_where_its_console_is(shown: str) -> None:
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_the_console_stays_open_with_the_run_in_it_until_it_is_ended(ending: signal.Signals) -> None:
     command = [sys.executable, "-m", "evald_server", "demo", "--console"]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as demo:
+    with subprocess.Popen(command, env=clean_environment(), stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         try:
             for line in demo.stdout:

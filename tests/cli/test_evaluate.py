@@ -338,3 +338,51 @@ def test_a_reader_that_goes_away_is_no_failed_conversation(evald_command: str, e
     os.close(writing)
     assert done.returncode == 141
     assert not done.stderr.strip()  # Rich before 14.3 ends a hidden progress bar with an empty line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "streams", "code", "complaint"),
+    [
+        pytest.param(("evaluate", SAMPLE, "-e", "tool-call-count"), ">/dev/full", 3, "No space", id="full"),
+        pytest.param(("validate", "-e", "is-json"), ">/dev/full", 3, "No space", id="full, small"),
+        pytest.param(("--version",), ">/dev/full", 3, "No space", id="full, no command"),
+        pytest.param(("evaluate", SAMPLE, "-e", "tool-call-count"), ">&-", 3, "cannot be", id="closed"),
+        pytest.param(("evaluate", "none.json", "-e", "is-json"), "2>/dev/full", 2, "", id="full errors"),
+        pytest.param(("evaluate", "none.json", "-e", "is-json"), "2>&-", 2, "", id="closed errors"),
+        pytest.param(("evaluate", "-", "-e", "is-json"), "<&-", 2, "stdin: empty", id="closed input"),
+    ],
+)
+def test_streams_that_do_not_work_give_no_wrong_verdict(
+    evald_command: str, environment: Any, arguments: tuple[str, ...], streams: str, code: int, complaint: str
+) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {streams}', "sh", evald_command, *arguments],
+        env=environment({}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert complaint in done.stderr
+    assert "internal error" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("evaluate", "/dev/zero", "-e", "is-json"),
+        ("validate", "/dev/zero"),
+        ("types", "--config", "/dev/zero"),
+        ("calibrate", "/dev/zero"),
+        ("import", "/dev/zero"),
+        ("remotes", "--ca", "/dev/zero"),
+        ("remotes", "--token-file", "/dev/zero"),
+    ],
+    ids=" ".join,
+)
+def test_a_file_without_an_end_is_refused(evald: Any, arguments: tuple[str, ...]) -> None:
+    done = evald(*arguments)
+    assert done.returncode == 2
+    assert "/dev/zero" in done.stderr
+    assert "longer than" in done.stderr

@@ -96,6 +96,20 @@ def test_a_report_replaces_the_old_one_only_when_it_is_whole(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_is_no_plain_file_is_written_to_and_not_replaced(evald: Any, tmp_path: Path) -> None:
+    full, linked, target = tmp_path / "full.xml", tmp_path / "linked.xml", tmp_path / "target.xml"
+    full.symlink_to("/dev/full")
+    target.write_text("old")
+    linked.symlink_to(target)
+    done = evald("evaluate", SAMPLE, "-e", "tool-call-count", "--junit", str(full))
+    assert done.returncode == 3
+    assert "No space left" in done.stderr
+    assert full.is_symlink()
+    assert evald("evaluate", SAMPLE, "-e", "tool-call-count", "--junit", str(linked)).returncode == 0
+    assert linked.is_symlink()
+    assert "<testsuite" in target.read_text()
+
+
 @pytest.mark.parametrize("turns", [[], ["--turns"]], ids=["last turns", "every turn"])
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_conversation_that_was_recorded_with_an_error_is_in_error(

@@ -1,6 +1,5 @@
 """`evald remotes` shows an operator what a server knows of its plugins."""
 
-import contextlib
 import json
 import os
 import re
@@ -12,43 +11,30 @@ from typing import Any
 
 import pytest
 
+from ..processes import server_process
+
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def address(evald_command: str, environment: Any) -> Iterator[str]:
+def address(environment: Any) -> Iterator[str]:
     """A server with a worker, and a static target at which nothing listens."""
-    with contextlib.ExitStack() as stack:
-
-        def start(*command: str, **extra: str) -> "subprocess.Popen[str]":
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=environment(extra),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
-            stack.callback(process.communicate)
-            stack.callback(process.kill)
-            return process
-
-        serving = start(
-            evald_command,
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--http",
-            "",
-            EVALD_REMOTE_TARGETS="127.0.0.1:1",
-        )
-        assert serving.stdout
-        found = re.search(r"127\.0\.0\.1:\d+", serving.stdout.readline())
-        assert found
-        plugin = start(sys.executable, "-m", "tests.remote.plugin_process", "connect", found[0], "acme.word")
-        assert plugin.stdout
-        assert plugin.stdout.readline().startswith("connected")
-        yield found[0]
+    with server_process(stderr=subprocess.DEVNULL, EVALD_REMOTE_TARGETS="127.0.0.1:1") as server:
+        command = ["-m", "tests.remote.plugin_process", "connect", server.grpc, "acme.word"]
+        with subprocess.Popen(
+            [sys.executable, *command],
+            cwd=ROOT,
+            env=environment({}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as plugin:
+            try:
+                assert plugin.stdout
+                assert plugin.stdout.readline().startswith("connected")
+                yield server.grpc
+            finally:
+                plugin.kill()
 
 
 def test_the_instances_are_listed_with_what_an_operator_asks_for(evald: Any, address: str) -> None:

@@ -14,6 +14,8 @@ from evald_server.cli.demo_agent import serve_agent
 from evald_server.cli.parser import parse
 from evald_server.cli.store_client import KINDS, open_store
 
+from ..processes import server_process
+
 APPOINTMENT = Path(__file__).parents[2] / "server/evald_server/cli/demo_data/appointment.yaml"
 
 
@@ -24,23 +26,10 @@ def agent() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def address(evald_command: str, environment: Any) -> Iterator[str]:
+def address() -> Iterator[str]:
     """A server of this module."""
-    process = subprocess.Popen(
-        [evald_command, "serve", "--listen", "127.0.0.1:0", "--http", ""],
-        env=environment({}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert process.stdout
-        found = re.search(r"127\.0\.0\.1:\d+", process.stdout.readline())
-        assert found
-        yield found[0]
-    finally:
-        process.kill()
-        process.communicate()
+    with server_process(stderr=subprocess.DEVNULL) as server:
+        yield server.grpc
 
 
 @pytest.fixture

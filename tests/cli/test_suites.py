@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import threading
@@ -14,6 +15,8 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+
+from ..processes import server_process
 
 SUITE = """\
 evaluators:
@@ -224,6 +227,19 @@ def test_wrong_connectors_of_all_suites_are_refused_with_their_lines_before_the_
     assert "no such suite runs yet" in cli("history")
 
 
+def test_a_large_suite_is_refused_or_run_as_a_small_one_is(cli: Any, tmp_path: Path) -> None:
+    case = {"input": "Where is it?", "output": f"Your order{'.' * 9000}"}
+    lines = [{"suite": {"evaluators": [{"type": "contains", "config": {"substrings": ["order"]}}]}}]
+    lines += [{"id": f"c{number}", **case} for number in range(300)]
+    text = "\n".join(map(json.dumps, lines))
+    assert len(text) > 2 << 20, "it is read while the server starts"
+    suite = _file(tmp_path, text, "large.jsonl")
+    assert re.search(r"PASSED +large recorded", cli("test", suite))
+    wrong = _file(tmp_path, f'{text}\n{{"id": "c7", "input": "a", "output": "b"}}\n', "wrong.jsonl")
+    assert f'{wrong}:302: the id "c7" a second time, as in line 9' in cli("test", wrong, code=2)
+    assert 'no suite run is of "wrong"' in cli("history", "wrong", code=2)
+
+
 def test_an_unreachable_server_is_told_apart(evald: Any, tmp_path: Path) -> None:
     done = evald("test", _file(tmp_path, SUITE), "--server", "127.0.0.1:1")
     assert done.returncode == 4, done.stderr
@@ -307,9 +323,13 @@ def test_an_interrupted_suite_run_goes_on_where_it_stopped(
         process.send_signal(ending)
         rest, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"go on with evald test {suite} --resume" in errors
     before = set(first) | {json.loads(line)["caseId"] for line in rest.splitlines()}
     assert len(before) < 30
+    # Its message may have come to the command after the signal.
+    said = re.search(r"was interrupted: (\d+) of 30 cases are stored, and no report is written", errors)
+    assert said
+    assert int(said[1]) == len(before)
+    assert f"go on with {shlex.join(['evald', *arguments[1:], '--resume'])}" in " ".join(errors.split())
     agent.seconds = 0
     changed = text.replace("question 0}", "question 0, evaluators: [{type: contains, config: {text: no}}]}")
     _file(tmp_path, changed + _connectors(agent))
@@ -325,22 +345,10 @@ def test_an_interrupted_suite_run_goes_on_where_it_stopped(
     assert "no suite run" in cli("test", suite, "--resume", code=2)
 
 
-def test_a_suite_runs_on_a_server_that_keeps_it(
-    evald: Any, evald_command: str, environment: Any, tmp_path: Path
-) -> None:
-    with subprocess.Popen(
-        [evald_command, "serve", "--listen", "127.0.0.1:0", "--http", ""],
-        env=environment({}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        assert process.stdout
-        found = re.search(r"127\.0\.0\.1:\d+", process.stdout.readline())
-        assert found
-        done = evald("test", _file(tmp_path, SUITE), "--server", found[0])
-        history = evald("history", "shop", "--json", "--server", found[0])
-        process.kill()
+def test_a_suite_runs_on_a_server_that_keeps_it(evald: Any, tmp_path: Path) -> None:
+    with server_process(stderr=subprocess.DEVNULL) as server:
+        done = evald("test", _file(tmp_path, SUITE), "--server", server.grpc)
+        history = evald("history", "shop", "--json", "--server", server.grpc)
     assert done.returncode == 0, done.stderr
     assert json.loads(history.stdout)["suiteRun"]["passedCount"] == "2"
 

@@ -116,6 +116,14 @@ def test_a_stream_is_read_the_same_wherever_it_is_cut(sizes: list[int]) -> None:
     assert lines.finish()["choices"][0]["message"]["content"] == "grüße"
 
 
+def test_an_event_of_endless_lines_is_left_at_its_limit() -> None:
+    lines = EventLines("sse", TextPieces(None), NO_SECRETS)
+    for _ in range(17):
+        lines.add(b"data:\n" * 60_000)
+    with pytest.raises(ConnectorFailure, match="longer than 1 MiB"):
+        lines.add(b"data:\n" * 60_000)
+
+
 @pytest.mark.parametrize(
     ("path", "found"),
     [

@@ -6,10 +6,12 @@ import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from evald_server.connectors.http_connection import HttpConnection
+from evald_server.connectors.streams import TextPieces
 
 from .building import built, failure, texts, turn
 
@@ -150,16 +152,21 @@ async def test_a_reset_is_not_the_end_of_an_answer_of_unknown_length(status: int
     assert failed.code == code
 
 
+@pytest.mark.parametrize("streamed", [False, True], ids=["chunks", "events"])
 async def test_others_get_their_turn_beside_an_answer_in_small_pieces(
-    monkeypatch: pytest.MonkeyPatch,
+    streamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = 0
     seen: list[int] = []
-    found = HttpConnection.piece
+    piece, add = HttpConnection.piece, TextPieces.add
 
-    async def piece(self: HttpConnection) -> bytes:
+    async def counted_piece(self: HttpConnection) -> bytes:
         seen.append(ticks)
-        return await found(self)
+        return await piece(self)
+
+    def counted_add(self: TextPieces, event: Any) -> None:
+        seen.append(ticks)
+        add(self, event)
 
     async def tick() -> None:
         nonlocal ticks
@@ -167,17 +174,23 @@ async def test_others_get_their_turn_beside_an_answer_in_small_pieces(
             ticks += 1
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(HttpConnection, "piece", piece)
-    chunks = b"".join(b"1\r\n%c\r\n" % one for one in b'{"text": "' + b"x" * 50_000 + b'"}')
+    if streamed:
+        monkeypatch.setattr(TextPieces, "add", counted_add)
+        head, body = b"content-length: 200000", b'"x"\n' * 50_000
+    else:
+        monkeypatch.setattr(HttpConnection, "piece", counted_piece)
+        head = b"transfer-encoding: chunked"
+        said = b'{"text": "' + b"x" * 50_000 + b'"}'
+        body = b"".join(b"1\r\n%c\r\n" % one for one in said) + b"0\r\n\r\n"
     async with (
-        raw(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n") as agent,
-        built("http", agent.url) as connector,
+        raw(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n" + body) as agent,
+        built("http", agent.url, {"stream": "ndjson"} if streamed else {}) as connector,
     ):
         ticking = asyncio.create_task(tick())
         assert texts(await connector.invoke(turn())) == [("assistant", "x" * 50_000)]
         ticking.cancel()
-    assert len(seen) > 50_000
-    assert max(Counter(seen).values()) < 2000
+    assert len(seen) >= 50_000
+    assert max(Counter(seen).values()) < 1000
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A server and a worker as processes of their own: no plugin ends them, a signal does."""
 
-import re
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import pytest
 
 import evald
 
-from ..cli.conftest import clean_environment
+from ..processes import clean_environment, server_process
 
 PLUGIN = """
 import asyncio, os, signal, sys
@@ -44,56 +43,43 @@ def _is_as_wanted(client: evald.Client) -> None:
     assert codes == ["EVALUATOR_EXCEPTION"] * 3 + ["PASSED"]
 
 
-def _serve(evald_command: str, *arguments: str) -> "tuple[subprocess.Popen[str], str]":
-    process = subprocess.Popen(
-        [evald_command, "serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *arguments],
-        env=clean_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout
-    return process, re.findall(r"127\.0\.0\.1:\d+", process.stdout.readline())[0]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_server_ends_by_a_signal_alone(evald_command: str, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_server_ends_by_a_signal_alone(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "plugin.py").write_text(PLUGIN, encoding="utf-8")
-    process, address = _serve(evald_command, "--plugin", str(tmp_path / "plugin.py"))
-    try:
-        with evald.Client(address) as client:
+    with server_process("--plugin", str(tmp_path / "plugin.py"), stderr=subprocess.DEVNULL) as server:
+        with evald.Client(server.grpc) as client:
             for _ in range(3):
                 _is_as_wanted(client)
-        assert process.poll() is None
-        process.send_signal(number)
-        assert process.wait(20) == 0
-    finally:
-        process.kill()
-        process.communicate()
+        assert server.process.poll() is None
+        server.process.send_signal(number)
+        assert server.process.wait(20) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_worker_ends_by_a_signal_alone(evald_command: str, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_worker_ends_by_a_signal_alone(tmp_path: Path, number: signal.Signals) -> None:
     script = tmp_path / "worker.py"
     script.write_text(
         PLUGIN + "evald.connect(leave, leave_inline, interrupt, fine, server=sys.argv[1])\n", encoding="utf-8"
     )
-    server, address = _serve(evald_command)
-    worker = subprocess.Popen(
-        [sys.executable, str(script), address], env=clean_environment(), stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert worker.stderr
-        for line in worker.stderr:
-            if "connected to" in line:
-                break
-        with evald.Client(address) as client:
-            for _ in range(3):
-                _is_as_wanted(client)
-        assert worker.poll() is None
-        worker.send_signal(number)
-        assert worker.wait(20) == 0
-    finally:
-        for process in (worker, server):
-            process.kill()
-            process.communicate()
+    with (
+        server_process(stderr=subprocess.DEVNULL) as server,
+        subprocess.Popen(
+            [sys.executable, str(script), server.grpc],
+            env=clean_environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as worker,
+    ):
+        try:
+            assert worker.stderr
+            for line in worker.stderr:
+                if "connected to" in line:
+                    break
+            with evald.Client(server.grpc) as client:
+                for _ in range(3):
+                    _is_as_wanted(client)
+            assert worker.poll() is None
+            worker.send_signal(number)
+            assert worker.wait(20) == 0
+        finally:
+            worker.kill()

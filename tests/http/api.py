@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from evald.evaluator import Evaluator
 from evald_server.testing import async_server
 
 CHAT = [{"role": "user", "content": "I have to move it."}, {"role": "assistant", "content": "Done: BK-12345"}]
@@ -15,11 +16,12 @@ REPLAY = {"messages": CHAT}
 
 
 @asynccontextmanager
-async def api(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """Serve, and give a client whose URLs begin with /api."""
-    async with async_server(web="127.0.0.1:0", **settings) as served:
+async def api(*evaluators: type[Evaluator], **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """Serve, and give a client of the web port."""
+    async with async_server(*evaluators, web="127.0.0.1:0", **settings) as served:
         address = f"http://{served.web_address}"
-        async with httpx.AsyncClient(base_url=address, timeout=30, trust_env=False) as client:
+        # Without TLS there is nothing to verify, and to load the certificates takes longer than a server's start.
+        async with httpx.AsyncClient(base_url=address, timeout=30, trust_env=False, verify=False) as client:
             yield client
 
 

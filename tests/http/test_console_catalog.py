@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 
 from evald_server.calibration.attack_suite import attack_suite
-from evald_server.calibration.calibration import JudgeUnderTest, calibrate
+from evald_server.calibration.calibration import calibrate
 from evald_server.calibration.card import CalibrationCard, CardDataset
 from evald_server.testing import async_server
 
@@ -19,11 +19,17 @@ from .exchange import send
 from .test_console_read import read
 
 
-async def card(subject: JudgeUnderTest = SUBJECT, data: str = "support talks") -> CalibrationCard:
+async def card() -> CalibrationCard:
     """The card of a judge that is wrong now and then, with all that a card can have."""
     judge = ScriptedJudge(0.9, 0.8, first=0.1, gullible={"direct": 0.5}, paranoid=0.2)
     labelled = [*cases(20, 20), *pairs(5, 5), *attack_suite()]
-    return await calibrate(subject, judge, labelled, repeats=2, datasets=[dataset(data)])
+    return await calibrate(SUBJECT, judge, labelled, repeats=2, datasets=[dataset("support talks")])
+
+
+def of_text(one: CalibrationCard, text: str) -> CalibrationCard:
+    """The same figures, of a judge and with data of this name."""
+    judge = one.judge.model_copy(update={"type": text, "version": text})
+    return one.model_copy(update={"judge": judge, "data": [dataset(text)]}).with_id()
 
 
 def dataset(name: str) -> CardDataset:
@@ -80,7 +86,8 @@ async def test_10_texts_of_remotes_and_cards_stay_texts(tmp_path: Path) -> None:
 async def elements(folder: Path, texts: Sequence[str]) -> list[list[str]]:
     """Those of the pages, with a card and an instance for each text."""
     folder.mkdir()
-    put(folder, *[await card(JudgeUnderTest(text, text, SUBJECT.spec), text) for text in texts])
+    one = await card()
+    put(folder, *[of_text(one, text) for text in texts])
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(async_server(web="127.0.0.1:0", data_dir=folder))
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(server.address))

@@ -22,12 +22,12 @@ from evald_server.auth.principal import Role
 from evald_server.cli.parser import parse
 from evald_server.http.access import COOKIE
 from evald_server.http.guards import HEADERS
-from evald_server.testing import async_server
 
 from ..auth.keyring import make_key
 from ..judge.scripted import criteria
 from ..judge.wire import answer, completion, wire
 from ..suites.reports.hostile import HOSTILE
+from .api import api
 from .exchange import Exchange
 from .forms import posted
 from .test_console_read import read
@@ -98,10 +98,8 @@ class Browser:
 
 @asynccontextmanager
 async def console(*evaluators: type[Evaluator], **settings: Any) -> AsyncIterator[Browser]:
-    async with async_server(*evaluators, web="127.0.0.1:0", **settings) as served:
-        address = f"http://{served.web_address}"
-        async with httpx.AsyncClient(base_url=address, timeout=30, trust_env=False) as client:
-            yield Browser(client)
+    async with api(*evaluators, **settings) as client:
+        yield Browser(client)
 
 
 @pytest.fixture(name="browser")

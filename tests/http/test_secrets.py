@@ -34,9 +34,9 @@ from ..auth.authority import Authority
 from ..auth.issuer import Issuer
 from ..auth.keyring import bearer, make_key
 from ..cli.conftest import evald  # noqa: F401 - a fixture
-from ..conftest import ANY_PORT, ENVIRONMENT
 from ..judge.wire import answer, completion, events
 from ..markers import Markers
+from ..processes import ANY_PORT, clean_environment
 from ..remote import scripted
 from ..rpc.live import until
 from .exchange import JSON
@@ -296,7 +296,7 @@ async def _server(tmp_path: Path, certs: Path, evald_command: str) -> AsyncItera
                 evald_command,
                 *("serve", "--config", str(folder / "evald.toml"), "--listen", ANY_PORT),
                 *("--http", ANY_PORT, "--web", ANY_PORT),
-                env=ENVIRONMENT | environment,
+                env=clean_environment(environment),
                 stdout=subprocess.PIPE,
                 stderr=log,
             )

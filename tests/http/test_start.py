@@ -10,7 +10,7 @@ import pytest
 from evald_server.app import App, StartError
 from evald_server.config import Settings
 
-from ..conftest import ENVIRONMENT
+from ..processes import clean_environment
 from ..rpc.live import CONTAINS, request, serving
 
 WITHOUT = """\
@@ -35,7 +35,7 @@ def test_without_the_extra_one_line_says_what_is_missing_and_the_rest_works() ->
     packages = ["starlette", "uvicorn"]
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT, *packages],
-        env=ENVIRONMENT,
+        env=clean_environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -40,7 +40,7 @@ async def events(address: str, run_id: str, after: str = "") -> AsyncIterator[He
     url = f"http://{address}/api/runs/{run_id}/events"
     rest = ""
     async with (
-        httpx.AsyncClient(timeout=30, trust_env=False) as client,
+        httpx.AsyncClient(timeout=30, trust_env=False, verify=False) as client,
         client.stream("GET", url, headers=headers) as response,
     ):
         async for text in response.aiter_text():

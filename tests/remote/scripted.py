@@ -167,7 +167,8 @@ async def listening(*types: Any, **fields: Any) -> AsyncIterator[Listening]:
 class Worker:
     """A plugin that has dialled out. Answers tasks with `behave` and pings with pongs, unless told not to.
 
-    tasks, cancels: what it got. open: tasks that it works on. most_open: the most at a time.
+    tasks, cancels: what it got. open: tasks that it works on. most_open: the most at a time. reads: cleared, it reads
+    nothing more.
     """
 
     def __init__(
@@ -192,6 +193,8 @@ class Worker:
         self.welcome = registry_pb2.ServerWelcome()
         self.running: dict[str, asyncio.Task[None]] = {}
         self.most_open = 0
+        self.reads = asyncio.Event()
+        self.reads.set()
         self._call: Any = channel.stream_stream(f"{REGISTRY}Connect")()
         self._reading: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()
@@ -251,6 +254,7 @@ class Worker:
 
     async def _read(self) -> None:
         while True:
+            await self.reads.wait()
             try:
                 data = await self._call.read()
             except (grpc.aio.AioRpcError, asyncio.CancelledError):

@@ -56,14 +56,13 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
     "negative-tokens": ({"verdict": 1, "token_usage": {"input_tokens": -1}}, "token_usage.input_tokens"),
     "negative-cost": ({"verdict": 1, "cost": {"amount": -1}}, "cost.amount"),
     "nan-cost": ({"verdict": 1, "cost": {"amount": NAN}}, "cost.amount"),
-    "large": ({"verdict": 1, "reason": "x" * ((1 << 20) + 1)}, "output"),
 }
 
 
 @pytest.mark.parametrize(("fields", "field"), LIES.values(), ids=LIES)
 def test_a_lie_is_named_by_its_field(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(ContractError, match=rf"^{field}: "):
-        read_output(Output(**fields), Kind.ASSERTION, max_bytes=1 << 20)
+        read_output(Output(**fields), Kind.ASSERTION)
 
 
 @pytest.mark.parametrize(
@@ -73,12 +72,12 @@ def test_a_lie_is_named_by_its_field(fields: dict[str, Any], field: str) -> None
 )
 def test_a_metric_neither_fails_nor_has_a_score(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(ContractError, match=rf"^{field}: "):
-        read_output(Output(**fields), Kind.METRIC, max_bytes=1 << 20)
+        read_output(Output(**fields), Kind.METRIC)
 
 
 def test_an_empty_output_is_missing() -> None:
     with pytest.raises(ContractError, match=r"^output: missing"):
-        read_output(Output(), Kind.ASSERTION, max_bytes=1 << 20)
+        read_output(Output(), Kind.ASSERTION)
 
 
 async def test_a_completed_task_whose_output_cannot_be_read_fails_alone() -> None:
@@ -101,19 +100,24 @@ async def test_a_completed_task_whose_output_cannot_be_read_fails_alone() -> Non
 
 def test_costs_in_other_currencies_are_left_out() -> None:
     output = Output(verdict=1, cost={"currency_code": "EUR", "amount": 3})
-    assert read_output(output, Kind.ASSERTION, max_bytes=1000).cost_usd is None
+    assert read_output(output, Kind.ASSERTION).cost_usd is None
+
+
+# Found before it is parsed, which takes the time of the event loop.
+LARGE: Any = ({"verdict": 1, "reason": "x" * ((1 << 20) + 1)}, "at most 1048576")
 
 
 async def test_no_lie_is_averaged_or_passed_on_and_no_session_dies_of_it() -> None:
     async with serving() as live, worker(live, "acme.word", "acme.honest") as plugin:
+        lies = LIES | {"large": LARGE}
 
         async def lie(task: task_pb2.EvaluationTask) -> Output:
             if task.type == "acme.honest":
                 return Output(verdict=1, score=0.5)
-            return Output(**LIES[task.config.fields["word"].string_value][0])
+            return Output(**lies[task.config.fields["word"].string_value][0])
 
         plugin.behave = lie
-        for name, (_, field) in LIES.items():
+        for name, (_, field) in lies.items():
             asked = request(spec("acme.word", {"word": name}), spec("acme.honest"))
             summary = (await live.unary(asked)).summary
             lied, honest = summary.results
@@ -133,9 +137,10 @@ async def test_no_lie_is_averaged_or_passed_on_and_no_session_dies_of_it() -> No
         (b"", "output: missing"),
         (b"\xff\xff", "EvaluateResponse"),
         (b"\x0a\x03\xff\xff\xff", "output: not a readable"),
+        (plugin_pb2.EvaluateResponse(output=Output(**LARGE[0])).SerializeToString(), "bytes; at most"),
         (plugin_pb2.EvaluateResponse(output=Output(reason="x" * (2 << 20))).SerializeToString(), "too large"),
     ],
-    ids=["empty", "garbage", "garbage-inside", "huge"],
+    ids=["empty", "garbage", "garbage-inside", "large", "huge"],
 )
 async def test_bytes_over_a_connection_that_are_no_answer_are_a_contract_violation(
     raw: bytes, text: str

@@ -16,8 +16,8 @@ import pytest
 from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.v1 import evaluation_service_pb2
 
-from ..cli.conftest import clean_environment
 from ..ports import free_address
+from ..processes import clean_environment
 from ..rpc.live import EVALUATION, request, spec, until
 from .scripted import REGISTRY
 

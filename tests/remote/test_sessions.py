@@ -85,6 +85,24 @@ async def test_the_credit_of_a_cancelled_task_is_back_after_the_next_pong() -> N
         assert dialled.pings
 
 
+async def test_a_worker_that_reads_again_gets_no_tasks_that_nobody_waits_for() -> None:
+    """Unsent they have filled the memory: 3 GB within ten seconds."""
+    late = spec("acme.word", timeout={"nanos": 90_000_000})  # too short to say anything about the worker
+    async with (
+        serving(remote_ping_seconds=60) as live,
+        worker(live, "acme.word", credit=10) as dialled,
+    ):
+        dialled.reads.clear()
+        answers = await asyncio.gather(*(live.unary(request(late, answer="x" * 2_000_000)) for _ in range(9)))
+        assert {one.summary.results[0].error.code for one in answers} == {"TIMEOUT"}
+        (session,) = live.app.remotes.instances.by_id.values()
+        dialled.reads.set()
+        assert (await live.unary(request(WORD))).summary.success
+        # What was under way has been sent to its end.
+        assert len(dialled.tasks) <= 5
+        await until(lambda: session.load == 0 and not session.active)
+
+
 async def test_a_cancelled_task_that_the_worker_still_works_on_keeps_its_credit() -> None:
     async def stubborn(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
         while True:

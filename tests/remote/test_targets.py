@@ -2,6 +2,8 @@
 
 import asyncio
 import ipaddress
+import socket
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +14,7 @@ import pytest
 from evald_server.remote.dial_allowlist import Dial, DialAllowlist, Resolver, read_target
 from evald_server.remote.errors import Refusal
 
-from ..rpc.live import refusal, request, serving, until
+from ..rpc.live import refusal, request, serving, spec, until
 from .scripted import WORD, Listening, listening, register
 
 EVERYTHING = ("0.0.0.0/0", "::/0", "*.example", "example", "unix:/run/evald")
@@ -295,6 +297,28 @@ async def test_a_name_that_leads_inside_is_refused_when_it_registers() -> None:
         refused = await refusal(register(live, plugin, target="plugin.example:80"))
         assert refused.reason == "TARGET_NOT_ALLOWED"
         assert refused.fields == ["target"]
+
+
+async def test_names_that_nobody_resolves_keep_no_call_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up = threading.Event()
+    look_up = socket.getaddrinfo
+
+    def stuck(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if str(host).endswith(".example"):
+            given_up.wait(60)
+            raise OSError("Temporary failure in name resolution")
+        return look_up(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", stuck)
+    targets = [{"target": f"plugin-{number}.example:80"} for number in range(64)]
+    async with serving(remote_targets=targets) as live:
+        # So long a config is compiled in a thread.
+        long = spec("contains", {"substrings": ["hello", "x" * 50_000]})
+        try:
+            async with asyncio.timeout(30):
+                assert not (await live.unary(request(long))).summary.success
+        finally:
+            given_up.set()
 
 
 async def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

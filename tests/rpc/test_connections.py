@@ -14,8 +14,8 @@ import pytest
 from evald.v1 import evaluation_service_pb2
 
 from ..loop import run
+from ..processes import ServerProcess, server_process
 from .live import CONTAINS, EVALUATION, request, until
-from .process import ServerProcess, server_process
 
 # A process has about 30 open before the first connection.
 DESCRIPTORS = 128

@@ -12,7 +12,7 @@ from evald_server.app import App, StartError
 from evald_server.config import Settings
 
 from ..loop import run
-from .process import server_process
+from ..processes import server_process
 
 
 def second_server(directory: Path) -> "subprocess.CompletedProcess[str]":

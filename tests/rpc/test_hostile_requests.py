@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from evald.v1 import evaluation_service_pb2, evaluator_pb2, result_pb2, suite_service_pb2
-from tests.conftest import ServerProcess
+from tests.processes import ServerProcess
 
 from .live import CONTAINS, EVALUATION, request, spec
 

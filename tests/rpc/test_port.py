@@ -16,9 +16,9 @@ from evald_server.auth.principal import Role
 from evald_server.cli import main
 
 from ..auth.keyring import bearer, guarded, make_key
+from ..processes import server_process
 from . import raw_http2
 from .live import CONTAINS, EVALUATION, request, until
-from .process import server_process
 from .test_sessions import opened, turn
 
 NO_PATH = b"/evald.v1\xff.EvaluationService/EvaluateUnary"

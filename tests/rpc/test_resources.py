@@ -19,6 +19,7 @@ from evald.v1.connector_service_pb2_grpc import ConnectorServiceStub
 from evald.v1.context_pb2 import Persona, Scenario
 from evald.v1.experiment_service_pb2 import Experiment
 from evald.v1.experiment_service_pb2_grpc import ExperimentServiceStub
+from evald.v1.message_pb2 import ChatMessage
 from evald.v1.persona_service_pb2_grpc import PersonaServiceStub
 from evald.v1.scenario_service_pb2_grpc import ScenarioServiceStub
 from evald_server.store.database import FILE_NAME
@@ -26,6 +27,8 @@ from evald_server.store.resources import ResourceKind, ResourceStore
 
 from .live import CONTAINS, Live, refusal, request, serving, spec
 
+NO_NUMBER = ChatMessage(role="user", text="a")
+NO_NUMBER.metadata.update({"at": [float("nan")]})
 REPLAY = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}
 
 
@@ -171,6 +174,11 @@ SCENARIO_PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
         {"messages": [{"role": "banana", "text": "a"}]},
         "scenario.messages[0].role",
         'got "banana"',
+    ),
+    "a message with a number that JSON cannot carry": (
+        {"messages": [NO_NUMBER]},
+        'scenario.messages[0].metadata["at"][0]',
+        "got nan, wanted a finite number",
     ),
     "a message that nobody can read": (
         {"messages": [{"role": "user", "blocks": {"items": [{"type": "tool_use"}]}}]},

@@ -546,6 +546,7 @@ async def test_what_no_server_can_have_played_is_not_imported() -> None:
         run.scenario.max_messages = 2**31 - 1
         run.result.score = float("nan")
         run.output.metrics["cost"] = float("inf")
+        run.connector.config.update({"temperatures": [0.5, {"high": float("nan")}]})
         run.turns.add(turn=1, first_message=-3, message_count=2)
         run.create_time.seconds = 1 << 60
         refused = await refusal(floor.runs.ImportRun(runs_pb.ImportRunRequest(run=run)))
@@ -557,6 +558,7 @@ async def test_what_no_server_can_have_played_is_not_imported() -> None:
             "run.turns[0]",
             "run.result.score",
             'run.output.metrics["cost"]',
+            'run.connector.config["temperatures"][1]["high"]',
             "run.create_time",
         ]
 

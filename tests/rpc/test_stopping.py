@@ -14,8 +14,8 @@ from evald.v1 import evaluation_service_pb2
 
 from ..attempts import Attempt, attempts
 from ..loop import run
+from ..processes import ServerProcess, server_process
 from .live import CONTAINS, EVALUATION, Refusal, Request, request, spec, until
-from .process import ServerProcess, server_process
 
 CALLERS_OF_A_KIND = 16
 # Other tests run beside these.

@@ -13,8 +13,8 @@ import grpc
 from evald.v1 import evaluation_service_pb2
 
 from ..loop import run
+from ..processes import ServerProcess, server_process
 from .live import CONTAINS, EVALUATION, request, spec, until
-from .process import ServerProcess, server_process
 
 # How many schema workers are started. A start by fork fails once in ten.
 STARTS = int(os.environ.get("WORKER_STARTS", "30"))

@@ -27,7 +27,7 @@ from evald.v1.evaluator_pb2 import EvaluatorSpec
 from evald.v1.persona_service_pb2_grpc import PersonaServiceStub
 from evald.v1.run_service_pb2_grpc import RunServiceStub
 from evald.v1.scenario_service_pb2_grpc import ScenarioServiceStub
-from tests.conftest import ENVIRONMENT
+from tests.processes import clean_environment
 
 # More of them: KILL_ROUNDS=60 pytest tests/runs/test_kill_server.py
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "3"))
@@ -82,7 +82,7 @@ async def server(directory: Path) -> AsyncIterator[tuple[asyncio.subprocess.Proc
         *("--data-dir", str(directory)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        env=ENVIRONMENT,
+        env=clean_environment(),
     )
     assert process.stdout
     try:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import math
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -294,6 +296,61 @@ def test_a_client_can_be_shared_between_threads() -> None:
     with testing.server() as server, server.client() as client, ThreadPoolExecutor(8) as pool:
         passed = pool.map(lambda _: client.evaluate(TURN, [REFERENCE]).passed, range(64))
         assert all(passed)
+
+
+_gate = threading.Event()
+
+
+async def _held(_ctx: Any) -> bool:
+    while not _gate.is_set():  # noqa: ASYNC110 - a thread tells
+        await asyncio.sleep(0.01)
+    return True
+
+
+HELD = evald.define_evaluator(type="held", kind=Kind.ASSERTION, evaluate=_held)
+
+
+def test_none_of_many_calls_at_once_is_refused() -> None:
+    async def main(server: testing.LocalServer) -> None:
+        async with server.async_client() as one, server.async_client() as other:
+            calls = [client.evaluate(TURN, ["held"]) for client in (one, other) for _ in range(200)]
+            assert all(evaluation.passed for evaluation in await asyncio.gather(*calls))
+
+    _gate.set()
+    with testing.server(HELD) as server:
+        asyncio.run(main(server))
+        with server.client() as client, ThreadPoolExecutor(200) as pool:
+            assert all(pool.map(lambda _: client.evaluate(TURN, ["held"]).passed, range(400)))
+
+
+def test_a_call_that_others_keep_waiting_ends_with_its_time() -> None:
+    late = "waited 0.1 s because 50 others of this client are in flight"
+
+    async def main(server: testing.LocalServer) -> None:
+        async with server.async_client() as client:
+            others = [asyncio.ensure_future(client.evaluate(TURN, ["held"])) for _ in range(50)]
+            await asyncio.sleep(0)
+            with pytest.raises(errors.DeadlineExceeded, match=late):
+                await client.evaluate(TURN, ["held"], timeout=0.1)
+            _gate.set()
+            assert all(evaluation.passed for evaluation in await asyncio.gather(*others))
+            assert (await client.evaluate(TURN, ["held"])).passed
+
+    _gate.clear()
+    with testing.server(HELD) as server:
+        asyncio.run(main(server))
+        _gate.clear()
+        with server.client() as client, ThreadPoolExecutor(51) as pool:
+            others = [pool.submit(client.evaluate, TURN, ["held"]) for _ in range(51)]
+            problem = ""
+            while late not in problem:  # the others have not taken their places yet
+                try:
+                    client.evaluate(TURN, ["held"], timeout=0.1)
+                except errors.DeadlineExceeded as late_call:
+                    problem = str(late_call)
+            _gate.set()
+            assert all(other.result().passed for other in others)
+            assert client.evaluate(TURN, ["held"], timeout=math.inf).passed
 
 
 def test_closing_a_client_that_never_called_is_harmless() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from evald.v1 import context_pb2, evaluator_pb2, result_pb2, run_service_pb2
+from evald_server.runs.turn_events import status_event
 from evald_server.store.database import Database
 from evald_server.store.resources import IdTaken
 from evald_server.store.rollups import DAY, HOUR, ROUNDING, Rollup, rounded
@@ -131,6 +132,17 @@ async def test_a_save_is_one_commit_that_can_be_repeated(store: RunStore) -> Non
     assert counted.failed == 1
     with pytest.raises(RunNotFound):
         await store.save(a_run("deleted"), [message(2)])
+
+
+async def test_of_two_servers_that_go_on_with_a_run_the_later_one_is_refused(store: RunStore) -> None:
+    [mine] = await store.create([a_run("one", status=RUNNING)])
+    theirs = Run.FromString(mine.SerializeToString())
+    await store.save(theirs, [status_event(theirs, INTERRUPTED)])
+    mine.last_sequence = 2
+    with pytest.raises(RunNotFound):
+        await store.save(mine, [message(2)])
+    assert await store.get("one") == theirs
+    assert [event.kind for event in await store.events("one")] == [RunEventKind.STATUS] * 2
 
 
 async def test_messages_and_turns_of_a_run_are_not_stored_twice(store: RunStore) -> None:

@@ -1,6 +1,7 @@
 """A worker that listens serves the contract, and keeps itself registered."""
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -199,19 +200,42 @@ async def test_a_refusal_for_good_is_raised() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "target"),
+    ("options", "scheme", "target"),
     [
-        ({"listen": "0.0.0.0:0", "insecure_public": True}, "127.0.0.1"),
-        ({"advertise": "dns:///polite.evals.svc:1"}, "dns:///polite.evals.svc:1"),
+        ({"listen": "0.0.0.0:0", "insecure_public": True}, "", "127.0.0.1"),
+        ({"listen": "0.0.0.0:0", "insecure_public": True}, "ipv4:", "127.0.0.1"),
+        ({"advertise": "dns:///polite.evals.svc:1"}, "", "dns:///polite.evals.svc:1"),
     ],
-    ids=["every interface", "told"],
+    ids=["every interface", "every interface, a listed server", "told"],
 )
-async def test_the_target_is_one_that_others_can_reach(options: dict[str, Any], target: str) -> None:
+async def test_the_target_is_one_that_others_can_reach(
+    options: dict[str, Any], scheme: str, target: str
+) -> None:
     async with (
         registry() as server,
-        evald.ListeningWorker(polite, register=server.address, **options),
+        evald.ListeningWorker(polite, register=scheme + server.address, **options),
     ):
         assert (await take(server.registered)).target.startswith(target)
+
+
+async def test_a_server_whose_name_nobody_resolves_yet_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    look_up = socket.getaddrinfo
+    unknown = True
+
+    def not_yet(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if unknown and host == "localhost":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return look_up(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", not_yet)
+    async with registry() as server:
+        name = server.address.replace("127.0.0.1", "localhost")
+        async with evald.ListeningWorker(polite, listen="0.0.0.0:0", insecure_public=True, register=name):
+            await until(lambda: "localhost" in caplog.text and "has no address now" in caplog.text)
+            unknown = False
+            assert (await take(server.registered)).target
 
 
 def test_a_public_address_without_encryption_has_to_be_asked_for() -> None:

@@ -11,8 +11,8 @@ import pytest
 import evald
 from evald_server import testing
 
-from ..cli.conftest import clean_environment
 from ..loop import run
+from ..processes import clean_environment
 from ..remote.test_processes import Caller, Process, Server
 from ..rpc.live import until
 from .evaluators import BROKEN, Sleepy, length, polite

@@ -17,39 +17,35 @@ from .listening import ListeningWorker
 from .offer import AnyEvaluator
 
 
-class ListeningOptions(TypedDict, total=False):
+class WorkerOptions(TypedDict, total=False):
+    """Options of every worker."""
+
+    name: str
+    version: str
+    max_concurrency: int
+    grace_seconds: float
+    tls: Tls | bool | None
+    token: Token | None
+    insecure: bool
+    credentials: grpc.ChannelCredentials
+    metadata: Mapping[str, str]
+
+
+class ListeningOptions(WorkerOptions, total=False):
     """Options of `ListeningWorker`."""
 
     listen: str
     register: str | None
     advertise: str | None
-    name: str
-    version: str
-    max_concurrency: int
-    grace_seconds: float
     listen_credentials: grpc.ServerCredentials
     insecure_public: bool
-    tls: Tls | bool | None
-    token: Token | None
-    insecure: bool
-    credentials: grpc.ChannelCredentials
-    metadata: Mapping[str, str]
     tls_profile: str
 
 
-class DiallingOptions(TypedDict, total=False):
+class DiallingOptions(WorkerOptions, total=False):
     """Options of `DiallingWorker`."""
 
     server: str | None
-    name: str
-    version: str
-    max_concurrency: int
-    grace_seconds: float
-    tls: Tls | bool | None
-    token: Token | None
-    insecure: bool
-    credentials: grpc.ChannelCredentials
-    metadata: Mapping[str, str]
 
 
 def serve(*evaluators: AnyEvaluator, **options: Unpack[ListeningOptions]) -> None:

@@ -92,20 +92,26 @@ def listed_addresses(server: str) -> list[str]:
     return [f"{scheme}:{address}" for address in rest.split(",")] if scheme in ("ipv4", "ipv6") else []
 
 
+async def resolve_addresses(server: str) -> list[str]:
+    """Resolve a server's name to its addresses, as targets.
+
+    Returns an empty list for a name without an address, and for a scheme that only gRPC understands.
+    """
+    if listed := listed_addresses(server):
+        return listed
+    if server.partition(":")[0] in ("unix", "unix-abstract", "xds", "vsock"):
+        return []
+    host, _, port = server.removeprefix("dns:").rpartition("/")[2].rpartition(":")
+    return await _resolved(host.strip("[]"), port)
+
+
 async def resolve_targets(server: str) -> list[str]:
     """Resolve a server's name to its addresses, in random order, so that workers spread over them.
 
-    Returns the name itself if it has one address, or a scheme that only gRPC understands.
+    Returns the name itself if it has one address, or none that is known here.
     """
-    scheme = server.partition(":")[0]
-    if listed := listed_addresses(server):
-        found = listed
-    elif scheme in ("unix", "unix-abstract", "xds", "vsock"):
-        found = [server]
-    else:
-        host, _, port = server.removeprefix("dns:").rpartition("/")[2].rpartition(":")
-        found = await _resolved(host.strip("[]"), port) or [server]
-    if len(found) == 1:
+    found = await resolve_addresses(server)
+    if len(found) <= 1:
         return [server]
     random.SystemRandom().shuffle(found)
     return found

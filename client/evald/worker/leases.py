@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -42,14 +42,15 @@ class Registration:
         self._request.ttl.seconds = _WANTED_SECONDS
         self._access = access
         self._active = active
+        self._target: Callable[[], Awaitable[str]] | None = None
         self._lease: pb.RegisterResponse | None = None
         self._granted = asyncio.Event()
         self._refusal: asyncio.Future[None] | None = None
         self._keeping: asyncio.Task[None] | None = None
 
-    def start(self, target: str) -> None:
-        """Register in the background. target: address at which the server reaches the worker."""
-        self._request.target = target
+    def start(self, target: Callable[[], Awaitable[str]]) -> None:
+        """Register in the background. target: finds the address at which the server reaches the worker, or OSError."""
+        self._target = target
         self._refusal = asyncio.get_running_loop().create_future()
         self._keeping = asyncio.create_task(self._keep())
 
@@ -114,6 +115,8 @@ class Registration:
                 code, text = "", str(problem)
             except TimeoutError:
                 code, text = "DEADLINE_EXCEEDED", "no answer"
+            except OSError as problem:
+                code, text = "UNAVAILABLE", str(problem)
             except asyncio.InvalidStateError:
                 code, text = "UNAVAILABLE", "the stream has ended"
             delay = backoff.next()
@@ -133,6 +136,8 @@ class Registration:
         return True
 
     async def _register(self) -> None:
+        assert self._target is not None
+        self._request.target = await self._target()
         async with self._channel() as channel:
             stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
             lease = await stub.Register(self._request, timeout=_CALL_SECONDS, metadata=self._access.headers())

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -15,6 +16,7 @@ from ..addresses import is_loopback
 from ..connection import MAX_MESSAGE_BYTES, open_to
 from ..credentials import Tls, Token, listen_credentials_of_environment
 from ..plugin.v1 import evaluator_plugin_service_pb2 as pb
+from .connecting import resolve_addresses
 from .leases import Registration
 from .offer import AnyEvaluator, Offer
 from .tasks import Tasks
@@ -130,7 +132,7 @@ class ListeningWorker:
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         _log.info("listening on %s, offering %s", self.address, self._offer)
         if self._registration is not None:
-            self._registration.start(self._advertise or self._own_target(self._registration.server))
+            self._registration.start(partial(self._own_target, self._registration.server))
         return self
 
     async def __aexit__(
@@ -184,13 +186,13 @@ class ListeningWorker:
         host, _, given = self._listen.rpartition(":")
         return f"{host}:{port}" if given.isdigit() else self._listen
 
-    def _own_target(self, server: str) -> str:
-        """Return the address to advertise; instead of a wildcard the host that the server can reach."""
+    async def _own_target(self, server: str) -> str:
+        """Return the address to advertise; instead of a wildcard the host that the server can reach. Raises OSError."""
         host, _, port = self.address.rpartition(":")
-        if host in ("0.0.0.0", "[::]"):  # noqa: S104 - compared, not bound
-            host = _address_towards(server)
-            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        return self.address
+        if self._advertise or host not in ("0.0.0.0", "[::]"):  # noqa: S104 - compared, not bound
+            return self._advertise or self.address
+        host = await _address_towards(server)
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def _describe(self, data: bytes, context: Any) -> bytes:
         return pb.DescribeResponse(plugin=self._info).SerializeToString()
@@ -228,11 +230,17 @@ def _add_reflection(server: Any) -> None:
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
 
 
-def _address_towards(server: str) -> str:
-    """Return the local address of the route to a server. Sends nothing."""
-    host, _, port = server.rpartition("/")[2].rpartition(":")
-    found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
-    family, kind, protocol, _, address = found[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.connect(address)
+async def _address_towards(server: str) -> str:
+    """Return the local address of the route to a server. Sends nothing. Raises OSError."""
+    if server.startswith("unix"):  # on this machine
+        return "127.0.0.1"
+    addresses = await resolve_addresses(server)
+    if not addresses:
+        raise OSError(
+            f"{server} has no address now; advertise=HOST:PORT says at which it reaches this worker"
+        )
+    version, _, address = addresses[0].partition(":")
+    host, _, port = address.rpartition(":")
+    with socket.socket(socket.AF_INET6 if version == "ipv6" else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host.strip("[]"), int(port)))
         return str(probe.getsockname()[0])

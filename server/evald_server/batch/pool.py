@@ -117,6 +117,11 @@ class BatchPool:
         """Return the ids of the processes that are ready."""
         return [process.worker.pid for process in self._ready]
 
+    def prepare(self) -> None:
+        """Start all processes, without waiting for them, because a large batch is about to come."""
+        for _ in range(self.size):
+            self._start_one()
+
     def is_worth_it(self, taken: int, count: int) -> bool:
         """Return whether processes should evaluate the next `count` items of a batch that has had `taken` so far.
 

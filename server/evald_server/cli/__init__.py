@@ -1,10 +1,14 @@
 """The command line of evald. Each command is a module with `run(args) -> int`, imported on first use."""
 
+import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
+
+from evald_server.memory import collect_rarely
 
 from .parser import parse
 
@@ -38,35 +42,59 @@ _SERVER_PACKAGES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
+    _open_closed_streams()
     args = parse(argv)
-    if args.command is None:
+    try:
+        code = _run(args)
+        sys.stdout.flush()  # raises for output that cannot be written here rather than at exit
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    except BrokenPipeError:
+        code = _PIPE_CLOSED
+    except Exception as problem:  # noqa: BLE001 - reported to the user
+        from .exit_codes import report_error
+
+        code = report_error(problem)
+    _discard_unwritten()
+    # The interpreter's last collection would take a tenth of a second to take apart what ends with the process.
+    gc.freeze()
+    return code
+
+
+def _run(args: argparse.Namespace) -> int:
+    command = args.command
+    if command is None:
         sys.stdout.write(args.help_text)
         return 0
-    if args.command == "version":
+    if command == "version":
         from importlib.metadata import version
 
         sys.stdout.write(f"evald {version('evald')}\n")
         return 0
     if not all(map(find_spec, _SERVER_PACKAGES)):
-        sys.stderr.write(f"evald {args.command} needs the server: pip install 'evald[server]'\n")
+        sys.stderr.write(f"evald {command} needs the server: pip install 'evald[server]'\n")
         return 2
-    try:
-        code = _run(args.command, args)
-        sys.stdout.flush()  # raises for a closed pipe here rather than at exit
-    except KeyboardInterrupt:
-        return _INTERRUPTED
-    except BrokenPipeError:
-        # Python flushes standard output at exit and would print another error about the closed pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _PIPE_CLOSED
-    except Exception as problem:  # noqa: BLE001 - reported to the user
-        from .exit_codes import report_error
-
-        return report_error(problem)
+    collect_rarely()
+    code: int = import_module(f".{_MODULES.get(command, command)}", __package__).run(args)
     return code
 
 
-def _run(command: str, args: object) -> int:
-    module = import_module(f".{_MODULES.get(command, command)}", __package__)
-    code: int = module.run(args)
-    return code
+def _open_closed_streams() -> None:
+    """Open standard streams that the parent has closed, so that no socket gets their numbers.
+
+    Nothing can be read from standard input then, and writing to standard output fails.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            # The lowest free number, which is this one.
+            opened = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            setattr(sys, name, open(opened, "w" if number else "r", encoding="utf-8"))  # noqa: PTH123, SIM115 - a number
+
+
+def _discard_unwritten() -> None:
+    """Drop what cannot be written: Python would try again at exit, and change the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,7 +1,6 @@
 """`evald calibrate`: measure how far a judge can be trusted, as figures, a card and an exit code."""
 
 import argparse
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from evald_server.calibration.server_judge import (
 from .calibration_report import card_tables
 from .console import err, say, show, show_progress, warn
 from .exit_codes import ExitCode, usage_error
+from .report_files import check_output_file, write_file
 from .result_tables import verdict_text
 from .sanitize import clean, print_json, to_json
 from .server_connection import connect, run_async
@@ -59,17 +59,13 @@ class CalibrationPlan(NamedTuple):
 def run(args: argparse.Namespace) -> int:
     """Calibrate one judge."""
     plan = _plan(args)
-    card_path = Path(args.card)
-    if card_path.suffix.lower() in (".html", ".htm"):
+    if Path(args.card).suffix.lower() in (".html", ".htm"):
         raise usage_error(
             f"--card {args.card}: a card is written as JSON, there is no HTML page",
             "name a .json file; the tables for people go to standard output",
         )
-    if not os.access(card_path.parent, os.W_OK):
-        raise usage_error(
-            f"--card {args.card}: cannot write to {card_path.parent}", "name a file in a directory of yours"
-        )
-    return run_async(_calibrate(args, plan, card_path))
+    check_output_file("--card", args.card)
+    return run_async(_calibrate(args, plan))
 
 
 def _plan(args: argparse.Namespace) -> CalibrationPlan:
@@ -157,7 +153,7 @@ def _check_limits(limits: GateLimits, cases: Sequence[Case]) -> None:
             raise usage_error(f"--{name.replace('_', '-')} needs {needed}, and there are none")
 
 
-async def _calibrate(args: argparse.Namespace, plan: CalibrationPlan, card_path: Path) -> int:
+async def _calibrate(args: argparse.Namespace, plan: CalibrationPlan) -> int:
     async with connect(args) as client:
         judge = await _judge_under_test(client, plan)
         if judge is None:
@@ -179,7 +175,7 @@ async def _calibrate(args: argparse.Namespace, plan: CalibrationPlan, card_path:
                     f"--max-cost {args.max_cost:g}: {problem}, so that nobody could tell when to stop",
                     "give its model a price in the server's settings, or leave --max-cost out",
                 ) from None
-    _write_card(card, card_path, as_json=args.json)
+    _write_card(card, args.card, as_json=args.json)
     return _EXIT_CODES[card.verdict]
 
 
@@ -227,9 +223,9 @@ def _progress(total: int) -> Iterator[Callable[[AnsweredQuery], None]]:
         yield on_answer
 
 
-def _write_card(card: CalibrationCard, path: Path, *, as_json: bool) -> None:
+def _write_card(card: CalibrationCard, path: str, *, as_json: bool) -> None:
     """Write the card, and print it or a summary."""
-    path.write_text(to_json(card.to_dict(), indent=2) + "\n", encoding="utf-8")
+    write_file(path, lambda stream: stream.write(to_json(card.to_dict(), indent=2) + "\n"))
     if as_json:
         print_json(card.to_dict(), indent=2)
         return

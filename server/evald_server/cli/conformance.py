@@ -13,6 +13,7 @@ from rich.text import Text
 
 from .console import err, new_table, say, show
 from .exit_codes import CommandError, ExitCode, usage_error
+from .report_files import check_output_file, write_file
 from .sanitize import clean, print_json
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
             "one of --target and --connect is wanted",
             "--target HOST:PORT for a plugin that listens, --connect for one that dials out",
         )
+    if args.junit:
+        check_output_file("--junit", args.junit)
     configs = dict(_sample(text, "--config") for text in args.configs)
     slow = _sample(args.slow, "--slow") if args.slow else None
     report = asyncio.run(_check(args, configs, slow))
@@ -43,10 +46,7 @@ def run(args: argparse.Namespace) -> int:
     from evald_server.conformance.report import to_dict, to_junit
 
     if args.junit:
-        try:
-            Path(args.junit).write_text(to_junit(report), encoding="utf-8")
-        except OSError as problem:
-            raise usage_error(f"--junit {args.junit}: {problem.strerror}") from None
+        write_file(args.junit, lambda stream: stream.write(to_junit(report)))
     if args.json:
         print_json(to_dict(report), indent=2)
     else:

@@ -7,9 +7,11 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
+from ..input_files import MAX_BYTES, TOO_LONG
 from ..suites import recorded_turns
 from ..suites.recorded_turns import first_of
 from .exit_codes import CommandError, usage_error
@@ -61,7 +63,7 @@ def _open(name: str) -> Iterator[TextIO]:
 def _read(stream: TextIO, name: str) -> Iterator[RecordedConversation]:
     """Read JSON Lines one by one, so that a file may be larger than the memory."""
     try:
-        lines = enumerate(stream, start=1)
+        lines = enumerate(_lines(stream, name), start=1)
         number, line = next(((n, text) for n, text in lines if text.strip()), (0, ""))
         if not number:
             raise usage_error(f"{name}: empty", _SHAPE)
@@ -69,8 +71,7 @@ def _read(stream: TextIO, name: str) -> Iterator[RecordedConversation]:
             first = json.loads(line)
         except (ValueError, RecursionError) as problem:
             # The first line of a document that spans several lines is not valid by itself.
-            rest = "".join(text for _, text in lines)
-            yield from _document(line, rest, name, number, problem)
+            yield from _document(line, _rest(stream, name), name, number, problem)
             return
         if isinstance(first, list):
             after = next((n for n, text in lines if text.strip()), None)
@@ -84,6 +85,31 @@ def _read(stream: TextIO, name: str) -> Iterator[RecordedConversation]:
                 yield _conversation(_parse(line, name, number), f"{name}:{number}", name, number)
     except UnicodeDecodeError as problem:
         raise usage_error(f"{name}: not UTF-8: {problem.reason} at byte {problem.start}") from None
+
+
+def _lines(stream: TextIO, name: str) -> Iterator[str]:
+    for number in count(1):
+        line = stream.readline(MAX_BYTES + 1)
+        if len(line) > MAX_BYTES:
+            raise _too_long(f"{name}:{number}")
+        if not line:
+            return
+        yield line
+
+
+def _rest(stream: TextIO, name: str) -> str:
+    """Return what follows the first line of a document."""
+    text = stream.read(MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
+        raise _too_long(name)
+    return text
+
+
+def _too_long(place: str) -> CommandError:
+    return usage_error(
+        f"{place}: {TOO_LONG}",
+        "write JSON Lines, one conversation a line; a server takes 16 MiB of one, or its max_message_bytes",
+    )
 
 
 def _parse(line: str, name: str, number: int) -> Any:

@@ -220,10 +220,10 @@ def _progress(*, hidden: bool) -> Progress:
 
 
 def _count_lines(files: Iterable[str]) -> int | None:
-    """Count the conversations of JSON Lines; None if an input has another format or is standard input."""
+    """Count the conversations of JSON Lines; None if an input has another format or can be read only once."""
     total = 0
     for name in files:
-        if name == "-" or Path(name).suffix not in (".jsonl", ".ndjson"):
+        if Path(name).suffix not in (".jsonl", ".ndjson") or not Path(name).is_file():
             return None
         with Path(name).open("rb") as stream:
             total += sum(1 for line in stream if line.strip())

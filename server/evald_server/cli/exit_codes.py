@@ -1,12 +1,18 @@
 """Exit codes of the commands, and the message for the user when a command cannot continue."""
 
+import errno
 import os
 import traceback
+from contextlib import suppress
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from evald.errors import EvaldError
+
+
+# Of a full or closed standard output; Python names no file in these errors.
+_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 class ExitCode(IntEnum):
@@ -42,41 +48,45 @@ def is_debugging() -> bool:
 
 
 def report_error(problem: Exception) -> ExitCode:
-    """Print what is wrong and what to do about it. Returns the exit code."""
+    """Print what is wrong and what to do about it. Returns the exit code, also where nothing can be printed."""
+    from .console import err, warn
+    from .sanitize import clean
+
+    code, message, hint, details = _explain(problem)
+    with suppress(OSError):  # standard error is full or closed
+        if is_debugging():
+            err().print("".join(traceback.format_exception(problem)), soft_wrap=True)
+        warn(clean(message), clean(hint))
+        for detail in details:
+            err().print(f"  - {clean(detail)}", soft_wrap=True)
+    return code
+
+
+def _explain(problem: Exception) -> tuple[ExitCode, str, str, list[str]]:
+    """Return the exit code, the message, what to do about it, and all that is wrong if it is several things."""
     from evald import errors
     from evald_server.config import SettingsError
 
-    from .console import err, warn
-    from .sanitize import clean
-
-    if is_debugging():
-        err().print("".join(traceback.format_exception(problem)), soft_wrap=True)
     if isinstance(problem, CommandError):
-        warn(clean(str(problem)), clean(problem.hint))
-        return problem.code
+        return problem.code, str(problem), problem.hint, []
     if isinstance(problem, errors.EvaldError):
-        return _report_failed_call(problem)
+        found = problem.violations
+        details = [f"{one.field}: {one.message}" for one in found] if len(found) > 1 else []
+        # The SDK's message ends with advice for programmers.
+        message = problem.message.partition("; start one with")[0]
+        return _code_of_failed_call(problem), message, _hint(problem), details
     if isinstance(problem, SettingsError):
-        warn(clean(str(problem)), "evald serve --settings lists all settings")
-        return ExitCode.USAGE
-    warn(
-        f"internal error: {type(problem).__name__}: {clean(str(problem))}",
-        "EVALD_DEBUG=1 shows where; please report it",
-    )
-    return ExitCode.INCONCLUSIVE
+        return ExitCode.USAGE, str(problem), "evald serve --settings lists all settings", []
+    if isinstance(problem, OSError) and problem.errno in _UNWRITABLE:
+        what = problem.filename or "the output"
+        return ExitCode.INCONCLUSIVE, f"{what} cannot be written: {problem.strerror}", "", []
+    message = f"internal error: {type(problem).__name__}: {problem}"
+    return ExitCode.INCONCLUSIVE, message, "EVALD_DEBUG=1 shows where; please report it", []
 
 
-def _report_failed_call(problem: "EvaldError") -> ExitCode:
+def _code_of_failed_call(problem: "EvaldError") -> ExitCode:
     from evald import errors
 
-    from .console import err, warn
-    from .sanitize import clean
-
-    # The SDK's message ends with advice for programmers.
-    warn(clean(problem.message.partition("; start one with")[0]), _hint(problem))
-    if len(problem.violations) > 1:
-        for violation in problem.violations:
-            err().print(f"  - {clean(violation.field)}: {clean(violation.message)}", soft_wrap=True)
     if isinstance(problem, errors.Unavailable):
         return ExitCode.UNREACHABLE
     usage = (errors.InvalidRequest, errors.Unauthenticated, errors.PermissionDenied, errors.Unsupported)

@@ -4,6 +4,7 @@ import argparse
 import difflib
 import math
 import re
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn, TypeAlias
@@ -456,9 +457,11 @@ def build_parser() -> Parser:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the arguments; `command` is None if there is none."""
+    """Parse the arguments; `command` is None if there is none. `words` has them as they were given."""
     parser = build_parser()
-    args = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    args = parser.parse_args(words)
+    args.words = words
     if getattr(args, "command", None) is None:
         args.command = "version" if args.version else None
         args.help_text = parser.format_help()

@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -65,18 +65,29 @@ def report_format(option: str, path: str) -> str:
 
 def check_report_file(option: str, path: str, format_name: str) -> None:
     """Refuse a report that could not be written, before anything runs. Raises CommandError."""
-    folder = Path(path).parent
-    if not folder.is_dir():
-        raise usage_error(
-            f"{option} {path}: there is no directory {folder}", f"make it first: mkdir -p {folder}"
-        )
-    if Path(path).is_dir() or not os.access(folder, os.W_OK):
-        raise usage_error(f"{option} {path}: cannot be written")
+    check_output_file(option, path)
     if format_name == "html":
         try:
             environment()
         except MissingPackage as problem:
             raise usage_error(f"{option} {path}: {problem}") from None
+
+
+def check_output_file(option: str, path: str) -> None:
+    """Refuse a file that could not be written, before anything runs. Raises CommandError."""
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise usage_error(
+            f"{option} {path}: there is no directory {folder}", f"make it first: mkdir -p {folder}"
+        )
+    if Path(path).is_dir() or not os.access(path if _is_special(path) else folder, os.W_OK):
+        raise usage_error(f"{option} {path}: cannot be written")
+
+
+def _is_special(path: str) -> bool:
+    """Return whether a path is a device, a pipe or a link, such as /dev/stdout: written to, never replaced."""
+    place = Path(path)
+    return place.exists() and (place.is_symlink() or not place.is_file())
 
 
 def write_report_file(path: str, format_name: str, reports: "Sequence[SuiteReport]") -> None:
@@ -86,16 +97,17 @@ def write_report_file(path: str, format_name: str, reports: "Sequence[SuiteRepor
 
 def write_file(path: str, write: Callable[[TextIO], object]) -> None:
     """Write a file. Until it is whole, what was there stays. Raises CommandError when it cannot be written."""
-    part = Path(f"{path}.part-{os.getpid()}")
+    part = Path(path) if _is_special(path) else Path(f"{path}.part-{os.getpid()}")
     try:
         with part.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream:
             write(stream)
-        part.replace(path)
+        if part != Path(path):
+            part.replace(path)
     except OSError as problem:
         raise CommandError(ExitCode.INCONCLUSIVE, f"{path}: {problem.strerror}") from None
     finally:
-        with suppress(OSError):
-            part.unlink()
+        if part != Path(path):
+            part.unlink(missing_ok=True)
 
 
 def write_report(format_name: str, reports: "Sequence[SuiteReport]", stream: TextIO) -> None:

@@ -88,13 +88,14 @@ async def connect(args: argparse.Namespace) -> AsyncIterator["AsyncClient"]:
 
 @asynccontextmanager
 async def serving(
-    args: argparse.Namespace, data_dir: str | None = None
+    args: argparse.Namespace, data_dir: str | None = None, *, large_batch: bool = False
 ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
     """Yield the address of `--server`, else of EVALD_SERVER, else of a server inside this process, and `tls` and
     `token` for it.
 
     An option for the server inside takes precedence over EVALD_SERVER, because the command line takes
     precedence over the environment. data_dir: where the server inside stores, unless a setting says it.
+    large_batch: one is about to come, so that the server inside starts its batch processes at once.
     """
     inside = next((name for name in _INSIDE_OPTIONS if getattr(args, name, None)), None)
     if inside and args.server:
@@ -115,6 +116,8 @@ async def serving(
         settings = load_command_settings(args, **fixed, data_dir=data_dir)
     app = await start_app(settings)
     try:
+        if large_batch:
+            app.batch_processes.prepare()
         yield app.address, {"tls": False, "token": ""}
     finally:
         await app.stop(0)

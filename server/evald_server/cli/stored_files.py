@@ -8,6 +8,7 @@ from uuid import UUID
 
 from evald.fields import nearest, shown
 
+from ..input_files import read_stream
 from ..suites.documents import (
     Document,
     InvalidDocument,
@@ -173,7 +174,7 @@ def _read_file(path: Path, word: str) -> Iterator[FileRecord]:
 
 
 def _text(path: Path) -> str:
-    return decode(sys.stdin.buffer.read(), "stdin") if str(path) == "-" else read_text(path)
+    return decode(read_stream(sys.stdin.buffer, "stdin"), "stdin") if str(path) == "-" else read_text(path)
 
 
 def _read_lines(content: str, name: str, word: str) -> Iterator[FileRecord]:

@@ -43,9 +43,9 @@ _pb = suite_service_pb2
 
 
 @asynccontextmanager
-async def open_suites(args: argparse.Namespace) -> AsyncIterator["SuiteClient"]:
-    """Connect to the server, one inside the command by default, which stores in DATA_DIR."""
-    async with serving(args, DATA_DIR) as (server, credentials):
+async def open_suites(args: argparse.Namespace, *, large_batch: bool = False) -> AsyncIterator["SuiteClient"]:
+    """Connect to the server, one inside the command by default, which stores in DATA_DIR. See `serving`."""
+    async with serving(args, DATA_DIR, large_batch=large_batch) as (server, credentials):
         address, access = open_to(server, **credentials)
         async with open_channel(address, access, channel_options(MAX_MESSAGE_BYTES)) as channel:
             yield SuiteClient(channel, address, access)

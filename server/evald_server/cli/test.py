@@ -1,10 +1,14 @@
 """`evald test`: run suites of cases against targets or recorded answers."""
 
 import argparse
+import asyncio
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
 from typing import Final, NamedTuple
 from uuid import uuid4
 
@@ -43,6 +47,8 @@ _HISTORY: Final = 30
 _SHOWN_PROBLEMS: Final = 50
 _SHOWN_WARNINGS: Final = 10
 _LATEST: Final = "latest"
+# About a thousand cases.
+_LARGE_BYTES: Final = 2 << 20
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,27 +70,13 @@ def run(args: argparse.Namespace) -> int:
     for name in args.outputs:
         check_report_file("--output", name, report_format("--output", name))
     connectors = _read_connectors(args.connectors)
-    targets = args.targets or list(connectors)
+    testing = _Testing(args, connectors)
     try:
-        suites = load_suites(
-            args.files,
-            tags=args.tags,
-            exclude_tags=args.exclude_tags,
-            ids=args.ids,
-            transcripts=args.transcripts,
-            targets=targets,
-        )
+        if args.list:
+            return _list(testing.load(), as_json=args.json)
+        return run_async(testing.run())
     except SuiteProblems as problem:
         return _report_problems(problem.problems)
-    if args.list:
-        return _list(suites, as_json=args.json)
-    for warning in [one for suite in suites for one in suite.warnings][:_SHOWN_WARNINGS]:
-        warn(f"warning: {clean(warning)}")
-    testing = _Testing(
-        args, [_SuiteOn(suite, one) for suite in suites for one in _targets(suite, targets, args)], connectors
-    )
-    try:
-        return run_async(testing.run())
     except (KeyboardInterrupt, EvaldError):
         testing.say_how_to_resume()
         raise
@@ -110,11 +102,10 @@ def _read_connectors(files: list[str]) -> dict[str, "_GivenConnector"]:
     return found
 
 
-def _targets(suite: Suite, targets: Sequence[str], args: argparse.Namespace) -> Sequence[str]:
-    """Return what a suite is run against; "" for its recorded answers."""
-    if args.transcripts:
-        return [""]
-    return targets or suite.targets or [""]
+def _are_large(files: Sequence[str]) -> bool:
+    """Return whether reading suites takes longer than to start the batch processes that will evaluate them."""
+    found = (Path(name) for name in files)
+    return sum(path.stat().st_size for path in found if path.is_file()) >= _LARGE_BYTES
 
 
 def _report_problems(problems: Sequence[Problem]) -> int:
@@ -181,27 +172,68 @@ class _Testing:
     def __init__(
         self,
         args: argparse.Namespace,
-        wanted: Sequence[_SuiteOn],
         connectors: dict[str, _GivenConnector],
     ) -> None:
         self._args = args
-        self._wanted = wanted
         self._connectors = connectors
+        self._targets: Sequence[str] = args.targets or list(connectors)
+        self._wanted: Sequence[_SuiteOn] = ()
         self._started: _pb.SuiteRun | None = None  # while it has not ended
+        self._stored = 0  # cases of it
 
     def say_how_to_resume(self) -> None:
         """Say how a suite run goes on that did not end."""
         if self._started is not None:
             name = clean(f"{self._started.suite} {self._started.target}")
-            warn(f"{name} was interrupted", f"go on with {self._command()} --resume")
+            wanted = next(
+                one.suite.case_count for one in self._wanted if one.suite.name == self._started.suite
+            )
+            words = self._args.words if self._args.resume else [*self._args.words, "--resume"]
+            warn(
+                f"{name} was interrupted: {self._stored} of {wanted} cases are stored, and no report is written",
+                f"go on with {clean(shlex.join(['evald', *words]), 1000)}",
+            )
 
-    def _command(self) -> str:
-        return " ".join(["evald test", *map(clean, self._args.files)])
+    def load(self, stopped: Event | None = None) -> list[Suite]:
+        """Read the suites. Raises SuiteProblems. stopped: set by another thread when nobody needs them any more."""
+        args = self._args
+        return load_suites(
+            args.files,
+            tags=args.tags,
+            exclude_tags=args.exclude_tags,
+            ids=args.ids,
+            transcripts=args.transcripts,
+            targets=self._targets,
+            stopped=stopped,
+        )
+
+    async def _load_beside(self) -> list[Suite]:
+        """Read the suites while the event loop goes on."""
+        stopped = Event()
+        try:
+            return await asyncio.to_thread(self.load, stopped)
+        finally:
+            stopped.set()
+
+    def _prepare(self, suites: Sequence[Suite]) -> None:
+        """Warn of what is wrong with suites, and note what each is run against."""
+        for warning in [one for suite in suites for one in suite.warnings][:_SHOWN_WARNINGS]:
+            warn(f"warning: {clean(warning)}")
+        recorded = [""]  # their answers
+        self._wanted = [
+            _SuiteOn(suite, one)
+            for suite in suites
+            for one in (recorded if self._args.transcripts else self._targets or suite.targets or recorded)
+        ]
 
     async def run(self) -> int:
-        """Run everything. Returns the exit code."""
+        """Run everything. Returns the exit code. Raises SuiteProblems."""
+        # What is wrong with a small suite is said at once, without a server.
+        # Only recorded answers are evaluated by batch processes.
+        suites = None if not self._targets and _are_large(self._args.files) else self.load()
         with ExitStack() as stack:
-            async with open_suites(self._args) as client:
+            async with open_suites(self._args, large_batch=suites is None) as client:
+                self._prepare(await self._load_beside() if suites is None else suites)
                 openings = [await self._opening(client, one) for one in self._wanted]
                 problems = await _wrong_specs(client, [one.suite for one in self._wanted])
                 for one, opening in zip(self._wanted, openings, strict=True):
@@ -297,6 +329,7 @@ class _Testing:
         unpassed: list[tuple[str, str, str]] = []
         ended: _pb.SuiteRun | None = None
         passed = judged = others = 0
+        self._stored = 0
         name = clean(f"{opening.suite} {one.target}".strip(), 60)
         bar = progress_bar(hidden=args.json)
         with show_progress(bar):
@@ -316,6 +349,7 @@ class _Testing:
                     if args.json:
                         print_json(MessageToDict(result))
                 if response.results:
+                    self._stored += len(response.results)
                     rate = f"{passed / judged:.1%} passed" if judged else ""
                     bar.update(task, advance=len(response.results), rate=rate)
                 if response.HasField("ended"):

@@ -32,6 +32,9 @@ _MAX_WAIT_SECONDS: Final = 30.0
 _MAX_REQUEST_BYTES: Final = 32 << 20
 _MAX_ERROR_BYTES: Final = 64 << 10
 
+# Of a stream, before others may get their turn: it can be an event every two bytes.
+_EVENT_BYTES: Final = 256
+
 # What may stand in a path and a query; the rest is written as %XX. A "%" is the caller's own.
 _OF_PATHS: Final = "%/?:@!$&'()*+,;=[]"
 
@@ -220,7 +223,7 @@ class AgentHttp:
             try:
                 # The address that was checked, so that the name is not resolved again.
                 async with asyncio.timeout(_CONNECT_SECONDS):
-                    return await HttpConnection.open(address, target.port, tls, target.host)
+                    return await HttpConnection.open(address, target.port, tls, target.host, self._give_way)
             except OSError as error:
                 problem = _connect_problem(error)
         raise _Unreachable(problem)
@@ -245,7 +248,9 @@ class AgentHttp:
             if stream is None:
                 content += chunk
                 continue
-            stream.add(chunk)
+            for start in range(0, len(chunk), _EVENT_BYTES):
+                stream.add(chunk[start : start + _EVENT_BYTES])
+                await connection.pause()
             if first is None and stream.started:
                 first = time.monotonic() - began
             if stream.done:

@@ -11,12 +11,17 @@ from typing import Any, Final, Self, cast
 
 import h11
 
+from .connector import GiveWay
+
 # More than this is not read before somebody takes it.
 _MAX_WAITING_BYTES: Final = 256 << 10
 _MAX_HEAD_BYTES: Final = 64 << 10
 
-# Of what has come, before the event loop may do something else: it can be thousands of pieces of one byte.
+# Of what has come: it can be thousands of pieces of one byte.
 _BYTES_AT_ONCE: Final = 8 << 10
+
+# How long the event loop is held before others get their turn.
+_TURN_SECONDS: Final = 0.0005
 
 # Servers keep an idle connection for 5 s or longer, and one that they close is a request that fails.
 _IDLE_SECONDS: Final = 2.0
@@ -66,8 +71,6 @@ class _Inbox(asyncio.Protocol):
         if self.is_quiet:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        else:
-            await asyncio.sleep(0)
         if not self._received and self._problem is not None:
             # An answer whose length is not said would be taken for a whole one.
             raise ConnectionResetError from self._problem
@@ -85,20 +88,24 @@ class _Inbox(asyncio.Protocol):
 class HttpConnection:
     """A connection to an agent, for one request after the other. address: where it leads."""
 
-    def __init__(self, address: str, transport: asyncio.Transport, inbox: _Inbox) -> None:
+    def __init__(self, address: str, transport: asyncio.Transport, inbox: _Inbox, give_way: GiveWay) -> None:
         self.address = address
         self._transport = transport
         self._inbox = inbox
+        self._give_way = give_way
+        self._turn_ends = 0.0
         self._http = h11.Connection(h11.CLIENT, _MAX_HEAD_BYTES)
         self._last_used = 0.0
 
     @classmethod
-    async def open(cls, address: str, port: int, tls: ssl.SSLContext | None, server_name: str) -> Self:
-        """Connect. server_name: that the certificate must have. Raises OSError."""
+    async def open(
+        cls, address: str, port: int, tls: ssl.SSLContext | None, server_name: str, give_way: GiveWay
+    ) -> Self:
+        """Connect. server_name: that the certificate must have. give_way: see `pause`. Raises OSError."""
         transport, inbox = await asyncio.get_running_loop().create_connection(
             _Inbox, address, port, ssl=tls, server_hostname=server_name if tls else None
         )
-        return cls(address, transport, inbox)
+        return cls(address, transport, inbox, give_way)
 
     @property
     def is_usable(self) -> bool:
@@ -114,6 +121,7 @@ class HttpConnection:
         events = (request, h11.Data(content), h11.EndOfMessage())
         # Not waiting until it is sent: an agent may refuse what it has not read to the end.
         self._transport.write(b"".join(filter(None, map(self._http.send, events))))
+        self._begin_turn()
         while not isinstance(event := await self._next_event(), h11.Response):
             if not isinstance(event, h11.InformationalResponse):
                 raise h11.RemoteProtocolError("wanted a response")
@@ -140,7 +148,22 @@ class HttpConnection:
         """Close it at once."""
         self._transport.abort()
 
+    async def pause(self) -> None:
+        """Give way to others if what has come has held the event loop for long."""
+        if time.perf_counter() > self._turn_ends:
+            await self._give_way()
+            self._begin_turn()
+
+    def _begin_turn(self) -> None:
+        self._turn_ends = time.perf_counter() + _TURN_SECONDS
+
     async def _next_event(self) -> Any:
-        while (event := self._http.next_event()) is h11.NEED_DATA:
+        while True:
+            await self.pause()
+            event = self._http.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            waits = self._inbox.is_quiet
             self._http.receive_data(await self._inbox.take())
-        return event
+            if waits:
+                self._begin_turn()

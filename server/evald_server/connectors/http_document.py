@@ -5,6 +5,7 @@ import ssl
 from typing import Final
 from urllib.parse import urlsplit
 
+from .connector import give_way
 from .http_connection import BROKEN, HttpConnection
 
 _HEADERS: Final = {"user-agent": "evald", "accept": "application/json", "accept-encoding": "identity"}
@@ -23,7 +24,7 @@ async def fetch_document(url: str, *, seconds: float, max_bytes: int) -> bytes:
         async with asyncio.timeout(seconds):
             # It takes 20 ms, and a CA may have been added.
             tls = await asyncio.to_thread(ssl.create_default_context)
-            connection = await HttpConnection.open(host, parts.port or 443, tls, host)
+            connection = await HttpConnection.open(host, parts.port or 443, tls, host, give_way)
             try:
                 status, _ = await connection.send("GET", target, {"host": parts.netloc, **_HEADERS}, b"")
                 if status != 200:

@@ -42,6 +42,7 @@ class EventLines:
         self._rest: list[bytes] = []
         self._held = 0
         self._data: list[bytes] = []
+        self._size = 0  # of the data
         self._error = False
         self.done = False
 
@@ -82,9 +83,11 @@ class EventLines:
         if not line:
             if self._data or self._error:
                 self._event(b"\n".join(self._data))
-            self._data, self._error = [], False
+            self._data, self._error, self._size = [], False, 0
         elif name == b"data":
             self._data.append(value.removeprefix(b" "))
+            self._size += len(self._data[-1]) + 1
+            _check_size(self._size)
         elif name == b"event":
             self._error = value.strip() == b"error"
         elif name not in (b"", b"id", b"retry"):

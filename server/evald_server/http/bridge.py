@@ -7,13 +7,13 @@ bytes, flags and length. Without Connect, streams are NDJSON or server-sent even
 import json
 import re
 import struct
+from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import grpc
-from google.protobuf import descriptor_pool, json_format
+from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
-from google.protobuf.message_factory import GetMessageClass
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -21,7 +21,7 @@ from starlette.routing import Route
 from evald_server.rpc.errors import CallError, invalid
 
 from .access import WebAccess
-from .calls import CallFailed, Calls, HttpCaller
+from .calls import CalledMethod, CallFailed, Calls, HttpCaller, find_method
 from .errors import as_json, connect_end, error_response, failed
 from .guards import media_type
 from .site import Site
@@ -43,16 +43,6 @@ _COMPRESSED: Final = 0x01
 _TIMEOUT: Final = re.compile(r"[0-9]{1,10}")
 
 
-class _Method(NamedTuple):
-    """A method, by its descriptor. name: as "evald.v1.RunService/GetRun"."""
-
-    name: str
-    request: type[Message]
-    answer: type[Message]
-    client_streaming: bool
-    server_streaming: bool
-
-
 def routes(site: Site) -> list[Route]:
     """Return the routes of all methods."""
     return [Bridge(site.calls, site.access).route(PACKAGE)]
@@ -71,9 +61,11 @@ class Bridge:
 
     async def answer(self, package: str, request: Request) -> Response:
         """Answer a request that names a method."""
-        service, name = package + request.path_params["service"], request.path_params["method"]
+        name = f"{package}{request.path_params['service']}/{request.path_params['method']}"
         kind = media_type(request.headers)
-        method = _method(service, name)
+        method = None
+        with suppress(KeyError):
+            method = find_method(name)
         if kind not in (JSON, PROTO, CONNECT_JSON, CONNECT_PROTO):
             return _unsupported(kind, (JSON, PROTO))
         if kind in (CONNECT_JSON, CONNECT_PROTO):
@@ -89,8 +81,8 @@ class Bridge:
         try:
             if method is None:
                 # The gate says so, to those who may ask.
-                await self._calls.unary(f"{service}/{name}", b"", self._access.caller(request))
-                raise AssertionError(f"{service}/{name} is no method of the contract")
+                await self._calls.unary(name, b"", self._access.caller(request))
+                raise AssertionError(f"{name} is no method of the contract")
             if method.client_streaming:
                 text = f"{method.name} takes a stream of messages: gRPC only"
                 raise CallFailed(grpc.StatusCode.UNIMPLEMENTED, text, b"")
@@ -104,7 +96,7 @@ class Bridge:
                 answer = await aside(len(answer), partial(_to_json, method.answer, answer))
             return Response(answer, media_type=kind)
         except CallError as problem:
-            found = await self._refused(f"{service}/{name}", problem, self._access.caller(request))
+            found = await self._refused(name, problem, self._access.caller(request))
         except CallFailed as problem:
             found = problem
         response = error_response(request, found)
@@ -125,22 +117,7 @@ class Bridge:
         return failed(problem)
 
 
-def _method(service: str, name: str) -> _Method | None:
-    """Return a method of the contract."""
-    try:
-        found = descriptor_pool.Default().FindServiceByName(service).methods_by_name[name]
-    except KeyError:
-        return None
-    return _Method(
-        f"{service}/{name}",
-        GetMessageClass(found.input_type),
-        GetMessageClass(found.output_type),
-        found.client_streaming,
-        found.server_streaming,
-    )
-
-
-async def _read(request: Request, method: _Method, kind: str) -> bytes:
+async def _read(request: Request, method: CalledMethod, kind: str) -> bytes:
     """Return the serialised message of a request. Raises CallError, and CallFailed for what HTTP forbids."""
     data = await request.body()
     if kind in (CONNECT_JSON, CONNECT_PROTO):
@@ -225,21 +202,21 @@ def _envelope(data: bytes) -> bytes:
     return struct.pack(">BI", 0, len(data)) + data
 
 
-def _connect_framing(kind: str, method: _Method | None) -> Framing:
+def _connect_framing(kind: str, method: CalledMethod | None) -> Framing:
     def write(data: bytes) -> bytes:
         return _envelope(_to_json(method.answer, data) if method and kind == CONNECT_JSON else data)
 
     return Framing(kind, write, connect_end, connect_end(), begins=True)
 
 
-def _ndjson(method: _Method) -> Framing:
+def _ndjson(method: CalledMethod) -> Framing:
     def write(data: bytes) -> bytes:
         return _to_json(method.answer, data) + b"\n"
 
     return Framing(NDJSON, write, lambda problem: _dump({"error": as_json(problem)}) + b"\n")
 
 
-def _sse(method: _Method) -> Framing:
+def _sse(method: CalledMethod) -> Framing:
     def write(data: bytes) -> bytes:
         return b"data: " + _to_json(method.answer, data) + b"\n\n"
 

@@ -10,7 +10,8 @@ from functools import cache
 from typing import Any, Final, NamedTuple, NoReturn, cast
 
 import grpc
-from google.protobuf.descriptor import Descriptor, MethodDescriptor
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
@@ -135,11 +136,8 @@ class Calls:
 
     async def ask(self, request: Message, caller: HttpCaller) -> Any:
         """Return the answer to a request, as a message. The request says by its type which method is called."""
-        method = _taking(cast("Descriptor", request.DESCRIPTOR))
-        answer = await self.unary(
-            f"{method.containing_service.full_name}/{method.name}", request.SerializeToString(), caller
-        )
-        return GetMessageClass(method.output_type).FromString(answer)
+        method = find_method(_taking(cast("Descriptor", request.DESCRIPTOR)))
+        return method.answer.FromString(await self.unary(method.name, request.SerializeToString(), caller))
 
     async def stream(
         self,
@@ -189,11 +187,36 @@ class Calls:
         return answer
 
 
+class CalledMethod(NamedTuple):
+    """A method, by its descriptor. name: as "evald.v1.RunService/GetRun"."""
+
+    name: str
+    request: type[Message]
+    answer: type[Message]
+    client_streaming: bool
+    server_streaming: bool
+
+
 @cache
-def _taking(request: Descriptor) -> MethodDescriptor:
-    """Return the method that takes a request: each has one of its own, in the file of its service."""
+def find_method(name: str) -> CalledMethod:
+    """Return the method with a full name. Raises KeyError if the contract has none."""
+    service, _, method = name.rpartition("/")
+    found = descriptor_pool.Default().FindServiceByName(service).methods_by_name[method]
+    return CalledMethod(
+        name,
+        GetMessageClass(found.input_type),
+        GetMessageClass(found.output_type),
+        found.client_streaming,
+        found.server_streaming,
+    )
+
+
+@cache
+def _taking(request: Descriptor) -> str:
+    """Return the full name of the method that takes a request: each has one of its own, in the file of its service."""
     services = request.file.services_by_name.values()
-    return next(one for service in services for one in service.methods if one.input_type is request)
+    found = next(one for service in services for one in service.methods if one.input_type is request)
+    return f"{found.containing_service.full_name}/{found.name}"
 
 
 def _function(handler: Handler) -> Any:

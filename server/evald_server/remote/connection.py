@@ -21,7 +21,7 @@ from .errors import (
     PluginUnavailable,
     Refusal,
 )
-from .instance import RemoteTask
+from .instance import RemoteTask, read_answer
 from .limits import RemoteLimits
 from .plugin_type import CONTRACT, Plugin, read_plugin
 
@@ -39,6 +39,7 @@ _READY: Final = grpc.ChannelConnectivity.READY
 
 # A response is somewhat larger than its output. Beyond gRPC's limit the client ends the call.
 _SLACK_BYTES: Final = 64 << 10
+_HEAD_BYTES: Final = 8
 
 
 class NotServing(Exception):
@@ -61,6 +62,7 @@ class PluginConnection:
         self._describe: Any = self._channel.unary_unary(f"{_SERVICE}/Describe")
         self._health: Any = self._channel.unary_unary(_HEALTH)
         self._seconds = limits.health_seconds
+        self._max_bytes = limits.output_bytes + _HEAD_BYTES
         self._has_health = True
         self._closed = False
         self.active = 0
@@ -131,13 +133,7 @@ class PluginConnection:
             raise
         finally:
             self.active -= 1
-        try:
-            return plugin_pb2.EvaluateResponse.FromString(data).output
-        except DecodeError:
-            raise ContractError(
-                "output: not a readable EvaluateResponse: garbage, text that is not UTF-8, or metadata "
-                "nested deeper than 32 levels"
-            ) from None
+        return read_answer(plugin_pb2.EvaluateResponse, data, self._max_bytes).output
 
     async def close(self, patience: float) -> None:
         """Close when its calls are over, at the latest after so many seconds."""

@@ -9,6 +9,8 @@ import ipaddress
 import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from .errors import Refusal
@@ -18,6 +20,9 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """Resolves a host name and port to addresses."""
+
+# Of their own: names whose servers do not answer would else take all threads of asyncio, which calls wait for.
+_RESOLVERS: Final = ThreadPoolExecutor(16, "evald-resolver")
 
 _MAX_LENGTH: Final = 255
 _SCHEMES: Final = ("dns", "ipv4", "ipv6", "unix")
@@ -253,7 +258,8 @@ class Resolver:
 
 async def look_up(host: str, port: int) -> list[str]:
     """Resolve a host name with the system's resolver."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_RESOLVERS, look)
     return [str(entry[4][0]) for entry in found]
 
 

@@ -166,7 +166,7 @@ class RemoteEvaluator:
         try:
             output = await instance.run(RemoteTask(task, seconds, headers, scope.progress))
             worked = True
-            result = read_output(output, plugin_type.kind, max_bytes=self._limits.output_bytes)
+            result = read_output(output, plugin_type.kind)
         except PluginUnavailable:
             worked = False
             raise
@@ -184,7 +184,7 @@ class RemoteEvaluator:
             return _contract_violation(plugin_type, instance, problem)
         except PluginBusy as problem:
             instance.last_error = printable(f"busy: {problem}")
-            return _of(instance, errored("EVALUATOR_BUSY", "The instance has no room for the task"))
+            return _errored(instance, "EVALUATOR_BUSY", "The instance has no room for the task")
         except PluginFailed as problem:
             worked = True
             return _failed(plugin_type, instance, problem)
@@ -194,16 +194,14 @@ class RemoteEvaluator:
                 instance.record_latency(elapsed)
             self._pool.release(slot, worked=worked)
             self._latencies.observe(elapsed)
-        return _of(instance, result)
+        result.instance_id = instance.id
+        return result
 
 
-def read_output(pb: task_pb2.EvaluationOutput, kind: Kind, *, max_bytes: int) -> Result:
+def read_output(pb: task_pb2.EvaluationOutput, kind: Kind) -> Result:
     """Convert an output to a result that keeps the contract. Raises ContractError that names the field."""
-    size = pb.ByteSize()
-    if not size:
+    if not pb.ByteSize():
         raise ContractError("output: missing, or empty; wanted a verdict")
-    if size > max_bytes:
-        raise ContractError(f"output: {size} bytes; at most {max_bytes} are allowed")
     verdict = _VERDICTS.get(pb.verdict)
     if verdict is None:
         raise ContractError(f"verdict: got {pb.verdict}, wanted PASSED, FAILED, ERROR or SKIPPED")
@@ -248,50 +246,37 @@ def _is_fair(instance: Instance, seconds: float) -> bool:
 
 def _unavailable(instance: Instance, problem: PluginUnavailable) -> Result:
     instance.last_error = printable(str(problem))
-    return _of(instance, errored("REMOTE_UNAVAILABLE", "The instance went away, or could not be reached"))
+    return _errored(instance, "REMOTE_UNAVAILABLE", "The instance went away, or could not be reached")
 
 
 def _timeout(instance: Instance, seconds: float) -> Result:
-    return _of(
-        instance,
-        errored(
-            "TIMEOUT", f"No answer from the remote evaluator within {seconds:.3g}s", seconds=f"{seconds:.3g}"
-        ),
-    )
+    text = f"No answer from the remote evaluator within {seconds:.3g}s"
+    return _errored(instance, "TIMEOUT", text, seconds=f"{seconds:.3g}")
 
 
 def _contract_violation(plugin_type: PluginType, instance: Instance, problem: ContractError) -> Result:
     instance.complain(f"broke the contract of {plugin_type.name}: {problem}")
-    return _of(
-        instance, errored("CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")
-    )
+    return _errored(instance, "CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")
 
 
 def _changed(plugin_type: PluginType, instance: Instance) -> Result:
-    return _of(
+    return _errored(
         instance,
-        errored(
-            "CONTRACT_VIOLATION",
-            f'"{plugin_type.name}" in version "{plugin_type.version}" is offered with another kind or config '
-            "schema than when the call or session began. Begin a new one; the plugin should give what "
-            "differs a new version",
-        ),
+        "CONTRACT_VIOLATION",
+        f'"{plugin_type.name}" in version "{plugin_type.version}" is offered with another kind or config '
+        "schema than when the call or session began. Begin a new one; the plugin should give what "
+        "differs a new version",
     )
 
 
 def _failed(plugin_type: PluginType, instance: Instance, problem: PluginFailed) -> Result:
     incident = secrets.token_hex(6)
     instance.complain(f"failed on {plugin_type.name}, incident {incident}: {problem}")
-    return _of(
-        instance,
-        errored(
-            "EVALUATOR_EXCEPTION",
-            f"The remote evaluator failed (incident {incident}; the server's log has the details)",
-            incident=incident,
-        ),
-    )
+    text = f"The remote evaluator failed (incident {incident}; the server's log has the details)"
+    return _errored(instance, "EVALUATOR_EXCEPTION", text, incident=incident)
 
 
-def _of(instance: Instance, result: Result) -> Result:
+def _errored(instance: Instance, code: str, text: str, **details: str) -> Result:
+    result = errored(code, text, **details)
     result.instance_id = instance.id
     return result

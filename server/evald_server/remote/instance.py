@@ -7,19 +7,23 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
+
+from google.protobuf.message import DecodeError, Message
 
 from evald.plugin.v1 import task_pb2
 from evald_server.auth.principal import Principal
 
 from .breaker import CircuitBreaker
-from .errors import printable
+from .errors import ContractError, printable
 from .lease import Lease
 from .plugin_type import Plugin
 
 _log = logging.getLogger("evald.remote")
 
 _COMPLAINT_SECONDS: Final = 1.0
+
+_Answer = TypeVar("_Answer", bound=Message)
 
 
 class Mode(IntEnum):
@@ -72,6 +76,19 @@ class TaskIds:
             return prefix == self._prefix and 0 < int(number, 16) <= self._last
         except ValueError:
             return False
+
+
+def read_answer(kind: type[_Answer], data: bytes, max_bytes: int) -> _Answer:
+    """Parse what holds an output. Raises ContractError, for one that is too large before it takes the time to parse it."""
+    if len(data) > max_bytes:
+        raise ContractError(f"output: {len(data)} bytes; at most {max_bytes} are allowed")
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise ContractError(
+            f"output: not a readable {kind.DESCRIPTOR.name}: garbage, text that is not UTF-8, or metadata "
+            "nested deeper than 32 levels"
+        ) from None
 
 
 class WaitingCalls(Protocol):

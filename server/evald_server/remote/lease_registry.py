@@ -129,8 +129,7 @@ class LeaseRegistry:
             instance = old
         else:
             if isinstance(old, GrpcInstance):
-                instances.remove(old)
-                self._disconnect(old)
+                self._remove(old)
             instance = self._new(request.instance_id, request.target, plugin, tls)
             instances.add(instance)
         instance.owner = principal
@@ -224,9 +223,8 @@ class LeaseRegistry:
                 instance.set_state(InstanceState.DRAINING, "deregistered")
                 self._in_background(self._drained(instance, lease.ttl))
             else:
-                self._instances.remove(instance)
+                self._remove(instance, cut=not drain)
                 self._instances.left_in_order(instance, lease.ttl)
-                self._disconnect(instance, cut=not drain)
         await (self._store.revoke(lease_id) if revokes else self._store.delete(lease_id))
         return lease.instance_id
 
@@ -265,12 +263,7 @@ class LeaseRegistry:
         lease = self._leases.end(lease_id)
         if lease is None:
             return
-        instance = self._instances.by_id.get(lease.instance_id)
-        if isinstance(instance, GrpcInstance):
-            _log.warning("remote instance %s: lease ended: %s", instance.name, why)
-            self._instances.remove(instance)
-            self._disconnect(instance, cut=True)
-        self._in_background(self._forget(lease_id))
+        self._lost(lease, f"lease ended: {why}", cut=True)
 
     async def _refusal(self, target: str) -> Refusal | None:
         """Return why a target is not allowed; None if it is, or if its name cannot be resolved now."""
@@ -362,11 +355,13 @@ class LeaseRegistry:
 
     def _expire(self, lease: Lease) -> None:
         self._expired()
+        self._lost(lease, f"lease ran out after {lease.ttl:g} s")
+
+    def _lost(self, lease: Lease, why: str, *, cut: bool = False) -> None:
         instance = self._instances.by_id.get(lease.instance_id)
         if isinstance(instance, GrpcInstance):
-            _log.warning("remote instance %s: lease ran out after %g s", instance.name, lease.ttl)
-            self._instances.remove(instance)
-            self._disconnect(instance)
+            _log.warning("remote instance %s: %s", instance.name, why)
+            self._remove(instance, cut=cut)
         self._in_background(self._forget(lease.id))
 
     async def _forget(self, lease_id: str, *, revoked: bool = False) -> None:
@@ -378,10 +373,11 @@ class LeaseRegistry:
         self._leases.end(lease.id)
         instance = self._instances.by_id.get(lease.instance_id)
         if isinstance(instance, GrpcInstance) and instance.lease is lease:
-            self._instances.remove(instance)
-            self._disconnect(instance)
+            self._remove(instance)
 
-    def _disconnect(self, instance: GrpcInstance, *, cut: bool = False) -> None:
+    def _remove(self, instance: GrpcInstance, *, cut: bool = False) -> None:
+        """Take an instance out of rotation and disconnect it."""
+        self._instances.remove(instance)
         self._gone.add(instance)
         self._in_background(self._close(instance, cut=cut))
 

@@ -13,7 +13,7 @@ from evald.plugin.v1 import registry_service_pb2, task_pb2
 from evald_server import wire_pb2
 
 from .errors import ContractError, PluginTimeout, PluginUnavailable, Refusal, invalid, printable
-from .instance import Instance, InstanceState, Mode, RemoteTask, TaskIds
+from .instance import Instance, InstanceState, Mode, RemoteTask, TaskIds, read_answer
 from .limits import RemoteLimits
 from .plugin_type import Plugin
 
@@ -46,10 +46,11 @@ def read_frame(data: bytes) -> wire_pb2.ConnectRequest:
 
 @dataclass(slots=True)
 class _Pending:
-    """A task that the worker has. output: serialized; None once its caller has left."""
+    """A task of the worker. output: serialized; None once its caller has left. unsent: its frame; empty once sent."""
 
     output: "asyncio.Future[bytes] | None"
     task: RemoteTask
+    unsent: list[bytes]
 
     def fail(self, problem: Exception) -> bool:
         """Raise the problem in the caller. Returns False if the caller has left."""
@@ -60,7 +61,7 @@ class _Pending:
 
 
 class PendingTasks:
-    """The tasks that a worker has, by id; those whose caller has left are among them.
+    """The tasks of a worker, by id; those that it has and whose caller has left are among them.
 
     complain: called when the worker breaks the contract.
     """
@@ -70,21 +71,35 @@ class PendingTasks:
         self._ids = ids
         self._complain = complain
 
-    async def wait(self, task: RemoteTask, cancel: Callable[[], None]) -> bytes:
-        """Wait for the serialized output of a task that has been sent. cancel: tells the worker to stop it.
+    def add(self, task: RemoteTask) -> _Pending:
+        """Add a task that is to be sent."""
+        frame = _Frame(task=task.pb).SerializeToString()
+        output: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.by_id[task.pb.task_id] = pending = _Pending(output, task, [frame])
+        return pending
 
+    async def wait(
+        self, pending: _Pending, cancel: Callable[[str], None], dropped: Callable[[], None]
+    ) -> bytes:
+        """Wait for the serialized output of a task.
+
+        cancel: tells the worker to stop it. dropped: called instead if it has not been sent and never will be.
         Raises PluginTimeout, and what `complete` and `fail` set.
         """
-        task_id = task.pb.task_id
-        output: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.by_id[task_id] = pending = _Pending(output, task)
+        assert pending.output is not None
+        task_id = pending.task.pb.task_id
         try:
-            async with asyncio.timeout(task.seconds):
-                return await output
+            async with asyncio.timeout(pending.task.seconds):
+                return await pending.output
         except (asyncio.CancelledError, TimeoutError) as problem:
             pending.output = None
-            if task_id in self.by_id:
-                cancel()
+            if task_id in self.by_id and pending.unsent:
+                # A worker that does not read must not fill the memory with tasks that nobody waits for.
+                pending.unsent.clear()
+                del self.by_id[task_id]
+                dropped()
+            elif task_id in self.by_id:
+                cancel(task_id)
             if isinstance(problem, TimeoutError):
                 raise PluginTimeout from None
             raise
@@ -105,6 +120,7 @@ class PendingTasks:
         """Fail all tasks with PluginUnavailable."""
         tasks, self.by_id = self.by_id, {}
         for pending in tasks.values():
+            pending.unsent.clear()
             pending.fail(PluginUnavailable(why))
 
     def _reject(self, task_id: str) -> None:
@@ -144,7 +160,7 @@ class WorkerSession(Instance):
         self._limits = limits
         self._can_cancel = plugin.can(task_pb2.CAPABILITY_CANCEL)
         self._tasks = PendingTasks(ids, self.complain)
-        self._outgoing: deque[bytes] = deque()
+        self._outgoing: deque[list[bytes]] = deque()  # one frame each; empty if it is not to be sent any more
         self._posted = asyncio.Event()
         self._stop_writing = False
         self._writing: asyncio.Task[None] | None = None
@@ -220,16 +236,10 @@ class WorkerSession(Instance):
         """See Instance."""
         if self._over.done():
             raise PluginUnavailable("the session is over")
-        task_id = task.pb.task_id
-        self._send(_Frame(task=task.pb))
-        data = await self._tasks.wait(task, lambda: self._cancel(task_id))
-        try:
-            return task_pb2.EvaluationOutput.FromString(data)
-        except DecodeError:
-            raise ContractError(
-                "output: not a readable EvaluationOutput: garbage, text that is not UTF-8, or metadata "
-                "nested deeper than 32 levels"
-            ) from None
+        pending = self._tasks.add(task)
+        self._post(pending.unsent)
+        data = await self._tasks.wait(pending, self._cancel, lambda: self._grant(1))
+        return read_answer(task_pb2.EvaluationOutput, data, self._limits.output_bytes)
 
     async def close(self) -> None:
         """End the stream with OK. The worker may connect again."""
@@ -294,14 +304,18 @@ class WorkerSession(Instance):
         outgoing = self._outgoing
         while True:
             while outgoing:
-                await frames.send(outgoing.popleft())
+                if unsent := outgoing.popleft():
+                    await frames.send(unsent.pop())
             if self._stop_writing:
                 return
             self._posted.clear()
             await self._posted.wait()
 
     def _send(self, frame: registry_service_pb2.ConnectResponse) -> None:
-        self._outgoing.append(frame.SerializeToString())
+        self._post([frame.SerializeToString()])
+
+    def _post(self, unsent: list[bytes]) -> None:
+        self._outgoing.append(unsent)
         self._posted.set()
 
     def _end_writing(self) -> None:

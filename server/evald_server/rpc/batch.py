@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -39,9 +40,7 @@ class BatchService:
         self, engine: Engine, admission: Admission, metrics: Telemetry, pool: BatchPool, turns: LoopTurns
     ) -> None:
         self._engine = engine
-        self._admission = admission
-        self._metrics = metrics
-        self._pool = pool
+        self._open = partial(_Batch, engine, admission, metrics, pool)
         self._turns = turns
 
     async def evaluate_batch(self, stream: RpcStream) -> None:
@@ -57,16 +56,7 @@ class BatchService:
                     opened = message.open
                     if opened.evaluators:
                         await self._engine.prepare(opened.evaluators, opened.options, _Item().context)
-                    batch = _Batch(
-                        self._engine,
-                        self._admission,
-                        self._metrics,
-                        self._pool,
-                        StreamTurns(self._turns.next),
-                        stream,
-                        opened,
-                        scope,
-                    )
+                    batch = self._open(StreamTurns(self._turns.next), stream, opened, scope)
                 elif message.HasField("open"):
                     raise invalid("open", "only the first message may open the batch")
                 await batch.add(message.items)

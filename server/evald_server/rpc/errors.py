@@ -3,8 +3,10 @@
 The table of reasons is the one in protos/README.md; a test compares the two.
 """
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -21,6 +23,9 @@ DOMAIN: Final = "evald"
 # Trailers count against the peer's header limit (8 KiB by default in many proxies).
 _MAX_DETAILS_BYTES: Final = 4000
 _MAX_TEXT: Final = 1000
+
+# More than the details can tell.
+_MAX_PROBLEMS: Final = 100
 
 
 class BadField(NamedTuple):
@@ -137,6 +142,33 @@ def check_enum(request: Message, field: str, largest: int) -> None:
     got = getattr(request, field)
     if not 0 <= got <= largest:
         raise invalid(field, f"got {got}, wanted a value this server knows")
+
+
+def non_finite(message: Message, path: str) -> list[BadField]:
+    """Return the first problems of a message with NaN and infinity, which JSON cannot carry. path: of the message."""
+    return [
+        BadField(f"{path}{inner}", f"got {number}, wanted a finite number")
+        for inner, number in islice(_non_finite(message), _MAX_PROBLEMS)
+    ]
+
+
+def _non_finite(message: Message) -> Iterator[tuple[str, float]]:
+    is_plain = message.DESCRIPTOR.file.package == "google.protobuf"  # Struct: its keys alone are its path
+    for field, value in message.ListFields():
+        name = "" if is_plain else f".{field.name}"
+        values: Iterator[tuple[str, Any]]
+        if isinstance(value, Mapping):
+            values = ((f'{name}["{str(key)[:100]}"]', value[key]) for key in value)
+        elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+            values = ((f"{name}[{index}]", one) for index, one in enumerate(value))
+        else:
+            values = iter(((name, value),))
+        for path, one in values:
+            if isinstance(one, Message):
+                for inner, number in _non_finite(one):
+                    yield path + inner, number
+            elif isinstance(one, float) and not math.isfinite(one):
+                yield path, one
 
 
 def microseconds(message: Message, name: str, path: str) -> int:

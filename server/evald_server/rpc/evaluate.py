@@ -49,10 +49,9 @@ class EvaluateService:
         if len(data) > LARGE_BYTES:
             await self._engine.prepare(request.evaluators, request.options, request.context)
         if not request.request_id:
-            data, _ = await self._unary(request, context)
-            return data
+            return (await self._unary(request, context)).data
         stored, _ = await self._idempotency.once(
-            request, lambda: self._unary_to_store(request, context), caller().name
+            request, lambda: self._unary(request, context), caller().name
         )
         return stored.data
 
@@ -94,16 +93,16 @@ class EvaluateService:
     def _count(self, run: EvaluationRun, rpc: str, request: Request, context: Context) -> None:
         self._metrics.evaluated(run, rpc, request.labels, partial(trace_id_of, context))
 
-    async def _unary(self, request: Request, context: Context) -> tuple[bytes, EvaluationRun]:
+    async def _unary(self, request: Request, context: Context) -> StoredResponse:
         # Concurrent calls run back to back up to their response: 17 to 28 % more calls/s at 16 in flight.
         data, run = await self._batcher.run(self._start_unary, request, context)
-        if run.finished:
-            return data, run
-        evaluation_id = request.request_id or self._engine.new_id()
-        scope = scope_of(context, evaluation_id)
-        async for _ in self._admission.run_pending(run, scope, context.time_remaining):
-            run.take_progress()
-        return self._respond(run, evaluation_id, request, context), run
+        if not run.finished:
+            evaluation_id = request.request_id or self._engine.new_id()
+            scope = scope_of(context, evaluation_id)
+            async for _ in self._admission.run_pending(run, scope, context.time_remaining):
+                run.take_progress()
+            data = self._respond(run, evaluation_id, request, context)
+        return StoredResponse(data, run.plan.template.specs)
 
     def _start_unary(self, request: Request, context: Context) -> tuple[bytes, EvaluationRun]:
         run = self._start(request, context)
@@ -145,7 +144,3 @@ class EvaluateService:
         fill_event(event, run, evaluation_id)
         self._count(run, "Evaluate", request, context)
         return event.SerializeToString(), run
-
-    async def _unary_to_store(self, request: Request, context: Context) -> StoredResponse:
-        data, run = await self._unary(request, context)
-        return StoredResponse(data, run.plan.template.specs)

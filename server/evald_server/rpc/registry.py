@@ -12,7 +12,6 @@ from evald_server.auth.current_call import caller
 from evald_server.remote.errors import Refusal
 from evald_server.remote.instance import Instance
 from evald_server.remote.instances import InstanceChange, UnknownRevision
-from evald_server.remote.lease import LeaseState
 from evald_server.remote.plugin_type import CONTRACT
 from evald_server.remote.remotes import Remotes
 
@@ -71,26 +70,15 @@ class RegistrationService:
         """Renew leases, one answer per request, in order."""
         async for data in self._until_drained(stream):
             request = parse(_pb.KeepAliveRequest, data, "evald.plugin.v1.KeepAliveRequest")
-            state, ttl = self._renew(request.lease_id, request.active_tasks)
-            response = _pb.KeepAliveResponse(
-                lease_id=request.lease_id,
-                state=int(state),  # type: ignore[arg-type]
-                server_id=self._remotes.server_id,
-            )
-            if ttl:
-                response.ttl.FromMilliseconds(round(ttl * 1000))
+            response = _pb.KeepAliveResponse(lease_id=request.lease_id)
+            self._renew(request, response)
             await stream.send(response.SerializeToString())
 
     async def renew_lease(self, data: bytes, _context: Context) -> bytes:
         """Renew one lease."""
         request = parse(_pb.RenewLeaseRequest, data, "evald.plugin.v1.RenewLeaseRequest")
-        state, ttl = self._renew(request.lease_id, request.active_tasks)
-        response = _pb.RenewLeaseResponse(
-            state=int(state),  # type: ignore[arg-type]
-            server_id=self._remotes.server_id,
-        )
-        if ttl:
-            response.ttl.FromMilliseconds(round(ttl * 1000))
+        response = _pb.RenewLeaseResponse()
+        self._renew(request, response)
         return response.SerializeToString()
 
     async def deregister(self, data: bytes, _context: Context) -> bytes:
@@ -149,11 +137,20 @@ class RegistrationService:
         finally:
             unsubscribe()
 
-    def _renew(self, lease_id: str, active_tasks: int) -> tuple[LeaseState, float]:
+    def _renew(
+        self,
+        request: _pb.KeepAliveRequest | _pb.RenewLeaseRequest,
+        response: _pb.KeepAliveResponse | _pb.RenewLeaseResponse,
+    ) -> None:
+        """Renew a lease, and fill in the response what both ways of asking are told."""
         try:
-            return self._remotes.leases.renew(lease_id, active_tasks, caller())
+            state, ttl = self._remotes.leases.renew(request.lease_id, request.active_tasks, caller())
         except Refusal as problem:
             raise refused(problem) from None
+        response.state = int(state)  # type: ignore[assignment]
+        response.server_id = self._remotes.server_id
+        if ttl:
+            response.ttl.FromMilliseconds(round(ttl * 1000))
 
     def _changes(self, revision: int) -> list[InstanceChange]:
         try:

@@ -1,6 +1,5 @@
 """RunService."""
 
-import math
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -31,7 +30,7 @@ from evald_server.store.runs import (
 )
 
 from .connectors import ConnectorService
-from .errors import BadField, CallError, check_enum, invalid, microseconds, refusal
+from .errors import BadField, CallError, check_enum, invalid, microseconds, non_finite, refusal
 from .experiments import MAX_RUNS, ExperimentService
 from .headers import mask, masked
 from .idempotency import check_length, reused
@@ -309,30 +308,17 @@ class RunService:
                     f"got {run.scenario.max_messages}, wanted at most {self._max_messages}",
                 )
             )
-        numbers = {"run.result.score": run.result.score}
-        numbers |= {
-            f'run.output.metrics["{name[:100]}"]': value for name, value in run.output.metrics.items()
-        }
         for position, turn in enumerate(run.turns):
-            path = f"run.turns[{position}]"
             first, count = turn.first_message, turn.message_count
             if min(turn.turn, first, count) < 0 or first + count > len(run.messages):
                 found.append(
                     BadField(
-                        path,
+                        f"run.turns[{position}]",
                         f"got turn {turn.turn} with {count} messages from {first}, wanted some of the "
                         f"{len(run.messages)} of the run",
                     )
                 )
-            numbers[f"{path}.evaluation.score"] = turn.evaluation.score
-            for index, result in enumerate(turn.evaluation.results):
-                numbers[f"{path}.evaluation.results[{index}].score"] = result.score
-                numbers[f"{path}.evaluation.results[{index}].value"] = result.value
-        found += [
-            BadField(path, f"got {number}, wanted a finite number")
-            for path, number in numbers.items()
-            if not math.isfinite(number)
-        ]
+        found += non_finite(run, "run")
         for name in ("create_time", "start_time", "update_time", "complete_time"):
             try:
                 microseconds(run, name, f"run.{name}")

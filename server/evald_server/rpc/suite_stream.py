@@ -94,7 +94,7 @@ class SuiteStream:
         self._done_bytes = 0
         self._more_to_come = 0  # messages whose cases are being run here
         self._chunks: set[asyncio.Task[None]] = set()  # of recorded cases, in batch processes
-        self._storing: set[asyncio.Task[None]] = set()  # none or one
+        self._storing: set[asyncio.Task[None]] = set()  # one at most that goes on
         self._pool = pool
         self._telemetry = telemetry
         self._use_processes = True  # not where they leave most of the cases to the server
@@ -335,8 +335,11 @@ class SuiteStream:
         self._store_soon()
 
     def _store_soon(self) -> None:
-        """Store and send what is done, unless that goes on already: then the next commit has it."""
-        if self._done and not self._storing:
+        """Store and send what is done, unless that goes on already: then the next commit has it.
+
+        A task that has just ended is in the set until the next iteration of the event loop, and stores nothing more.
+        """
+        if self._done and all(task.done() for task in self._storing):
             self._tasks.spawn(self._storing, self._store_done())
 
     async def _store_done(self) -> None:

@@ -1,5 +1,6 @@
 """Runs and their events."""
 
+import logging
 import random
 import time
 from collections.abc import Iterable, Sequence
@@ -33,6 +34,8 @@ from .prepared import PreparedInsert, PreparedStatement
 from .resources import IdTaken
 from .rollups import HOUR, Count, Rollup
 from .schema import COUNTERS, RUN_EVENTS, RUN_FAILURES, RUN_SNAPSHOTS, RUN_STATES, RUNS, plain_text
+
+_log = logging.getLogger("evald.store")
 
 Run = run_service_pb2.Run
 
@@ -141,7 +144,7 @@ _COPIED: Final = ("id", *_EQUAL)
 
 
 class RunNotFound(Exception):
-    """There is no run with the id: it was deleted."""
+    """The run is not there any more: it was deleted, or another server goes on with it."""
 
 
 class RunGoesOn(Exception):
@@ -183,7 +186,8 @@ class RunStore:
         """Store a run as it is now, and its new events, in one commit. Raises RunNotFound.
 
         Events that are stored already are left out, so that a call without an answer can be repeated. The
-        snapshots stay as they were created.
+        snapshots stay as they were created. Of two servers that go on with a run, the one that has stored less is
+        refused.
         """
         change = _Change(run, events)
         await self._database.write(change.store)
@@ -347,14 +351,28 @@ class _Change:
         if row is None:
             raise RunNotFound(self._id)
         number, status, verdict, last_sequence = row
+        new = [one for one in self._events if one.sequence > last_sequence]
+        if len(new) < len(self._events):
+            self._check_repeated(connection, number)
         if (status, verdict) != (self._status, self._verdict):
             connection.execute(
                 _SET_VERDICT, {"run": number, "new_status": self._status, "new_verdict": self._verdict}
             )
         _SET_STATE.execute(connection, run=number, sequence=self._last_sequence, new_body=self._body)
         counts: list[Count] = [] if self._at_end is None or status in _COUNTED else [self._at_end]
-        new = [one for one in self._events if one.sequence > last_sequence]
         _add_events(connection, number, new, self._at, counts)
+
+    def _check_repeated(self, connection: Connection, number: int) -> None:
+        """Raise RunNotFound if what is stored in place of the events is not the same: it is another server's."""
+        sequence, *event = self._events[0]
+        columns = RUN_EVENTS.c
+        wanted = select(columns.kind, columns.body).where(
+            columns.number == number, columns.sequence == sequence
+        )
+        stored = connection.execute(wanted).first()
+        if stored is None or list(stored) != event:
+            _log.error("run %s: another server goes on with it; two must not use one database", self._id)
+            raise RunNotFound(self._id)
 
 
 def _add_events(

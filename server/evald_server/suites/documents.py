@@ -30,6 +30,8 @@ from ruamel.yaml.reader import ReaderError
 
 from evald.strict_json import STRICT_JSON, no_constant
 
+from ..input_files import read_bytes
+
 # About 2,000 cases; parsing takes some 10 seconds.
 MAX_CHARACTERS: Final = 1 << 20
 # More than a config may have.
@@ -109,7 +111,7 @@ def read_document(path: Path) -> Document:
 def read_text(path: Path) -> str:
     """Read a text in UTF-8. Raises InvalidDocument."""
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except OSError as problem:
         raise InvalidDocument(str(path), 0, problem.strerror or "cannot be read") from None
     return decode(data, str(path))

@@ -7,6 +7,7 @@ from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from tempfile import SpooledTemporaryFile, gettempdir
+from threading import Event
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
@@ -111,11 +112,12 @@ def load_suites(
     ids: Sequence[str] = (),
     transcripts: Sequence[str | Path] = (),
     targets: Sequence[str] = (),
+    stopped: Event | None = None,
 ) -> list[Suite]:
     """Read suites. Raises SuiteProblems, which lists all that is wrong with them.
 
     transcripts: files with recorded answers, which replace those of the cases. targets: what is tested instead of
-    the suites' own targets and of recorded answers.
+    the suites' own targets and of recorded answers. stopped: set by another thread to end reading.
     """
     wanted = CaseFilter(tags, exclude_tags, ids)
     problems: list[Problem] = []
@@ -123,7 +125,8 @@ def load_suites(
         recorded = Transcripts([Path(path) for path in transcripts]) if transcripts else None
     except InvalidDocument as problem:
         raise SuiteProblems([_of_document(problem)]) from None
-    readers = [_SuiteReader(Path(path), wanted, recorded, targets, problems) for path in paths]
+    stopped = stopped or Event()
+    readers = [_SuiteReader(Path(path), wanted, recorded, targets, problems, stopped) for path in paths]
     suites = [reader.suite() for reader in readers]
     _check_names([suite for suite in suites if suite is not None], problems)
     known = [one for reader in readers for one in reader.ids]
@@ -181,6 +184,7 @@ class _SuiteReader:
         transcripts: Transcripts | None,
         targets: Sequence[str],
         problems: list[Problem],
+        stopped: Event,
     ) -> None:
         self.name = str(path)
         self.ids: list[str] = []
@@ -190,6 +194,7 @@ class _SuiteReader:
         self._transcripts = transcripts
         self._targets = targets
         self._problems = problems
+        self._stopped = stopped
         self._warnings: list[str] = []
         self._document: Document | None = None  # of what is not JSON Lines
         self._case_specs: dict[bytes, str] = {}
@@ -305,6 +310,8 @@ class _SuiteReader:
         seen, count, any_case, cases_digest = IdSet(), 0, False, blake2b(digest_size=32)
         for raw in self._raw_cases():
             any_case = True
+            if self._stopped.is_set():
+                raise InvalidDocument(self.name, 0, "reading was ended")
             if len(self._problems) >= _MOST_PROBLEMS:
                 self._problems.append(
                     Problem(self.name, 0, f"more than {_MOST_PROBLEMS} problems; the rest is not read")

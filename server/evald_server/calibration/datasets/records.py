@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from evald_server.input_files import read_bytes
+
 # Datasets written with pandas contain NaN for an empty cell.
 _DECODER: Final = json.JSONDecoder(parse_constant=lambda _: None)
 
@@ -24,7 +26,7 @@ class CaseRecord(NamedTuple):
 def read_records(path: Path) -> list[CaseRecord]:
     """Read all records of a file, JSON Lines or a JSON list. NaN becomes null. Raises BadCases."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path).decode()
     except OSError as problem:
         raise BadCases(f"{path}: {problem.strerror}") from None
     except UnicodeDecodeError as problem:

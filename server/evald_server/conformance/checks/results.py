@@ -1,7 +1,7 @@
 """Rules for all outputs that the earlier checks recorded."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from evald.contract import MAX_REASON_BYTES, ContractViolation, plain_data
 from evald.errorcodes import CODES
@@ -29,53 +29,48 @@ def _outputs(trial: Trial) -> Iterator[tuple[RecordedOutput, _Output]]:
             yield said, said.output
 
 
-def _all(trial: Trial, problem: Callable[[_Output], str | None]) -> None:
-    for said, output in _outputs(trial):
-        found = problem(output)
-        if found:
-            raise RuleBroken(f'"{said.task.type}": {found}')
+def _each(problem: Callable[[_Output], str | None]) -> Callable[[Trial], Awaitable[None]]:
+    """Make a rule for all outputs. problem: says what is wrong with one, None if nothing is."""
+
+    async def check(trial: Trial) -> None:
+        for said, output in _outputs(trial):
+            found = problem(output)
+            if found:
+                raise RuleBroken(f'"{said.task.type}": {found}')
+
+    return check
 
 
-async def verdicts_are_known(trial: Trial) -> None:
+@_each
+def verdicts_are_known(output: _Output) -> str | None:
     """Check that every verdict is one of the four."""
-    _all(
-        trial,
-        lambda output: (
-            None
-            if output.verdict in (_PASSED, _FAILED, _ERROR, _SKIPPED)
-            else f"verdict is {output.verdict}, wanted PASSED, FAILED, ERROR or SKIPPED"
-        ),
-    )
-
-
-async def scores_are_in_range(trial: Trial) -> None:
-    """Check that scores are from 0 to 1, and that errors have none."""
-
-    def problem(output: _Output) -> str | None:
-        if not output.HasField("score"):
-            return None
-        if output.verdict == _ERROR:
-            return "score is set, but the verdict is ERROR"
-        # NaN is no number, which is a rule of its own.
-        return None if math.isnan(output.score) or 0 <= output.score <= 1 else f"score is {output.score:g}"
-
-    _all(trial, problem)
-
-
-async def numbers_are_finite(trial: Trial) -> None:
-    """Check that score, value and cost are neither NaN nor infinite."""
-
-    def problem(output: _Output) -> str | None:
-        for name, number in (
-            ("score", output.score if not math.isinf(output.score) else 0.0),
-            ("value", output.value),
-            ("cost.amount", output.cost.amount),
-        ):
-            if not math.isfinite(number):
-                return f"{name} is {number}"
+    if output.verdict in (_PASSED, _FAILED, _ERROR, _SKIPPED):
         return None
+    return f"verdict is {output.verdict}, wanted PASSED, FAILED, ERROR or SKIPPED"
 
-    _all(trial, problem)
+
+@_each
+def scores_are_in_range(output: _Output) -> str | None:
+    """Check that scores are from 0 to 1, and that errors have none."""
+    if not output.HasField("score"):
+        return None
+    if output.verdict == _ERROR:
+        return "score is set, but the verdict is ERROR"
+    # NaN is no number, which is a rule of its own.
+    return None if math.isnan(output.score) or 0 <= output.score <= 1 else f"score is {output.score:g}"
+
+
+@_each
+def numbers_are_finite(output: _Output) -> str | None:
+    """Check that score, value and cost are neither NaN nor infinite."""
+    for name, number in (
+        ("score", output.score if not math.isinf(output.score) else 0.0),
+        ("value", output.value),
+        ("cost.amount", output.cost.amount),
+    ):
+        if not math.isfinite(number):
+            return f"{name} is {number}"
+    return None
 
 
 async def metrics_never_fail(trial: Trial) -> None:
@@ -95,40 +90,29 @@ async def metrics_never_fail(trial: Trial) -> None:
                 raise RuleBroken(f'"{said.task.type}" is a metric, but has no value')
 
 
-async def errors_are_explained(trial: Trial) -> None:
+@_each
+def errors_are_explained(output: _Output) -> str | None:
     """Check that `error` is set exactly when the verdict is ERROR."""
-
-    def problem(output: _Output) -> str | None:
-        if output.verdict == _ERROR and not output.HasField("error"):
-            return "the verdict is ERROR, but error is not set"
-        if output.verdict != _ERROR and output.HasField("error"):
-            return "error is set, but the verdict is not ERROR"
-        return None
-
-    _all(trial, problem)
+    if output.verdict == _ERROR and not output.HasField("error"):
+        return "the verdict is ERROR, but error is not set"
+    if output.verdict != _ERROR and output.HasField("error"):
+        return "error is set, but the verdict is not ERROR"
+    return None
 
 
-async def codes_are_known(trial: Trial) -> None:
+@_each
+def codes_are_known(output: _Output) -> str | None:
     """Check that error codes are those of the contract."""
-
-    def problem(output: _Output) -> str | None:
-        if output.HasField("error") and output.error.code not in CODES:
-            return f"error.code is {output.error.code[:80]!r}, wanted one of {', '.join(CODES)}"
-        return None
-
-    _all(trial, problem)
+    if output.HasField("error") and output.error.code not in CODES:
+        return f"error.code is {output.error.code[:80]!r}, wanted one of {', '.join(CODES)}"
+    return None
 
 
-async def reasons_are_short(trial: Trial) -> None:
+@_each
+def reasons_are_short(output: _Output) -> str | None:
     """Check that reasons are within the limit; servers cut longer ones."""
-
-    def problem(output: _Output) -> str | None:
-        size = len(output.reason.encode())
-        return (
-            f"reason has {size} bytes, wanted at most {MAX_REASON_BYTES}" if size > MAX_REASON_BYTES else None
-        )
-
-    _all(trial, problem)
+    size = len(output.reason.encode())
+    return f"reason has {size} bytes, wanted at most {MAX_REASON_BYTES}" if size > MAX_REASON_BYTES else None
 
 
 async def outputs_are_small(trial: Trial) -> None:
@@ -136,28 +120,25 @@ async def outputs_are_small(trial: Trial) -> None:
     for said in trial.link.outputs:
         if said.output is None:
             raise RuleBroken(f'"{said.task.type}": the output cannot be read')
-
-    def problem(output: _Output) -> str | None:
-        size = output.ByteSize()
-        if size > MAX_OUTPUT_BYTES:
-            return f"the output has {size} bytes, wanted at most {MAX_OUTPUT_BYTES}"
-        try:
-            plain_data("metadata", struct_to_dict(output.metadata))
-        except ContractViolation as found:
-            # NaN is no number, which is a rule of its own.
-            return None if "finite" in str(found) else str(found)
-        return None
-
-    _all(trial, problem)
+    await _is_small(trial)
 
 
-async def pending_means_failed(trial: Trial) -> None:
+@_each
+def _is_small(output: _Output) -> str | None:
+    size = output.ByteSize()
+    if size > MAX_OUTPUT_BYTES:
+        return f"the output has {size} bytes, wanted at most {MAX_OUTPUT_BYTES}"
+    try:
+        plain_data("metadata", struct_to_dict(output.metadata))
+    except ContractViolation as found:
+        # NaN is no number, which is a rule of its own.
+        return None if "finite" in str(found) else str(found)
+    return None
+
+
+@_each
+def pending_means_failed(output: _Output) -> str | None:
     """Check that `pending` is set on failed results only."""
-    _all(
-        trial,
-        lambda output: (
-            "pending is set, but the verdict is not FAILED"
-            if output.pending and output.verdict != _FAILED
-            else None
-        ),
-    )
+    if output.pending and output.verdict != _FAILED:
+        return "pending is set, but the verdict is not FAILED"
+    return None

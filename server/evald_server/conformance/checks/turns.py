@@ -1,7 +1,7 @@
 """Rules for turns of every kind, and for invalid tasks."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -65,40 +65,22 @@ def _both_nan(*numbers: Any) -> bool:
     return all(isinstance(number, float) and math.isnan(number) for number in numbers)
 
 
-async def empty_answer(trial: Trial) -> None:
-    """Check a turn with an empty answer."""
-    await _survives(trial, lambda: turn(""))
+def _survives(context: Callable[[], context_pb2.EvaluatorContext]) -> Callable[[Trial], Awaitable[None]]:
+    """Make a rule for a turn: every type answers it, not with EVALUATOR_EXCEPTION."""
+
+    async def check(trial: Trial) -> None:
+        for sample in trial.need_samples():
+            _require_answer(sample, await trial.link.evaluate(new_task(sample, context())))
+
+    return check
 
 
-async def null_answer(trial: Trial) -> None:
-    """Check a turn whose answer is null."""
-    await _survives(trial, lambda: turn(None))
-
-
-async def no_messages(trial: Trial) -> None:
-    """Check a turn without messages."""
-    await _survives(trial, without_messages)
-
-
-async def one_megabyte(trial: Trial) -> None:
-    """Check a turn with an answer of 1 MB."""
-    await _survives(trial, lambda: turn(ONE_MEGABYTE))
-
-
-async def non_latin(trial: Trial) -> None:
-    """Check a turn in scripts other than Latin."""
-    await _survives(trial, lambda: turn(NON_LATIN))
-
-
-async def every_form(trial: Trial) -> None:
-    """Check a turn with messages of every form in OpenAI's API, and an unknown one."""
-    await _survives(trial, of_every_form)
-
-
-async def _survives(trial: Trial, context: Callable[[], context_pb2.EvaluatorContext]) -> None:
-    """Require an answer of every type, other than EVALUATOR_EXCEPTION."""
-    for sample in trial.need_samples():
-        _require_answer(sample, await trial.link.evaluate(new_task(sample, context())))
+empty_answer = _survives(lambda: turn(""))
+null_answer = _survives(lambda: turn(None))
+no_messages = _survives(without_messages)
+one_megabyte = _survives(lambda: turn(ONE_MEGABYTE))
+non_latin = _survives(lambda: turn(NON_LATIN))
+every_form = _survives(of_every_form)
 
 
 def _require_answer(sample: Sample, reply: PluginReply) -> None:

@@ -1,7 +1,7 @@
 """What requests below /api hold and how they are answered: JSON, lists with a cursor, and streams of lines."""
 
 import json
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from io import BytesIO
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
@@ -89,25 +89,14 @@ async def written(
     return Response(data, status, headers, "application/json")
 
 
-def whole_number(request: Request, name: str, default: int, most: int) -> int:
-    """Return a parameter of the query, a number from 1. Raises CallFailed."""
+def whole_number(request: Request, name: str, most: int) -> int | None:
+    """Return a parameter of the query, a number from 1, None without it. Raises CallFailed."""
     text = request.query_params.get(name)
     if text is None:
-        return default
+        return None
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= most):
         raise wrong(name, text, f"a whole number from 1 to {most}")
     return int(text)
-
-
-def choice_of(request: Request, name: str, choices: Sequence[str]) -> Any:
-    """Return the number, from 1, of a parameter of the query among names; 0 without one. Raises CallFailed."""
-    text = request.query_params.get(name)
-    if not text:
-        return 0
-    for number, choice in enumerate(choices, start=1):
-        if text.lower() == choice.lower():
-            return number
-    raise wrong(name, text, " or ".join(choices))
 
 
 async def list_answer(
@@ -123,7 +112,7 @@ async def list_answer(
 
     field: of a page, with its items. reverse: the answer has them in the other order.
     """
-    left = whole_number(request, "limit", MOST, MOST)
+    left = whole_number(request, "limit", MOST) or MOST
     asked: Any = page_request
     asked.page_token = request.query_params.get("cursor", "")
     found: list[bytes] = []

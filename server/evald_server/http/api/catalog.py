@@ -21,17 +21,17 @@ from evald_server.http.errors import failed
 from evald_server.http.site import Site
 from evald_server.rpc.errors import BadField, refusal
 
-from .answers import answer, choice_of, list_answer, text_of, written
-from .shapes import derived, type_to_json
+from .answers import answer, text_of
+from .methods import AnswerPart, listing, part, unary
+from .openapi import ApiRoute
+from .shapes import EVALUATOR_TYPE, FLAG, PROJECT, PROJECT_CONFIG, STATUS, derived, list_of, type_to_json
 
 _log = logging.getLogger("evald.http")
 
 NAME: Final = "evald"
-_VERSION: Final = version(NAME)  # reading it takes files
-REGISTRATION: Final = derived(registry_service_pb2.Registration)
-
+PROJECT_ID: Final = "default"
 LIST: Final = "evald.v1.CatalogService/ListEvaluatorTypes"
-DEREGISTER: Final = "evald.plugin.v1.RegistryService/Deregister"
+_VERSION: Final = version(NAME)  # reading it takes files
 
 # What stands in the data directory, beside the cards that settings name.
 _CARDS: Final = "calibrations"
@@ -43,64 +43,22 @@ async def authorise(site: Site, request: Request) -> None:
     await site.ask(request, asked)
 
 
-async def status(site: Site, request: Request) -> Response:
+async def _status(_site: Site, _request: Request) -> Response:
     """Say that the server is there."""
-    await authorise(site, request)
     now = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
-    return answer(
-        {
-            "name": NAME,
-            "version": _VERSION,
-            "status": "ok",
-            "timestamp": f"{now}Z",
-            "node": f"Python {platform.python_version()}",
-        }
-    )
+    node = f"Python {platform.python_version()}"
+    said = {"name": NAME, "version": _VERSION, "status": "ok", "timestamp": f"{now}Z", "node": node}
+    return answer(said)
 
 
-async def projects(site: Site, request: Request) -> Response:
+async def _projects(_site: Site, _request: Request) -> Response:
     """List the one project."""
-    await authorise(site, request)
-    return answer([{"id": "default", "name": NAME}])
+    return answer([{"id": PROJECT_ID, "name": NAME}])
 
 
-async def config(site: Site, request: Request) -> Response:
+async def _config(site: Site, _request: Request) -> Response:
     """Show the settings of the one project."""
-    await authorise(site, request)
     return answer({"version": 3, "name": NAME, "maxConcurrency": site.settings.max_runs})
-
-
-async def list_types(site: Site, request: Request) -> Response:
-    """List what can be evaluated."""
-    asked = catalog_service_pb2.ListEvaluatorTypesRequest()
-    return await list_answer(site, request, asked, "evaluator_types", type_to_json)
-
-
-async def get_type(site: Site, request: Request) -> Response:
-    """Show one evaluator type."""
-    asked = catalog_service_pb2.GetEvaluatorTypeRequest(type=text_of(request, "type"))
-    found = await site.ask(request, asked)
-    return await written(found.evaluator_type, type_to_json)
-
-
-async def list_remotes(site: Site, request: Request) -> Response:
-    """List the instances of remote evaluators."""
-    return await list_answer(
-        site,
-        request,
-        registry_service_pb2.ListRegistrationsRequest(),
-        "registrations",
-        REGISTRATION.write,
-    )
-
-
-async def deregister(site: Site, request: Request) -> Response:
-    """Remove an instance of remote evaluators that has registered."""
-    asked = registry_service_pb2.DeregisterRequest(
-        instance_id=text_of(request, "instanceId"), drain=choice_of(request, "drain", ("true", "false")) == 1
-    )
-    await site.ask(request, asked)
-    return Response(status_code=204)
 
 
 def stored_cards(settings: Settings) -> Iterator[CalibrationCard]:
@@ -124,18 +82,55 @@ def _read_card(path: Path) -> CalibrationCard | None:
         return None
 
 
-async def list_cards(site: Site, request: Request) -> Response:
+async def _list_cards(site: Site, _request: Request) -> Response:
     """List the calibration cards."""
-    await authorise(site, request)
     return await asyncio.to_thread(lambda: answer([card.to_dict() for card in stored_cards(site.settings)]))
 
 
-async def get_card(site: Site, request: Request) -> Response:
+async def _get_card(site: Site, request: Request) -> Response:
     """Show one calibration card."""
-    await authorise(site, request)
     card_id = text_of(request, "id")
     for card in await asyncio.to_thread(list, stored_cards(site.settings)):
         if card.id == card_id:
             return answer(card.to_dict())
     problem = BadField("id", f'no calibration card has the id "{card_id[:100]}"')
     raise failed(refusal([problem], "RESOURCE_NOT_FOUND"))
+
+
+_CARD: Final = CalibrationCard.model_json_schema(
+    mode="serialization", ref_template="#/components/schemas/{model}"
+)
+
+ROUTES: Final = (
+    ApiRoute("GET", "/status", _status, answers=STATUS),
+    ApiRoute("GET", "/projects", _projects, answers=list_of(PROJECT)),
+    ApiRoute("GET", "/projects/{projectId}/config", _config, answers=PROJECT_CONFIG),
+    listing(
+        "/evaluator-types",
+        LIST,
+        "List what can be evaluated",
+        AnswerPart("evaluator_types", EVALUATOR_TYPE, type_to_json),
+    ),
+    unary(
+        "GET",
+        "/evaluator-types/{type}",
+        "evald.v1.CatalogService/GetEvaluatorType",
+        "Show one evaluator type",
+        AnswerPart("evaluator_type", EVALUATOR_TYPE, type_to_json),
+    ),
+    listing(
+        "/remotes",
+        "evald.plugin.v1.RegistryService/ListRegistrations",
+        "List the instances of remote evaluators",
+        part("registrations", derived(registry_service_pb2.Registration)),
+    ),
+    unary(
+        "DELETE",
+        "/remotes/{instanceId}",
+        "evald.plugin.v1.RegistryService/Deregister",
+        "Remove an instance of remote evaluators that has registered",
+        query={"drain": FLAG},
+    ),
+    ApiRoute("GET", "/calibrations", _list_cards, answers=list_of(_CARD)),
+    ApiRoute("GET", "/calibrations/{id}", _get_card, answers=_CARD),
+)

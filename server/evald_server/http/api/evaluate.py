@@ -9,9 +9,9 @@ import grpc
 from starlette.requests import Request
 from starlette.responses import Response
 
-from evald.convert.json_shapes import spec_to_json
+from evald.convert.json_shapes import TEXT_MAP, spec_to_json
 from evald.convert.requests import batch_item, batch_open, evaluate_request, validate_request
-from evald.convert.runs import evaluation_to_json, result_to_json
+from evald.convert.runs import evaluation_schema, evaluation_to_json, result_to_json
 from evald.errors import InvalidInput
 from evald.fields import flag, read_keys, shown
 from evald.turn import Turn
@@ -22,11 +22,13 @@ from evald_server.http.streams import NDJSON, aside
 from evald_server.suites.recorded_turns import context_data, first_of, last_turn
 
 from .answers import StreamLine, accepted, converted, lines, lines_of, parsed, read, written
-from .shapes import derived
+from .methods import AnswerPart, Body, unary
+from .openapi import ApiRoute
+from .shapes import CONVERSATION, EVALUATORS, FLAG, OPTIONS, TEXT, VIOLATIONS, derived, line_of, record
 
 _pb = evaluation_service_pb2
 
-SERVICE: Final = "evald.v1.EvaluationService"
+_SERVICE: Final = "evald.v1.EvaluationService"
 
 # Items in a message of a batch.
 _ITEMS: Final = 16
@@ -39,7 +41,7 @@ _CALL: Final = ("evaluators", "options", "labels", "request_id", "requestId")
 _OPEN: Final = {name: name for name in ("evaluators", "options", "labels", "brief")}
 
 
-async def evaluate(site: Site, request: Request) -> Response:
+async def _evaluate(site: Site, request: Request) -> Response:
     """Evaluate the last turn of a conversation."""
     asked = await read(request, lambda data: _request(data, request.headers.get("idempotency-key", "")))
     media = accepted(request)
@@ -89,7 +91,7 @@ async def _stream(
 ) -> AsyncGenerator[bytes | None]:
     caller = site.access.caller(request)
     with _about_the_body():
-        async with aclosing(site.calls.stream(f"{SERVICE}/{method}", asked, caller)) as messages:
+        async with aclosing(site.calls.stream(f"{_SERVICE}/{method}", asked, caller)) as messages:
             async for message in messages:
                 yield message
 
@@ -119,19 +121,7 @@ def _results() -> Callable[[bytes], Iterator[StreamLine]]:
     return write
 
 
-async def validate(site: Site, request: Request) -> Response:
-    """Check specs, and run nothing."""
-
-    def specs(data: Any) -> _pb.ValidateSpecsRequest:
-        return validate_request(read_keys(data, {"evaluators": "evaluators"}, "").get("evaluators") or ())
-
-    found = await site.ask(request, await read(request, specs))
-    return await written(
-        found, lambda done: {"violations": [derived(_pb.SpecViolation).write(one) for one in done.violations]}
-    )
-
-
-async def evaluate_batch(site: Site, request: Request) -> Response:
+async def _evaluate_batch(site: Site, request: Request) -> Response:
     """Evaluate the last turns of many conversations."""
     body = await request.body()
     numbered = enumerate(lines_of(body), start=1)
@@ -217,3 +207,50 @@ def _answer(pb: _pb.BatchAnswer) -> dict[str, Any]:
 
 def _failed(item_id: str, code: str, message: str) -> dict[str, Any]:
     return {"id": item_id, "error": {"code": code, "message": message}}
+
+
+_EVALUATION: Final = evaluation_schema()
+_OPENING: Final = record(
+    "BatchOpening", {"evaluators": EVALUATORS, "options": OPTIONS, "labels": TEXT_MAP.schema, "brief": FLAG}
+)
+
+
+def _specs(data: Any) -> dict[str, Any]:
+    found = read_keys(data, {"evaluators": "evaluators"}, "")
+    return {"evaluators": validate_request(found.get("evaluators") or ()).evaluators}
+
+
+_VIOLATIONS: Final = AnswerPart(
+    "violations",
+    VIOLATIONS,
+    lambda found: {"violations": [derived(_pb.SpecViolation).write(one) for one in found]},
+)
+
+ROUTES: Final = (
+    ApiRoute(
+        "POST",
+        "/evaluate",
+        _evaluate,
+        f"{_SERVICE}/EvaluateUnary",
+        _EVALUATION,
+        CONVERSATION,
+        lines=line_of("EvaluationEvent", {"event": TEXT, "evaluationId": TEXT, "summary": _EVALUATION}),
+    ),
+    ApiRoute(
+        "POST",
+        "/evaluate-batch",
+        _evaluate_batch,
+        f"{_SERVICE}/EvaluateBatch",
+        takes={"anyOf": [_OPENING, CONVERSATION]},
+        takes_lines=True,
+        lines=line_of("BatchEvent", {"event": TEXT, "id": TEXT, "evaluation": _EVALUATION}),
+    ),
+    unary(
+        "POST",
+        "/validate",
+        f"{_SERVICE}/ValidateSpecs",
+        "Check specs, and run nothing",
+        _VIOLATIONS,
+        body=Body(record("ValidateRequest", {"evaluators": EVALUATORS}, "evaluators"), _specs),
+    ),
+)

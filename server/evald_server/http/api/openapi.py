@@ -48,6 +48,7 @@ class ApiRoute(NamedTuple):
     status: of success. refusals: statuses beside those of all routes. lines: schema of a line, where the answer is
     a stream: always, or, beside `answers`, if it is asked for. events: the stream is Server-Sent Events alone.
     versioned: what it names has versions: answers with it have an ETag, and changes of it take If-Match.
+    summary: what it does; by default the first sentence about the handler.
     """
 
     method: str
@@ -63,6 +64,7 @@ class ApiRoute(NamedTuple):
     events: bool = False
     takes_lines: bool = False
     versioned: bool = False
+    summary: str = ""
 
 
 def document(routes: Sequence[ApiRoute]) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def _operation(route: ApiRoute, components: dict[str, Any]) -> dict[str, Any]:
         parameters.append(_parameter("If-Match", "header", _TAG))
     operation: dict[str, Any] = {
         "operationId": "_".join([route.method.lower(), *words]),
-        "summary": (route.handle.__doc__ or "").partition("\n")[0].rstrip("."),
+        "summary": route.summary or (route.handle.__doc__ or "").partition("\n")[0].rstrip("."),
         "tags": [next(part for part in words if part not in ("project", "projects") or part == words[-1])],
         "responses": _responses(route, components),
     }

@@ -1,23 +1,34 @@
 """Scenarios, personas, connectors and evals: what is stored by name, in EvalStudio's shapes."""
 
-import re
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final
 
 import grpc
-from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.requests import Request
 from starlette.responses import Response
 
 from evald.convert import resources
 from evald.convert.json_shapes import message_to_json
-from evald.v1 import connector_service_pb2, scenario_service_pb2
 from evald_server.http import kinds
 from evald_server.http.calls import CallFailed
 from evald_server.http.kinds import StandardMethods
 from evald_server.http.site import Site
 
-from .answers import answer, list_answer, read, text_of, written, wrong
+from .answers import answer, read, text_of, written
+from .methods import AnswerPart, Body, etag, expected_version, listing, part, unary
+from .openapi import ApiRoute
+from .shapes import (
+    CONNECTOR_TEST,
+    CONNECTOR_TYPE,
+    FLAG,
+    PROMPT,
+    TEXT,
+    eval_schema,
+    list_of,
+    patch_of,
+    request_of,
+)
 
 # What an eval shows of its scenarios and its connector.
 _SCENARIO_KEYS: Final = (
@@ -30,121 +41,45 @@ _SCENARIO_KEYS: Final = (
     "failureCriteria",
     "failureCriteriaMode",
 )
-_ETAG: Final = re.compile(r'"([^"]*)"')
 _CONNECTOR_KEYS: Final = ("id", "name", "type", "baseUrl")
 
 
-class ResourceRoutes(NamedTuple):
-    """The routes of the standard methods of one kind of what is stored by name."""
+def _new(kind: StandardMethods) -> Body:
+    def read(data: Any) -> dict[str, Any]:
+        resource = kind.shape.read(data)
+        resource.ClearField("id")
+        resources.check_masks(resource)
+        return {kind.word: resource}
 
-    kind: StandardMethods
-
-    async def list(self, site: Site, request: Request) -> Response:
-        """List what is stored."""
-        return await list_answer(
-            site, request, self.kind.request("List"), self.kind.plural, self.kind.shape.write
-        )
-
-    async def create(self, site: Site, request: Request) -> Response:
-        """Store one."""
-
-        def new(data: Any) -> Any:
-            resource = self.kind.shape.read(data)
-            resource.ClearField("id")
-            resources.check_masks(resource)
-            return resource
-
-        stored = await self._ask(site, request, "Create", {self.kind.word: await read(request, new)})
-        return await self._written(stored, 201)
-
-    async def get(self, site: Site, request: Request) -> Response:
-        """Show one."""
-        return await self._written(await self.load(site, request, text_of(request, "id")))
-
-    async def update(self, site: Site, request: Request) -> Response:
-        """Change the keys that the body has."""
-
-        def change(data: Any) -> tuple[Any, list[str]]:
-            return self.kind.shape.read(data), self.kind.shape.given(data)
-
-        resource, fields = await read(request, change)
-        resource.id = text_of(request, "id")
-        if not fields:
-            return await self.get(site, request)
-        asked = {self.kind.word: resource, "update_mask": {"paths": fields}, **_expected(request)}
-        return await self._written(await self._ask(site, request, "Update", asked))
-
-    async def delete(self, site: Site, request: Request) -> Response:
-        """Delete one."""
-        asked = {f"{self.kind.word}_id": text_of(request, "id"), **_expected(request)}
-        await self._ask(site, request, "Delete", asked)
-        return Response(status_code=204)
-
-    async def load(self, site: Site, request: Request, resource_id: str) -> Any:
-        """Return one."""
-        return await self._ask(site, request, "Get", {f"{self.kind.word}_id": resource_id})
-
-    async def _written(self, stored: Any, status: int = 200) -> Response:
-        return await written(stored, self.kind.shape.write, status, etag(stored))
-
-    async def _ask(self, site: Site, request: Request, verb: str, fields: Mapping[str, Any]) -> Any:
-        found = await site.ask(request, self.kind.request(verb, **fields))
-        return getattr(found, self.kind.word, None)
+    return Body(request_of(kind.shape.schema()), read)
 
 
-EVALS: Final = ResourceRoutes(kinds.EXPERIMENTS)
+async def _update(kind: StandardMethods, site: Site, request: Request) -> Response:
+    """Change the keys that the body has."""
+    resource, fields = await read(request, lambda data: (kind.shape.read(data), kind.shape.given(data)))
+    resource.id = text_of(request, "id")
+    if not fields:
+        return await _written(kind, await _load(kind, site, request, resource.id))
+    mask, expected = {"paths": fields}, expected_version(request)
+    asked = kind.request("Update", **{kind.word: resource}, update_mask=mask, expected_update_time=expected)
+    return await _written(kind, await site.ask(request, asked))
 
 
-def etag(stored: Any) -> dict[str, str]:
-    """Return the header that names the version of what is stored: when it was last changed."""
-    return {"ETag": f'"{stored.update_time.ToJsonString()}"'}
+async def _written(kind: StandardMethods, found: Any) -> Response:
+    stored = getattr(found, kind.word)
+    return await written(stored, kind.shape.write, headers=etag(stored))
 
 
-def _expected(request: Request) -> dict[str, Timestamp]:
-    """Return the version that a request is meant for, as a field of its call. Raises CallFailed."""
-    text = ", ".join(request.headers.getlist("if-match"))
-    if text in ("", "*"):
-        return {}
-    expected = Timestamp()
-    try:
-        tag = _ETAG.fullmatch(text)
-        expected.FromJsonString(tag[1] if tag else "")
-    except ValueError:
-        raise wrong("If-Match", text, "the ETag of one answer, with its quotes, or *") from None
-    return {"expected_update_time": expected}
+async def _load(kind: StandardMethods, site: Site, request: Request, resource_id: str) -> Any:
+    return await site.ask(request, kind.request("Get", **{f"{kind.word}_id": resource_id}))
 
 
-async def scenario_prompt(site: Site, request: Request) -> Response:
-    """Show what the simulated user of a scenario is told."""
-    asked = scenario_service_pb2.GetScenarioPromptRequest(
-        scenario_id=text_of(request, "id"), persona_id=request.query_params.get("personaId", "")
-    )
-    found = await site.ask(request, asked)
-    messages = [message_to_json(message) for message in found.messages]
-    return answer({"systemPrompt": found.system_prompt, "messages": messages})
-
-
-async def connector_types(site: Site, request: Request) -> Response:
-    """List the types of connectors."""
-    found = await site.ask(request, connector_service_pb2.ListConnectorTypesRequest())
-    types = [resources.connector_type_to_json(one) | {"builtin": True} for one in found.connector_types]
-    return answer(types)
-
-
-async def test_connector(site: Site, request: Request) -> Response:
-    """Send one message to an agent, and say what came of it."""
-    found = await site.ask(
-        request, connector_service_pb2.TestConnectorRequest(connector_id=text_of(request, "id"))
-    )
-    return answer(resources.connector_test_to_json(found))
-
-
-async def get_eval(site: Site, request: Request) -> Response:
+async def _get_eval(site: Site, request: Request) -> Response:
     """Show an eval, with `expand=true` its scenarios and its connector too."""
-    found = await EVALS.load(site, request, text_of(request, "id"))
+    found = (await _load(kinds.EXPERIMENTS, site, request, text_of(request, "id"))).experiment
+    data = kinds.EXPERIMENTS.shape.write(found)
     if request.query_params.get("expand") != "true":
-        return answer(EVALS.kind.shape.write(found), headers=etag(found))
-    data = EVALS.kind.shape.write(found)
+        return answer(data, headers=etag(found))
     scenarios = [await _there(kinds.SCENARIOS, site, request, one) for one in found.scenario_ids]
     data["scenarios"] = [_part(one, _SCENARIO_KEYS) for one in scenarios if one is not None]
     connector = await _there(kinds.CONNECTORS, site, request, found.connector_id)
@@ -158,7 +93,7 @@ async def _there(
 ) -> dict[str, Any] | None:
     """Return what an eval refers to; None if it was deleted since."""
     try:
-        return kind.shape.write(await ResourceRoutes(kind).load(site, request, resource_id))
+        return kind.shape.write(getattr(await _load(kind, site, request, resource_id), kind.word))
     except CallFailed as problem:
         if problem.code is not grpc.StatusCode.NOT_FOUND:
             raise
@@ -167,3 +102,93 @@ async def _there(
 
 def _part(data: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     return {key: data[key] for key in keys if key in data}
+
+
+def _stored(path: str, kind: StandardMethods, get: ApiRoute | None = None) -> list[ApiRoute]:
+    """Return the routes of one kind of what is stored by name."""
+    one, shows = f"{path}/{{id}}", part(kind.word, kind.shape)
+    return [
+        listing(path, kind.method("List"), "List what is stored", part(kind.plural, kind.shape)),
+        unary(
+            "POST",
+            path,
+            kind.method("Create"),
+            "Store one",
+            shows,
+            body=_new(kind),
+            status=201,
+            refusals=(409,),
+            versioned=True,
+        ),
+        get or unary("GET", one, kind.method("Get"), "Show one", shows, versioned=True),
+        ApiRoute(
+            "PUT",
+            one,
+            partial(_update, kind),
+            kind.method("Update"),
+            shows.schema,
+            patch_of(shows.schema),
+            refusals=(409,),
+            versioned=True,
+            summary="Change the keys that the body has",
+        ),
+        unary("DELETE", one, kind.method("Delete"), "Delete one", versioned=True),
+    ]
+
+
+_TYPES: Final = AnswerPart(
+    "connector_types",
+    list_of(CONNECTOR_TYPE),
+    lambda found: [resources.connector_type_to_json(one) | {"builtin": True} for one in found],
+)
+_TEST: Final = AnswerPart("", CONNECTOR_TEST, resources.connector_test_to_json)
+_PROMPT: Final = AnswerPart(
+    "",
+    PROMPT,
+    lambda found: {
+        "systemPrompt": found.system_prompt,
+        "messages": [message_to_json(one) for one in found.messages],
+    },
+)
+
+
+_EVAL: Final = ApiRoute(
+    "GET",
+    "/evals/{id}",
+    _get_eval,
+    kinds.EXPERIMENTS.method("Get"),
+    eval_schema(),
+    query={"expand": FLAG},
+    versioned=True,
+)
+
+
+ROUTES: Final = (
+    *_stored("/scenarios", kinds.SCENARIOS),
+    unary(
+        "GET",
+        "/scenarios/{id}/prompt",
+        "evald.v1.ScenarioService/GetScenarioPrompt",
+        "Show what the simulated user of a scenario is told",
+        _PROMPT,
+        query={"personaId": TEXT},
+    ),
+    *_stored("/personas", kinds.PERSONAS),
+    unary(
+        "GET",
+        "/connectors/types",
+        "evald.v1.ConnectorService/ListConnectorTypes",
+        "List the types of connectors",
+        _TYPES,
+    ),
+    *_stored("/connectors", kinds.CONNECTORS),
+    unary(
+        "POST",
+        "/connectors/{id}/test",
+        "evald.v1.ConnectorService/TestConnector",
+        "Send one message to an agent, and say what came of it",
+        _TEST,
+    ),
+    *_stored("/evals", kinds.EXPERIMENTS, _EVAL),
+)
+"""In a project, and without one."""

@@ -1,150 +1,72 @@
 """Runs: start, list, show, watch, cancel, retry, resume, delete."""
 
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
-from typing import Any, Final, cast
+from collections.abc import Iterator
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from evald.convert.runs import STATUSES, event_to_json, run_to_json, turn_to_json
+from evald.convert.runs import STATUSES, event_to_json, run_schema, run_to_json, turn_schema, turn_to_json
 from evald.errors import InvalidInput
 from evald.fields import read_keys, snake, text
 from evald.v1 import run_service_pb2 as pb
 from evald_server.http.site import Site
 from evald_server.http.streams import SSE
 
-from .answers import (
-    StreamLine,
-    answer,
-    choice_of,
-    lines,
-    list_answer,
-    read,
-    text_of,
-    whole_number,
-    written,
-    wrong,
-)
-from .shapes import VERDICTS
+from .answers import StreamLine, answer, lines, list_answer, text_of, wrong
+from .methods import FIELDS, PAGE, AnswerPart, Body, filled, unary
+from .openapi import ApiRoute
+from .shapes import FLAG, INTEGER, TEXT, TIME, VERDICT, line_of, list_of, record
 
-SERVICE: Final = "evald.v1.RunService"
+_SERVICE: Final = "evald.v1.RunService"
 
 # How long a watch may take to fail with a status of its own; then an EventSource is told that it is open.
 _FIRST_SECONDS: Final = 0.25
 
-_OF: Final = {
-    "evalId": "experiment_id",
-    "scenarioId": "scenario_id",
-    "personaId": "persona_id",
-    "connectorId": "connector_id",
+_RUN: Final = AnswerPart("run", run_schema(), run_to_json)
+_TURNS: Final = AnswerPart(
+    "run", list_of(turn_schema()), lambda run: [turn_to_json(turn) for turn in run.turns]
+)
+
+_OF: Final = dict.fromkeys(("evalId", "scenarioId", "personaId", "connectorId"), TEXT)
+_FILTERS: Final = {
+    **_OF,
+    "executionId": {"type": "integer", "minimum": 1, "maximum": 999_999_999},
+    "status": {"type": "string", "examples": list(STATUSES)},
+    "verdict": VERDICT,
+    "evaluator": TEXT,
+    "since": TIME,
+    "until": TIME,
+    "messages": FLAG,
 }
 
 
-async def list_runs(site: Site, request: Request) -> Response:
+async def _list_runs(site: Site, request: Request) -> Response:
     """List runs that all filters let through.
 
     Those of an eval, a scenario, a persona or a connector newest first, others oldest first; a page holds the newest.
     """
     query = request.query_params
-    status = query.get("status", "")
-    if status and status not in STATUSES:
-        return answer(
-            []
-        )  # EvalStudio has some that evald has not, and lists nothing for those that nobody has
-    ids: dict[str, Any] = {field: query[name] for name, field in _OF.items() if query.get(name)}
-    asked = pb.ListRunsRequest(
-        **ids,
-        status=cast("pb.RunStatus", STATUSES.index(status) + 1 if status else 0),
-        verdict=choice_of(request, "verdict", VERDICTS),
-        failed_evaluator=query.get("evaluator", ""),
-        execution_id=whole_number(request, "executionId", 0, 999_999_999),
-        include_messages=choice_of(request, "messages", ("true", "false")) != 2,
-    )
-    for name in ("since", "until"):
-        if query.get(name):
-            getattr(asked, name).FromDatetime(_time(name, query[name]))
-    return await list_answer(
-        site,
-        request,
-        asked,
-        "runs",
-        run_to_json,
-        reverse=not ids,
-    )
+    if query.get("status") and query["status"] not in STATUSES:
+        # EvalStudio has some that evald has not, and lists nothing for those that nobody has.
+        return answer([])
+    asked = filled(f"{_SERVICE}/ListRuns", request, _FILTERS)
+    asked.include_messages |= not query.get("messages")
+    oldest_first = not any(query.get(name) for name in _OF)
+    return await list_answer(site, request, asked, "runs", run_to_json, reverse=oldest_first)
 
 
-def _time(name: str, value: str) -> datetime:
-    try:
-        time = datetime.fromisoformat(value)
-        return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise wrong(name, value, "a time such as 2026-01-31T12:00:00Z") from None
-
-
-async def start_runs(site: Site, request: Request) -> Response:
-    """Queue the runs of an eval."""
-    found = await read(request, lambda data: _texts(data, "evalId"))
-    asked = pb.StartRunsRequest(experiment_id=found["evalId"], request_id=_request_id(request))
-    started = await site.ask(request, asked)
-    return await written(started, lambda answered: [run_to_json(run) for run in answered.runs], 201)
-
-
-async def start_run(site: Site, request: Request) -> Response:
-    """Queue one run."""
-    found = await read(request, lambda data: _texts(data, "scenarioId", "connectorId", "personaId"))
-    asked = pb.StartRunRequest(
-        scenario_id=found["scenarioId"],
-        connector_id=found["connectorId"],
-        persona_id=found.get("personaId", ""),
-        request_id=_request_id(request),
-    )
-    started = await site.ask(request, asked)
-    return await written(started.run, run_to_json, 201)
-
-
-async def get_run(site: Site, request: Request) -> Response:
-    """Show a run with its conversation."""
-    return await written(await _load(site, request), run_to_json)
-
-
-async def list_turns(site: Site, request: Request) -> Response:
-    """Show the turns of a run with all their results."""
-    run = await _load(site, request)
-    return await written(run, lambda found: [turn_to_json(turn) for turn in found.turns])
-
-
-async def delete_run(site: Site, request: Request) -> Response:
-    """Delete a run that has ended."""
-    await site.ask(request, pb.DeleteRunRequest(run_id=text_of(request, "id")))
-    return Response(status_code=204)
-
-
-async def cancel_run(site: Site, request: Request) -> Response:
-    """End a run that is queued or running."""
-    return await _change(site, request, "Cancel")
-
-
-async def retry_run(site: Site, request: Request) -> Response:
-    """Start a run over that ended in error."""
-    return await _change(site, request, "Retry")
-
-
-async def resume_run(site: Site, request: Request) -> Response:
-    """Go on with a run that was interrupted."""
-    return await _change(site, request, "Resume")
-
-
-async def watch_run(site: Site, request: Request) -> Response:
+async def _watch_run(site: Site, request: Request) -> Response:
     """Send the events of a run as they come, those first that there are."""
     after = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
     if not (after.isascii() and after.isdecimal() and len(after) < 19):
         raise wrong("Last-Event-ID", after, "the id of an event")
+    run_id = text_of(request, "id")
     if request.method == "HEAD":
-        await _load(site, request)  # whose stream would begin with the refusal
-    asked = pb.WatchRunRequest(run_id=text_of(request, "id"), after_sequence=int(after))
+        await site.ask(request, pb.GetRunRequest(run_id=run_id))  # whose stream would begin with the refusal
+    asked = pb.WatchRunRequest(run_id=run_id, after_sequence=int(after))
     messages = site.calls.stream(
-        f"{SERVICE}/WatchRun", asked.SerializeToString(), site.access.caller(request), _FIRST_SECONDS
+        f"{_SERVICE}/WatchRun", asked.SerializeToString(), site.access.caller(request), _FIRST_SECONDS
     )
     return lines(messages, SSE, _lines)
 
@@ -155,27 +77,83 @@ def _lines(message: bytes) -> Iterator[StreamLine]:
     yield StreamLine(data["event"], data, event.sequence)
 
 
-async def _change(site: Site, request: Request, verb: str) -> Response:
+def _ids(title: str, *keys: str) -> Body:
+    """Return a body with ids, of which the last of three may be left out."""
+
+    def ids(data: Any) -> dict[str, str]:
+        found = read_keys(data, {snake(key): key for key in keys}, "")
+        for key in keys[:2]:
+            if not found.get(key):
+                raise InvalidInput(key, "missing", "an id")
+        return {FIELDS.get(key, snake(key)): text(value, key) for key, value in found.items()}
+
+    return Body(record(title, dict.fromkeys(keys, TEXT), " ".join(keys[:2])), ids)
+
+
+def _passed_over(data: Any) -> dict[str, Any]:
     # EvalStudio's client sends options with a retry; here a run that starts over always forgets what was said.
-    await read(request, lambda data: read_keys(data, {"clear_messages": "clear_messages"}, ""), b"{}")
-    asked = getattr(pb, f"{verb}RunRequest")(run_id=text_of(request, "id"))
-    changed = await site.ask(request, asked)
-    return await written(changed.run, run_to_json)
+    read_keys(data, {"clear_messages": "clear_messages"}, "")
+    return {}
 
 
-async def _load(site: Site, request: Request) -> pb.Run:
-    found: pb.Run = (await site.ask(request, pb.GetRunRequest(run_id=text_of(request, "id")))).run
-    return found
+_CHANGES: Final = {
+    "retry": "Start a run over that ended in error",
+    "cancel": "End a run that is queued or running",
+    "resume": "Go on with a run that was interrupted",
+}
 
-
-def _texts(data: Any, *keys: str) -> Mapping[str, str]:
-    """Read an object of ids, of which the last of three may be left out. Raises InvalidInput."""
-    found = read_keys(data, {snake(key): key for key in keys}, "")
-    for key in keys[:2]:
-        if not found.get(key):
-            raise InvalidInput(key, "missing", "an id")
-    return {key: text(value, key) for key, value in found.items()}
-
-
-def _request_id(request: Request) -> str:
-    return request.headers.get("idempotency-key", "")
+ROUTES: Final = (
+    ApiRoute(
+        "GET", "/runs", _list_runs, f"{_SERVICE}/ListRuns", list_of(_RUN.schema), query={**_FILTERS, **PAGE}
+    ),
+    unary(
+        "POST",
+        "/runs",
+        f"{_SERVICE}/StartRuns",
+        "Queue the runs of an eval",
+        AnswerPart("runs", list_of(_RUN.schema), lambda runs: [run_to_json(run) for run in runs]),
+        body=_ids("RunsRequest", "evalId"),
+        status=201,
+        refusals=(404,),
+    ),
+    unary(
+        "POST",
+        "/runs/playground",
+        f"{_SERVICE}/StartRun",
+        "Queue one run",
+        _RUN,
+        body=_ids("RunRequest", "scenarioId", "connectorId", "personaId"),
+        status=201,
+        refusals=(404,),
+    ),
+    unary("GET", "/runs/{id}", "evald.v1.RunService/GetRun", "Show a run with its conversation", _RUN),
+    unary("DELETE", "/runs/{id}", "evald.v1.RunService/DeleteRun", "Delete a run that has ended"),
+    unary(
+        "GET",
+        "/runs/{id}/turns",
+        "evald.v1.RunService/GetRun",
+        "Show the turns of a run with all their results",
+        _TURNS,
+    ),
+    *(
+        unary(
+            "POST",
+            f"/runs/{{id}}/{action}",
+            f"{_SERVICE}/{action.title()}Run",
+            summary,
+            _RUN,
+            body=Body({}, _passed_over),
+        )
+        for action, summary in _CHANGES.items()
+    ),
+    ApiRoute(
+        "GET",
+        "/runs/{id}/events",
+        _watch_run,
+        f"{_SERVICE}/WatchRun",
+        query={"after": {"type": "integer", "minimum": 0}},
+        lines=line_of("RunEvent", {"sequence": INTEGER, "event": TEXT}),
+        events=True,
+    ),
+)
+"""In a project, and without one."""

@@ -28,7 +28,7 @@ OBJECT: Final[Schema] = {"type": "object"}
 INTEGER: Final[Schema] = {"type": "integer"}
 TIME: Final[Schema] = shape.TIME.schema
 
-VERDICTS: Final = ("PASSED", "FAILED", "ERROR", "SKIPPED")
+VERDICT: Final[Schema] = {"type": "string", "enum": ["PASSED", "FAILED", "ERROR", "SKIPPED"]}
 
 _TIMES: Final = {
     "create_time": "created_at",
@@ -144,11 +144,7 @@ def _unread(_pb: Any, _name: str, value: Any, path: str) -> None:
 
 def _written_alone(write: Callable[[Any], Any], schema: Schema) -> Codec:
     """Return the codec of a list in answers alone."""
-    return Codec(
-        _unread,
-        lambda pb, name: [write(one) for one in getattr(pb, name)] or None,
-        list_of(schema),
-    )
+    return Codec(_unread, lambda pb, name: [write(one) for one in getattr(pb, name)] or None, list_of(schema))
 
 
 def _fill_options(pb: Any, name: str, value: Any, _path: str) -> None:

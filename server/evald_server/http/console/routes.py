@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from evald_server.http.api.catalog import DEREGISTER
 from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.http.site import Site
 
@@ -92,7 +91,9 @@ PAGES: Final = (
         "/console/evaluators/{type}", page_catalog.evaluator, "evald.v1.CatalogService/GetEvaluatorType"
     ),
     PageRoute("/console/remotes", page_catalog.remotes, "evald.plugin.v1.RegistryService/ListRegistrations"),
-    PageRoute("/console/remotes", page_catalog.deregister, DEREGISTER, "POST"),
+    PageRoute(
+        "/console/remotes", page_catalog.deregister, "evald.plugin.v1.RegistryService/Deregister", "POST"
+    ),
     PageRoute("/console/judge", page_catalog.judge, _TYPES),
     PageRoute("/console/scenarios/export", export, "evald.v1.ScenarioService/ListScenarios"),
     PageRoute("/console/scenarios/import", import_form, "evald.v1.ScenarioService/ListScenarios"),

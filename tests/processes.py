@@ -1,0 +1,67 @@
+"""A server as its users start it, in a process of its own, that a test may signal, starve or kill."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+EVALD = str(Path(sys.executable).with_name("evald"))
+ANY_PORT = "127.0.0.1:0"
+
+# What a developer has set for terminal and server must not reach the commands under test.
+_OWN = ("EVALD_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_", "TERM")
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment without what changes what evald does. extra: besides that."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(_OWN)}
+    # The web port's default is one, and servers under test are many.
+    return kept | {"EVALD_WEB": ""} | dict(extra or {})
+
+
+class ServerProcess:
+    """A running `evald serve`. grpc, http, web: its addresses, "127.0.0.1:PORT", "" where it has none."""
+
+    def __init__(self, process: "subprocess.Popen[str]", *, web: bool = False) -> None:
+        assert process.stdout
+        self.process = process
+        self.pid = process.pid
+        self.ready = process.stdout.readline() + (process.stdout.readline() if web else "")
+        addresses = re.findall(r"127\.0\.0\.1:\d+", self.ready)
+        assert addresses, f"not ready: {self.ready!r}"
+        self.web = addresses.pop() if web else ""
+        self.grpc, self.http = (*addresses, "")[:2]
+
+    def log(self) -> str:
+        """What it wrote to standard error; call it when it has ended."""
+        assert self.process.stderr
+        return self.process.stderr.read()
+
+
+@contextmanager
+def server_process(
+    *arguments: str,
+    preexec_fn: Callable[[], Any] | None = None,
+    stderr: int | None = subprocess.PIPE,
+    **environment: str,
+) -> Iterator[ServerProcess]:
+    """A server on free ports, killed at the end. environment: of the server, besides the tester's own.
+
+    stderr: where its log goes; a test that has it write more than 64 KiB reads the pipe or takes another.
+    """
+    with subprocess.Popen(
+        [EVALD, "serve", *("--listen", ANY_PORT), *("--http", ANY_PORT), *arguments],
+        env=clean_environment(environment),
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        preexec_fn=preexec_fn,  # noqa: PLW1509 - a limit of the process under test
+    ) as process:
+        try:
+            yield ServerProcess(process, web="--web" in arguments)
+        finally:
+            process.kill()
