@@ -3,13 +3,17 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from .blocks import block_text, check_blocks, has_text
+from .blocks import UnreadableContent, block_text, check_blocks, has_text
 from .errors import InvalidInput
+from .fields import shown
 from .strict_json import parse_json
 from .structs import duration_ms, struct_to_dict
 
 if TYPE_CHECKING:
     from .v1 import message_pb2
+
+ROLES: Final = frozenset(("system", "developer", "user", "assistant", "tool"))
+"""Whose messages evaluators know."""
 
 UNREAD: Final = object()
 """In place of what nobody has asked for yet."""
@@ -165,7 +169,8 @@ def collect_tool_calls(
 
     check: called regularly while there are many messages; may raise to stop the work.
     first, path: index of the first message and where the messages are, for errors.
-    Raises UnreadableContent for a content block that looks like a text or a call and is not known.
+    Raises UnreadableContent for a content block that looks like a text or a call and is not known, and for calls
+    of a role that is not known, such as "Assistant".
     """
     found: list[ToolCall] = []
     for index, pb in enumerate(messages, first):
@@ -179,6 +184,9 @@ def collect_tool_calls(
                 found.append(ToolCall(call))
                 if not len(found) & 127:
                     check()
+        elif pb.role not in ROLES and pb.tool_calls:
+            got = f"{shown(pb.role)}, with tool calls"
+            raise UnreadableContent(f"{path}[{index}].role", got, '"assistant"')
     return found
 
 

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from .blocks import MAX_BLOCKS, TooMany
+from .chat import ROLES
 from .errors import InvalidInput
 from .fields import duration_to_pb, milliseconds, plain, seconds, shown, snake, text
 from .strict_json import no_constant
@@ -38,7 +39,6 @@ MAX_NODES: Final = 150_000
 # 1,000: a message is no database.
 MAX_UNKNOWN_KEYS: Final = 1000
 
-_PLAIN_ROLES: Final = frozenset(("system", "developer", "user", "assistant", "tool"))
 # Keys that say that a message with a role and a text is of another shape than OpenAI's.
 _SHAPED: Final = frozenset(("parts", "type", "kind", "source", "author", "toolInvocations", "audio"))
 # Keys under which other stacks keep what evald looks for in `content` and `tool_calls`.
@@ -205,7 +205,7 @@ def _is_plain(message: Any) -> bool:
     role, content = message.get("role"), message.get("content")
     return (
         role.__class__ is str
-        and role in _PLAIN_ROLES
+        and role in ROLES
         and (content is None or content.__class__ is str)
         and _SHAPED.isdisjoint(message)
     )

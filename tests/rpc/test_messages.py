@@ -78,6 +78,18 @@ def test_an_unreadable_block_passes_no_check_for_absence(block: dict[str, Any], 
     assert evaluation.results[-1].verdict is Verdict.PASSED
 
 
+@pytest.mark.parametrize("role", ["Assistant", "robot"])
+def test_calls_of_an_unknown_role_pass_no_check_for_absence(role: str, client: evald.Client) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "delete", "arguments": "{}"}}
+    never = {"type": "tool-use", "config": {"expectations": [{"name": "delete", "maxCalls": 0}]}}
+    answer = {"role": "assistant", "content": "Done."}
+    evaluation = client.evaluate([QUESTION, {"role": role, "tool_calls": [call]}, answer], [never])
+    error = evaluation.results[0].error
+    assert error
+    assert error.code == "UNREADABLE_CONTENT"
+    assert f"messages[1].role: got '{role}'" in error.message
+
+
 @pytest.mark.parametrize("block", UNREADABLE.values(), ids=UNREADABLE.keys())
 def test_the_same_in_json_is_read_or_refused(block: dict[str, Any], client: evald.Client) -> None:
     text = json.dumps([QUESTION, {"role": "assistant", "content": [block]}])
