@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from .lab import Lab
 from .load import BrokenRun, MissingTool
-from .pairs import Row, at_most, number, paired
+from .pairs import Row, at_most, in_turn, number
 from .web import start_web
 
 _PLUGIN: Final = Path(__file__).with_name("telling_plugin.py")
@@ -86,21 +86,22 @@ def first_page(lab: Lab) -> list[Row]:
             context.close()
             return ready, whole
 
-        def opened() -> float:
-            ready, whole = loaded("/console")
-            wholes.append(whole)
-            return ready
-
-        wholes: list[float] = []
-        pairs = paired(lab.rounds, opened, lambda: loaded("/api/status")[0])
-    bare = statistics.median(pairs.theirs)
-    more = [page - empty for page, empty in zip(pairs.ours, pairs.theirs, strict=True)]
+        slices = in_turn(lab.rounds, lambda: loaded("/console"), lambda: loaded("/api/status"))
+    ready, empty = ([side[0] for side in sides] for sides in zip(*slices, strict=True))
+    more = [page - bare for page, bare in zip(ready, empty, strict=True)]
     return [
-        Row("first page with an empty cache, DOMContentLoaded, ms", at_most(100), pairs.ours),
+        Row("first page with an empty cache, DOMContentLoaded, ms", at_most(100), ready),
         Row(
-            "the same, more than an answer of a few bytes, ms", at_most(60), more, f"that: {number(bare)} ms"
+            "the same, more than an answer of a few bytes, ms",
+            at_most(60),
+            more,
+            f"that: {number(statistics.median(empty))} ms",
         ),
-        Row("the same page with its scripts and styles, to its load event, ms", None, wholes),
+        Row(
+            "the same page with its scripts and styles, to its load event, ms",
+            None,
+            [page[1] for page, _ in slices],
+        ),
     ]
 
 

@@ -12,7 +12,7 @@ from .structs import duration_ms, struct_to_dict
 if TYPE_CHECKING:
     from .v1 import message_pb2
 
-ROLES: Final = frozenset(("system", "developer", "user", "assistant", "tool"))
+ROLES: Final = ("user", "assistant", "system", "developer", "tool")
 """Whose messages evaluators know."""
 
 UNREAD: Final = object()

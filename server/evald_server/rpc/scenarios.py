@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from evald.chat import message_text
+from evald.chat import ROLES, message_text
 from evald.errors import InvalidInput
 from evald.v1 import scenario_service_pb2
 from evald.v1.context_pb2 import Scenario
@@ -15,8 +15,6 @@ from .errors import BadField, non_finite, violation_field
 from .personas import PersonaService
 from .resources import ResourceService
 from .server import Context, Handler, RpcServer, parse
-
-_ROLES: Final = ("user", "assistant", "system", "developer", "tool")
 
 _ENUMS: Final = {"failure_criteria_mode": 2, "criteria_policy": 2, "on_assertion_failure": 2}
 
@@ -97,9 +95,9 @@ def _message_problems(scenario: Scenario) -> list[BadField]:
     found = []
     for number, message in enumerate(scenario.messages):
         field = f"scenario.messages[{number}]"
-        if message.role not in _ROLES:
+        if message.role not in ROLES:
             got = f'got "{message.role[:60]}"' if message.role else "missing"
-            found.append(BadField(f"{field}.role", f"{got}; wanted one of {', '.join(_ROLES)}"))
+            found.append(BadField(f"{field}.role", f"{got}; wanted one of {', '.join(ROLES)}"))
         try:
             message_text(message)
         except InvalidInput as problem:
