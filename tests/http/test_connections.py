@@ -284,7 +284,8 @@ async def test_a_reader_of_events_who_has_sent_a_body_may_hang_up(live: Live) ->
         finally:
             ended.set()
 
-    live.app._gate._handlers["/evald.v1.RunService/WatchRun"] = grpc.unary_stream_rpc_method_handler(watch)
+    methods, name = live.app._gate._methods, "/evald.v1.RunService/WatchRun"
+    methods[name] = methods[name]._replace(handle=grpc.unary_stream_rpc_method_handler(watch))
     async with connected(web(live)) as (_, writer):
         writer.write(
             head("GET", "/console/runs/1/events", {"host": "localhost", "content-length": "2"}) + b"{}"
