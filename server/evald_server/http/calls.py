@@ -182,7 +182,7 @@ class Calls:
 
     async def _handle(self, method: str, request: bytes, context: HttpContext) -> bytes | None:
         # In a task of its own, because the gate and the handlers set context variables and end calls by their task.
-        handler = self._gate.admit(f"/{method}", context.invocation_metadata(), None, context.peer())
+        handler = self._gate.admit(f"/{method}", context.invocation_metadata(), None, context.peer)
         answer: bytes | None = await _function(handler)(request, context)
         return answer
 

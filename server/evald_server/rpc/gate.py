@@ -126,10 +126,13 @@ class Gate(grpc.GenericRpcHandler):
         method = self._methods.get(name)
         return self._authenticated(name, self._unknown.read) if method is None else method.authenticate
 
-    def admit(self, name: str, metadata: Metadata, certificate: ClientNames | None, peer: str) -> Handler:
+    def admit(
+        self, name: str, metadata: Metadata, certificate: ClientNames | None, peer: Callable[[], str]
+    ) -> Handler:
         """Return the handler of a call whose message was read, or one that refuses it.
 
-        Call it in the task of the call. name: of the method. certificate: of the connection. peer: address of the caller.
+        Call it in the task of the call. name: of the method. certificate: of the connection. peer: returns the
+        address of the caller.
         """
         return self._admit(name, self._methods.get(name, self._unknown).handle, metadata, certificate, peer)
 
@@ -143,7 +146,7 @@ class Gate(grpc.GenericRpcHandler):
 
         async def call(requests: Any, context: Any) -> Any:
             certificate = client_names(context.auth_context())
-            admitted: Any = self._admit(name, handler, _METADATA.get(), certificate, context.peer())
+            admitted: Any = self._admit(name, handler, _METADATA.get(), certificate, context.peer)
             return await (admitted.stream_unary or admitted.stream_stream)(requests, context)
 
         make: Any = (
@@ -155,7 +158,12 @@ class Gate(grpc.GenericRpcHandler):
         return wrapped
 
     def _admit(
-        self, name: str, handler: Handler, metadata: Metadata, certificate: ClientNames | None, peer: str
+        self,
+        name: str,
+        handler: Handler,
+        metadata: Metadata,
+        certificate: ClientNames | None,
+        peer: Callable[[], str],
     ) -> Handler:
         if self._authenticator is None or METHODS.get(name) is OPEN:
             return handler
@@ -163,7 +171,7 @@ class Gate(grpc.GenericRpcHandler):
         principal = self._admitted.get(caller)
         if principal is None:
             try:
-                principal = self._authenticator.authenticate(metadata, certificate, peer)
+                principal = self._authenticator.authenticate(metadata, certificate, peer())
                 self._check_role(name, principal)
             except AccessDenied as problem:
                 return self._refused(name, problem)
