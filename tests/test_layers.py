@@ -52,7 +52,7 @@ BELOW = {
         "workers",
     },
     "store": set(),
-    "connectors": {"config", "redaction", "remote", "retries"},
+    "connectors": {"config", "engine", "redaction", "remote", "retries"},
     "runs": {"batch", "connectors", "store", "engine", "judge", "monitoring", "suites", "wire_pb2"},
     "rpc": {
         "auth",

@@ -58,8 +58,11 @@ class ResourceService(Generic[Resource]):
         """Return the resource as a caller may see it."""
         return resource
 
-    def kept(self, resource: Resource, stored: Resource) -> None:
-        """Put into an updated resource what its caller could not see of the stored one."""
+    def keep_hidden(self, updated: Resource, stored: Resource, sent: Resource) -> None:
+        """Put into an updated resource what its caller could not see of the stored one. Raises CallError.
+
+        sent: the fields of the call.
+        """
 
     @classmethod
     def service_name(cls) -> str:
@@ -191,9 +194,10 @@ class ResourceService(Generic[Resource]):
         wanted = self._resource(before)
         for field in fields:
             wanted.ClearField(field)
-        wanted.MergeFrom(_only(given, fields))
+        sent = _only(given, fields)
+        wanted.MergeFrom(sent)
         wanted.DiscardUnknownFields()
-        self.kept(wanted, self._resource(before))
+        self.keep_hidden(wanted, self._resource(before), sent)
         # What is stored as wanted already may come from this very call, whose answer was lost.
         changes = wanted != self._resource(before)
         if changes and expected not in (None, before.updated):
