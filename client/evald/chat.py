@@ -69,9 +69,13 @@ class ToolCall:
     def args(self) -> Any:
         """The arguments as data; {} when empty. Raises ValueError when they are not valid JSON, and
         strict_json.TooLarge when they are larger than evald reads."""
+        return self.read_args()
+
+    def read_args(self, check: Callable[[], None] | None = None) -> Any:
+        """Return `args`. check: called regularly while long ones are read; may raise to stop the work."""
         if self._args is UNREAD:
             try:
-                self._args = parse_json(self.arguments) if self.arguments.strip() else {}
+                self._args = parse_json(self.arguments, check) if self.arguments.strip() else {}
             except ValueError as problem:
                 self._args = _Unreadable(str(problem))
         if self._args.__class__ is _Unreadable:
