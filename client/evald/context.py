@@ -286,7 +286,7 @@ class EvaluatorContext:
         found = self._answer_json
         if found is None:
             try:
-                found = parse_json(self.answer or ""), None
+                found = parse_json(self.answer or "", self.check_time), None
             except ValueError as problem:
                 found = None, str(problem)
             except TooLarge as problem:

@@ -23,6 +23,11 @@ MAX_SECONDS: Final = 366 * 86_400
 MAX_TOKENS: Final = 10**12
 MAX_COST: Final = 10**9
 
+_TAIL: Final = (
+    "wanted the last messages of the conversation, the same in both; where the turn is what follows the last user "
+    "message, leave them out"
+)
+
 # Fields of a scenario that only runs read, and what a call has instead.
 _OF_RUNS: Final = {
     "evaluators": "put them into the call's evaluators",
@@ -60,6 +65,8 @@ class Contexts:
         check_numbers(pb, path)
         if pb.messages_json or last.messages_json or len(pb.messages) > most or len(last.messages) > most:
             self.complete(pb, path)
+        if last.messages and pb.messages:
+            check_tail(last.messages, pb.messages, f"{path}.last_invocation.messages", f"{path}.messages")
         return EvaluatorContext(pb)
 
     def complete(self, pb: context_pb2.EvaluatorContext, path: str = "context") -> None:
@@ -158,6 +165,23 @@ def check_duration(pb: Duration, path: str) -> None:
 def _impossible(field: str, got: object, most: int | None = None) -> InvalidContext:
     wanted = "of 0 or more" if most is None else f"from 0 to {most}"
     return InvalidContext(field, f"got {got}, wanted a number {wanted}; leave out what is not known")
+
+
+def check_tail(
+    turn: "Messages", conversation: "Messages", path: str, conversation_path: str = "the conversation"
+) -> None:
+    """Refuse messages of a turn that are not the last ones of the conversation: what stands in one of the two alone is
+    hidden from checks of the other. Raises InvalidContext."""
+    before = len(conversation) - len(turn)
+    if before < 0:
+        raise InvalidContext(
+            path, f"{len(turn)} messages, more than the {len(conversation)} of {conversation_path}; {_TAIL}"
+        )
+    for index, message in enumerate(turn):
+        if message != conversation[before + index]:
+            raise InvalidContext(
+                f"{path}[{index}]", f"differs from message {before + index} of {conversation_path}; {_TAIL}"
+            )
 
 
 def criteria_of(pb: context_pb2.EvaluatorContext) -> Criteria | None:

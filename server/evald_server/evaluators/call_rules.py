@@ -138,7 +138,7 @@ class Arguments:
     def mismatch(self, call: ToolCall, check: CheckTime) -> Mismatch | None:
         """Return what is wrong with the call's arguments, None when they match."""
         try:
-            got = self._strip(call.args)
+            got = self._strip(call.read_args(check))
         except ValueError:
             return Mismatch("", _UNREADABLE, self._wanted)
         wanted, tolerance = self._wanted, self._tolerance
