@@ -16,7 +16,7 @@ _STYLES: Final = {"sqlite": "qmark", "postgresql": "format"}
 
 
 def _compiled(statement: Any, connection: Connection) -> Any:
-    dialect = connection.dialect
+    dialect: Any = connection.dialect
     return statement.compile(dialect=type(dialect)(paramstyle=_STYLES[dialect.name]))
 
 
