@@ -55,7 +55,6 @@ class PluginType:
     kind: Kind
     label: str
     description: str
-    schema: Mapping[str, Any]
     schema_json: str
     checker: Schema
     deterministic: bool
@@ -186,7 +185,6 @@ def _read_type(pb: evaluator_pb2.EvaluatorType, path: str) -> PluginType:
         kind=kind,
         label=pb.label or default_label(pb.type),
         description=pb.description,
-        schema=schema,
         schema_json=pb.config_schema_json,
         checker=checker,
         deterministic=pb.deterministic,
