@@ -5,7 +5,6 @@ import gzip
 import json
 import re
 import socket
-import threading
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -15,10 +14,10 @@ import pytest
 
 from evald.errorcodes import CODES
 from evald_server.judge import endpoint
-from evald_server.judge.chat_completion import ChatCompletion, parse_completion
 from evald_server.judge.prompt_request import CallSpending
 
 from ..attempts import attempts
+from ..loop import expect_thread
 from .asking import KEY, asking, fault, question, within
 from .wire import Answer, answer, chunk, completion, events, wire
 
@@ -234,20 +233,11 @@ async def test_whether_asking_anew_may_help_is_said_with_what_the_model_said() -
 
 
 async def test_a_long_answer_holds_up_nobody_while_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, others_ran = threading.Event(), threading.Event()
-
-    def parse(content: bytes, content_type: str) -> ChatCompletion:
-        begun.set()
-        assert others_ran.wait(30), "the event loop waits for the parser"
-        return parse_completion(content, content_type)
-
-    monkeypatch.setattr(endpoint, "parse_completion", parse)
+    held_up = expect_thread(monkeypatch, endpoint, "parse_completion")
     text = json.dumps({"score": 0.5, "reasoning": "so so" * 20_000})
     async with wire(answer(200, completion(text))) as server, asking(server.base_url) as judge:
-        asked = asyncio.create_task(judge.model().ask(question(), CallSpending()))
-        assert await asyncio.to_thread(begun.wait, 30)
-        others_ran.set()
-        assert (await asked).text == text
+        assert (await judge.model().ask(question(), CallSpending())).text == text
+    assert held_up == [False]
 
 
 async def test_cookies_are_not_kept() -> None:
