@@ -17,6 +17,9 @@ AnswerData = Mapping[str, Any]
 # Longest text taken from an answer, in characters. A result's reason may have 8 KiB.
 MAX_TEXT: Final = 4000
 
+# Longest JSON object of an answer, in characters. A hundred items with a sentence each have 20,000.
+_MAX_OBJECT: Final = 256 << 10
+
 # A fenced block, marked ```json or ```, each mark at the start of a line.
 _FENCED_BLOCK: Final = re.compile(
     r"^ {0,3}```[ \t]*(?:json)?[ \t]*\n(.*?)^ {0,3}```[ \t]*$", re.DOTALL | re.MULTILINE
@@ -39,6 +42,8 @@ def parse_object(text: str) -> dict[str, Any]:
         if text.count("```") != 2 or block is None:
             raise ValueError("wanted exactly one fenced block, marked json")
         text = block[1]
+    if len(text) > _MAX_OBJECT:
+        raise ValueError(f"{len(text)} characters; at most {_MAX_OBJECT} are read")
     try:
         data = STRICT_JSON.decode(text.strip())
     except RecursionError:

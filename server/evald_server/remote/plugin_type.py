@@ -1,5 +1,6 @@
 """What a plugin offers: validates PluginInfo, as sent by Describe, Register or Connect."""
 
+import asyncio
 import json
 import math
 import re
@@ -111,6 +112,11 @@ class Plugin:
 
 # By digest: hundreds of instances of one plugin share one object.
 _plugins: Final[WeakValueDictionary[bytes, Plugin]] = WeakValueDictionary()
+
+
+async def load_plugin(pb: task_pb2.PluginInfo, path: str = "plugin") -> Plugin:
+    """Do the same as `read_plugin` in a thread, because a hundred schemas take a second."""
+    return await asyncio.to_thread(read_plugin, pb, path)
 
 
 def read_plugin(pb: task_pb2.PluginInfo, path: str = "plugin") -> Plugin:
