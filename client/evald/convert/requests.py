@@ -4,13 +4,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import InvalidInput
-from ..fields import text
+from ..fields import shown, text
 from ..spec import OptionsLike, SpecLike
 from ..v1 import catalog_service_pb2, context_pb2, evaluation_service_pb2
 from .spec import fill_options, fill_specs
 
 
 def _fill_labels(labels: Mapping[str, str] | None, into: Any) -> None:
+    if labels is not None and not isinstance(labels, Mapping):
+        raise InvalidInput("labels", shown(labels), "an object with texts")
     for key, value in (labels or {}).items():
         into[text(key, "labels")] = text(value, f"labels.{key}")
 
