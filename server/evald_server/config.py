@@ -220,18 +220,18 @@ class Settings(BaseSettings):
         None,
         gt=0,
         allow_inf_nan=False,
-        description="Age from which runs and suite runs that have ended are deleted. Default: none.",
+        description="Seconds after which runs and suite runs that have ended are deleted. Default: never.",
     )
     runs_max_count: int | None = Field(
         None,
         ge=1,
         description="Maximum stored runs, and maximum stored suite runs: the oldest that have ended are deleted. "
-        "Default: none.",
+        "Default: no limit.",
     )
     insecure_public: bool = Field(
         False,
-        description="Allow addresses that other machines can reach without tls_cert_file and keys_file. Only behind "
-        "something that encrypts and authenticates.",
+        description="Allow addresses that other machines can reach without tls_cert_file and keys_file: only behind "
+        "a proxy that encrypts and authenticates.",
     )
     keys_file: Path | None = Field(
         None,
@@ -245,7 +245,7 @@ class Settings(BaseSettings):
         "Needs evald[jwt]. Default: none.",
     )
     jwt_audience: str | None = Field(
-        None, min_length=1, description="What their `aud` has to be, or to hold."
+        None, min_length=1, description="Value that the `aud` of their tokens must be, or contain."
     )
     jwt_jwks_file: Path | None = Field(
         None, description="File with the issuer's keys, a JSON Web Key Set; read again when it changes."
@@ -262,13 +262,12 @@ class Settings(BaseSettings):
     jwt_types_claim: str = Field(
         "evald_types",
         min_length=1,
-        description="Claim with the evaluator types that a plugin may offer, alike.",
+        description="Claim with the evaluator types that a plugin may offer: a list, or a text with spaces between them.",
     )
     tls_cert_file: Path | None = Field(
         None,
         description="File with the server's certificate and its chain, PEM: the gRPC, the HTTP and the web port are "
-        "encrypted. "
-        "Read again when it changes, as the other files of TLS.",
+        "encrypted. Read again when it changes, as the other files of TLS.",
     )
     tls_key_file: Path | None = Field(None, description="File with the certificate's key, PEM, no password.")
     tls_client_ca_file: Path | None = Field(
@@ -279,12 +278,11 @@ class Settings(BaseSettings):
     )
     tls_clients_file: Path | None = Field(
         None,
-        description="File that says which client certificate belongs to which principal, and what principals of "
-        "certificates and tokens may ask for, TOML; read again when it changes. Default: none, and a certificate says "
-        "nothing about its caller.",
+        description="TOML file with the principals of client certificates, and the limits of principals of certificates "
+        "and tokens; read again when it changes. Default: none, and a certificate identifies nobody.",
     )
     tls_reload_seconds: float = Field(
-        10.0, gt=0, le=3600, description="Interval at which the files of TLS are looked at."
+        10.0, gt=0, le=3600, description="Seconds between two checks whether the files of TLS have changed."
     )
     http_tls: bool = Field(True, description="Encrypt the HTTP port too if there is a certificate.")
     metrics_public: bool = Field(
@@ -298,7 +296,8 @@ class Settings(BaseSettings):
         description='Evaluators to run on every call: config by type, for example {"tool-call-count": {}}.',
     )
     on_error: Literal["fail_closed", "fail_open"] = Field(
-        "fail_closed", description="What an evaluator's own error does if the call does not say."
+        "fail_closed",
+        description="Effect of an evaluator's error when the call sets none: fail_closed or fail_open.",
     )
     labels: list[str] = Field(
         [],
@@ -394,7 +393,7 @@ class Settings(BaseSettings):
         256, ge=1, description="Maximum evaluations that wait for a remote evaluator, a judge or a thread."
     )
     max_queued: int = Field(256, ge=0, description="Maximum evaluations queued for a slot; more are refused.")
-    max_queue_seconds: float = Field(1.0, ge=0, description="Maximum time in that queue.")
+    max_queue_seconds: float = Field(1.0, ge=0, description="Maximum seconds in that queue.")
     max_runs: int = Field(64, ge=1, description="Maximum runs of scenarios at a time; the others queue.")
     max_streams: int = Field(
         10_000, ge=1, description="Maximum open sessions, batches, suite runs and watches."
@@ -427,8 +426,8 @@ class Settings(BaseSettings):
     )
     code_isolation: Literal["require", "prefer", "off"] = Field(
         "prefer",
-        description="Run scripts without network and with a read-only view of few files, by bubblewrap or Landlock: "
-        "always, or refuse; where the machine can; never.",
+        description="Isolate scripts from the network and most files, with bubblewrap or Landlock. require: refuse "
+        "scripts where the machine cannot; prefer: run them without isolation there; off: never isolate.",
     )
     code_read: list[str] = Field(
         [],
@@ -472,9 +471,10 @@ class Settings(BaseSettings):
         None, description="The default judge's API key; empty: none. Default: OPENAI_API_KEY."
     )
     judge_api_key_file: Path | None = Field(None, description="File with the default judge's API key.")
-    judge: str | None = Field(None, description="Which of several judges is the default one.")
+    judge: str | None = Field(None, description="Name of the default judge, if there are several.")
     judges: dict[str, JudgeSettings] = Field(
-        {}, description="Judges by name; [judges.default] adds to the settings above."
+        {},
+        description="Judges by name; [judges.default] adds to the settings judge_base_url to judge_api_key_file.",
     )
     judge_max_usd_per_call: float | None = Field(
         None, ge=0, allow_inf_nan=False, description="Maximum cost of one judge evaluation, in US dollars."

@@ -11,12 +11,15 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from ..auth.methods import EVERY_METHOD
 
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(__file__).with_name("page.py")
@@ -203,3 +206,69 @@ def test_the_docs_list_every_evaluator_with_its_aliases(evald_command: str) -> N
     rows = _rows((ROOT / "docs/evaluators.md").read_text(encoding="utf-8"), "All of them")
     written = {row[0].strip("`"): (row[1], set(re.findall(r"`([^`]+)`", row[2]))) for row in rows}
     assert written == known
+
+
+def test_the_page_of_settings_lists_every_setting() -> None:
+    from evald_server.config import Settings
+
+    text = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) ?\| (.*) \|$", text, re.MULTILINE)
+    written = {name: (default.strip("`"), meaning) for name, default, meaning in rows}
+    assert len(written) == len(rows)
+    assert written == {
+        name: (_shown(field.default), field.description) for name, field in Settings.model_fields.items()
+    }
+
+
+def _shown(default: Any) -> str:
+    """Nothing where the default is none, or depends on the machine: then the meaning says it."""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return str(default) if isinstance(default, str | int | float | Path) else ""
+
+
+def test_the_contract_lists_every_method() -> None:
+    from evald.agent.v1 import agent_service_pb2
+    from evald.plugin.v1 import evaluator_plugin_service_pb2
+
+    rows = _rows((ROOT / "protos/README.md").read_text(encoding="utf-8"), "Services")
+    written = {f"{row[0].strip('`')}/{method}" for row in rows for method in re.findall(r"`(\w+)`", row[1])}
+    others = {
+        f"{service.name}/{method.name}"
+        for file in (agent_service_pb2, evaluator_plugin_service_pb2)
+        for service in file.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+    }
+    assert written == others | {
+        method.rpartition(".")[2] for method in EVERY_METHOD if method.startswith("/evald.")
+    }
+
+
+def _help(*command: str) -> str:
+    """What `evald COMMAND --help` prints."""
+    from evald_server.cli.parser import build_parser
+
+    with redirect_stdout(StringIO()) as printed, suppress(SystemExit):
+        build_parser().parse_args([*command, "--help"])
+    return printed.getvalue()
+
+
+def test_the_docs_mention_every_command_and_option() -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
+    listed = _help().partition("\n  COMMAND\n")[2].partition("\n\n")[0]
+    commands = re.findall(r"^    ([a-z]+)(?: |$)", listed, re.MULTILINE)
+    rows = _rows((ROOT / "docs/cli.md").read_text(encoding="utf-8"), "Commands")
+    assert [row[0].strip("`").removeprefix("evald ") for row in rows] == commands
+    helps = [_help()]
+    for command in commands:
+        helps.append(_help(command))
+        _, found, actions = helps[-1].partition("\n  ACTION\n")
+        names = re.findall(r"^    ([a-z]+) ", actions.partition("\n\n")[0], re.MULTILINE)
+        assert bool(names) == bool(found)
+        helps += [_help(command, name) for name in names]
+    options = {
+        option for shown in helps for option in re.findall(r"^  (?:-\w.*, )?(--[a-z-]+)", shown, re.MULTILINE)
+    }
+    assert len(options) > 50
+    mentioned = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
+    assert sorted(options - mentioned - {"--help"}) == []

@@ -17,7 +17,7 @@ examples:
   evald keys revoke --keys-file keys.toml 7f3k2m9q4x1z
 
 roles:
-  caller   evaluates, and plays conversations     viewer   reads what is stored, and metrics
+  caller   evaluates, and runs scenarios          viewer   reads what is stored, and metrics
   plugin   offers evaluators                      admin    writes connectors and personas, reads all
   ingest   sends traces
 """
@@ -90,13 +90,16 @@ def add_access_commands(command: Callable[..., Any]) -> None:
         help="host name or address of the server, besides localhost and this machine's name; repeatable",
     )
     dev.add_argument(
-        "--days", metavar="DAYS", type=_count_of_days, default=30, help="how long they are valid [30]"
+        "--days", metavar="DAYS", type=_count_of_days, default=30, help="days for which they are valid [30]"
     )
     keys = command("keys", "make, list and revoke API keys", _KEYS, _KEYS_EXAMPLES)
     actions = keys.add_subparsers(metavar="ACTION", title="actions", dest="action", required=True)
     create = actions.add_parser("create", help="make a key, and show it once")
     create.add_argument(
-        "--principal", metavar="NAME", required=True, help="who will call; several keys may have the same one"
+        "--principal",
+        metavar="NAME",
+        required=True,
+        help="name of the caller; several keys may have the same one",
     )
     create.add_argument(
         "--role",
@@ -115,12 +118,17 @@ def add_access_commands(command: Callable[..., Any]) -> None:
         help="for plugins: evaluator types that they may offer; repeatable",
     )
     create.add_argument(
-        "--expires", metavar="DAYS", type=_days, default=90, help="time of life: 30d, or never [90d]"
+        "--expires", metavar="DAYS", type=_days, default=90, help="lifetime: 30d, or never [90d]"
     )
-    create.add_argument("--rate", metavar="N", type=float, help="calls a second that may begin")
-    create.add_argument("--in-flight", metavar="N", type=int, help="calls that may go on at a time")
+    create.add_argument("--rate", metavar="N", type=float, help="maximum calls per second")
     create.add_argument(
-        "--judge-usd-per-day", metavar="USD", type=float, help="US dollars a day that it may spend on judges"
+        "--in-flight", metavar="N", type=int, help="maximum concurrent calls, sessions and watches"
+    )
+    create.add_argument(
+        "--judge-usd-per-day",
+        metavar="USD",
+        type=float,
+        help="maximum cost of judges per day (UTC), in US dollars",
     )
     create.add_argument("--note", metavar="TEXT", default="", help="shown by `evald keys list`")
     listed = actions.add_parser("list", help="list all keys, without their secrets")
@@ -130,7 +138,7 @@ def add_access_commands(command: Callable[..., Any]) -> None:
         help="the server's data directory, for what judges have cost today [EVALD_DATA_DIR]",
     )
     listed.add_argument("--json", action="store_true", help="as JSON")
-    revoke = actions.add_parser("revoke", help="have servers refuse a key from now on")
+    revoke = actions.add_parser("revoke", help="revoke a key: running servers refuse it within a second")
     revoke.add_argument("id", metavar="ID", help="the key's id")
     for action in (create, listed, revoke):
         action.add_argument("--keys-file", metavar="FILE", help="the file of keys [EVALD_KEYS_FILE]")

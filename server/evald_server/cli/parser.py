@@ -36,13 +36,14 @@ environment:
 """
 
 _SERVE = """\
-Serves gRPC, and metrics and health over HTTP. Prints one line when it is ready.
-SIGTERM or SIGINT drains: health turns NOT_SERVING, new calls are refused, calls in
+Serves gRPC, metrics and health over HTTP, and the console with the HTTP API. Prints
+the addresses when it is ready.
+SIGTERM or SIGINT drains: health becomes NOT_SERVING, new calls are refused, calls in
 flight get EVALD_DRAIN_GRACE seconds to finish. A second signal stops at once.
 
 Every setting is also an environment variable EVALD_<NAME> and a key of the
-config file; the command line wins over the environment, which wins over the
-file. `evald serve --settings` lists them all.
+config file; the command line takes precedence over the environment, the environment
+over the file. `evald serve --settings` lists them all.
 """
 
 _SERVE_EXAMPLES = """\
@@ -262,7 +263,7 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
         judge.add_argument,
         "the judge on the command line; default: llm-judge with the server's default model",
     )
-    asking = parser.add_argument_group("asking")
+    asking = parser.add_argument_group("queries")
     asking.add_argument(
         "--repeats",
         metavar="N",
@@ -418,7 +419,7 @@ def build_parser() -> Parser:
         "--wait",
         metavar="SECONDS",
         type=positive_seconds,
-        help="how long to wait for the plugin [10, with --connect 60]",
+        help="time limit for reaching the plugin [10, with --connect 60]",
     )
     conformance.add_argument(
         "--config",
@@ -451,7 +452,7 @@ def build_parser() -> Parser:
     add_stored_commands(command, _whole_number)
     demo = _command(add, "demo", "see it work on real conversations", _DEMO)
     demo.add_argument(
-        "--console", action="store_true", help="leave the console open, with the demo's run in it"
+        "--console", action="store_true", help="keep the server running, with the demo's run in its console"
     )
     return parser
 

@@ -20,8 +20,8 @@ input. Scenarios, personas and connectors may be named where an id is wanted.
 """
 
 _IMPORT: Final = """\
-Imports scenarios, personas, connectors, experiments and runs, in that order of
-need. PATH is a project file such as evald.yaml, EvalStudio's evalstudio.config.json,
+Imports scenarios, personas, connectors, experiments and runs, in this
+order. PATH is a project file such as evald.yaml, EvalStudio's evalstudio.config.json,
 a directory with one of them or with files such as scenarios.yaml, or an export of
 evald or EvalStudio. What has the id, else the name, of something stored replaces
 it; nothing is stored if a file cannot be read.
@@ -105,7 +105,7 @@ def _named_actions(add: _Actions, one: str) -> None:
         test = add("test", "send a message to an agent")
         _names(test, one, "*")
         test.add_argument("--file", metavar="FILE", help="a connector that is not stored")
-        test.add_argument("--message", metavar="TEXT", default="", help="what to say [Hello]")
+        test.add_argument("--message", metavar="TEXT", default="", help="text of the message [Hello]")
         types = add("types", "list the types of connectors, or show the config of one")
         types.add_argument("name", metavar="TYPE", nargs="?", help="show this one")
 
@@ -114,9 +114,9 @@ def _run_actions(add: _Actions, whole_number: Callable[[int], Any]) -> None:
     start = add("start", "run a scenario, or all of an experiment")
     start.add_argument("scenario", metavar="SCENARIO", nargs="?", help="name or id")
     for option, text in (
-        ("connector", "the agent's"),
-        ("persona", "who talks to the agent; a neutral user by default"),
-        ("experiment", "run all of this experiment instead"),
+        ("connector", "connector of the agent"),
+        ("persona", "persona of the simulated user; a neutral user by default"),
+        ("experiment", "run all scenarios of this experiment instead"),
     ):
         start.add_argument(f"--{option}", metavar="NAME_OR_ID", help=text)
     listing = add("list", "list runs, newest first")
@@ -124,12 +124,12 @@ def _run_actions(add: _Actions, whole_number: Callable[[int], Any]) -> None:
     listing.add_argument("--messages", action="store_true", help="with --json: with their conversations")
     listing.add_argument("--oldest-first", action="store_true", help="oldest first")
     listing.add_argument(
-        "--limit", metavar="N", type=whole_number(100_000), default=50, help="most runs to list [50]"
+        "--limit", metavar="N", type=whole_number(100_000), default=50, help="maximum number of runs [50]"
     )
     _run(add("show", "show a run: its conversation with the results of every turn"))
-    _run(add("watch", "show runs as they go on"), "+")
-    retry = add("retry", "start a run over that ended in error")
-    resume = add("resume", "go on with a run that was interrupted")
+    _run(add("watch", "follow runs until they end"), "+")
+    retry = add("retry", "repeat a run that ended in error")
+    resume = add("resume", "resume a run that was interrupted")
     for parser in (retry, resume):
         _run(parser)
     for parser in (start, retry, resume):
@@ -137,12 +137,12 @@ def _run_actions(add: _Actions, whole_number: Callable[[int], Any]) -> None:
             "--watch",
             action=argparse.BooleanOptionalAction,
             default=True,
-            help="show it as it goes on, until it has ended; the default",
+            help="follow the run until it ends; the default",
         )
     _run(add("cancel", "end runs that are queued or running"), "+")
     _run(add("delete", "delete runs that have ended"), "+")
-    export = add("export", "print runs as JSON Lines, with all that is known of them")
-    _run(export, "*", "these runs; by default all that the filters let through")
+    export = add("export", "print runs as JSON Lines, with their turns")
+    _run(export, "*", "these runs; default: all that match the filters")
     _filters(export, whole_number)
     _import_options(add("import", "store runs that have ended, evald's or EvalStudio's", _IMPORT))
 
@@ -160,7 +160,11 @@ def _filters(parser: Any, whole_number: Callable[[int], Any]) -> None:
     for one in ("scenario", "persona", "connector", "experiment"):
         group.add_argument(f"--{one}", metavar="NAME_OR_ID", help=f"of this {one}")
     group.add_argument(
-        "--execution", metavar="N", type=whole_number(2**62), default=0, help="of one start of an experiment"
+        "--execution",
+        metavar="N",
+        type=whole_number(2**62),
+        default=0,
+        help="of this execution of an experiment",
     )
     group.add_argument("--status", choices=STATUSES, help="with this status")
     group.add_argument("--verdict", choices=VERDICTS, help="with this verdict")

@@ -94,7 +94,11 @@ def add_suite_commands(
     history.add_argument("--target", metavar="NAME", default="", help="against this target")
     history.add_argument("--case", metavar="ID", default="", help="of this case alone")
     history.add_argument(
-        "--limit", metavar="N", type=whole_number(1000), default=20, help="most suite runs, the latest [20]"
+        "--limit",
+        metavar="N",
+        type=whole_number(1000),
+        default=20,
+        help="maximum number of suite runs, the latest ones [20]",
     )
     history.add_argument("--html", metavar="FILE", help="write a page with plots as well")
     history.add_argument("--json", action="store_true", help="as JSON Lines")
@@ -124,16 +128,18 @@ def _test_options(
     _repeatable(
         targets, "--transcripts", "FILE", "transcripts", "recorded answers: JSON Lines or CSV; repeatable"
     )
-    how = parser.add_argument_group("how; goes before what the suites say")
-    how.add_argument("--trials", metavar="N", type=whole_number(100), help="how often each case is run")
+    how = parser.add_argument_group("options of the run; they take precedence over the suites'")
+    how.add_argument("--trials", metavar="N", type=whole_number(100), help="number of times each case is run")
     how.add_argument("--min-passed", metavar="N", type=whole_number(100), help="trials that must pass [all]")
     how.add_argument(
         "--threshold",
         metavar="SHARE",
         type=number_between(0, 1),
-        help="lowest share of cases that passes [1]",
+        help="minimum share of cases that must pass [1]",
     )
-    how.add_argument("--concurrency", metavar="N", type=whole_number(256), help="agents asked at a time [8]")
+    how.add_argument(
+        "--concurrency", metavar="N", type=whole_number(256), help="maximum concurrent calls of agents [8]"
+    )
     filters = parser.add_argument_group("filters")
     _repeatable(filters, "--tag", "TAG", "tags", "cases with this tag; repeatable, any of them")
     _repeatable(filters, "--exclude-tag", "TAG", "exclude_tags", "no cases with this tag; repeatable")
@@ -143,7 +149,7 @@ def _test_options(
         metavar="ID",
         nargs="?",
         const="latest",
-        help="go on with an interrupted suite run: the latest of the suite, or this one",
+        help="resume an interrupted suite run: the latest of the suite, or the one with this id",
     )
     parser.add_argument("--list", action="store_true", help="list the cases and run nothing")
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of suite files and exit")
@@ -162,11 +168,9 @@ def _compare_options(
     parser: Any, server_options: Options, number_between: Callable[[float, float], Any]
 ) -> None:
     parser.add_argument(
-        "base", metavar="BASE", nargs="?", default="previous", help="what to compare with [previous]"
+        "base", metavar="BASE", nargs="?", default="previous", help="suite run to compare with [previous]"
     )
-    parser.add_argument(
-        "new", metavar="NEW", nargs="?", default="latest", help="what is in question [latest]"
-    )
+    parser.add_argument("new", metavar="NEW", nargs="?", default="latest", help="suite run to check [latest]")
     _repeatable(parser, "--suite", "NAME", "suites", "of which suite `latest` and `previous` are; repeatable")
     parser.add_argument(
         "--target", metavar="NAME", default="", help="against this target; that of the latest by default"
@@ -175,7 +179,7 @@ def _compare_options(
         "--max-drop",
         metavar="SHARE",
         type=number_between(0, 1),
-        help="largest drop of the pass rate that is accepted [0.05]",
+        help="maximum drop of the pass rate [0.05]",
     )
     parser.add_argument("--gate", metavar="FILE", help="rules that decide, in YAML or JSON")
     parser.add_argument("--json", action="store_true", help="as JSON")
