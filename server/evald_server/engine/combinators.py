@@ -152,6 +152,9 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
         total = len(votes.results)
         score = self._share(votes, votes.worth_of_error)
         if self.threshold is not None:
+            if not any(evaluator.weight for evaluator in votes.evaluators):
+                # A share of nothing is neither reached nor missed: negated, a miss would always pass.
+                return _ERROR, None, "no evaluator counted that has a weight above 0"
             certain, possible = (reaches(self._share(votes, worth), self.threshold) for worth in (0.0, 1.0))
             what = f"score {score:.4g}" if self.measure == "score" else f"share {score:.4g}"
             reason = f"{passed} of {total} evaluators passed, {what}, at least {self.threshold:.4g} wanted"
