@@ -15,7 +15,7 @@ from evald.v1.experiment_service_pb2 import Experiment
 from evald_server.store.resources import IdTaken, NameTaken, ResourceKind, ResourceStore, StoredResource
 
 from .errors import BadField, CallError, invalid, microseconds, refusal
-from .pages import page_size, page_token, read_token
+from .pages import page_size, page_token, read_page, read_token
 from .server import Context, Handler, RpcServer, parse
 
 Resource = TypeVar("Resource", Scenario, Persona, Connector, Experiment)
@@ -26,11 +26,6 @@ MAX_BYTES: Final = 1 << 20
 
 # Ids that one resource may name; each is looked up.
 _MAX_IDS: Final = 1000
-
-# A page ends with the resource that reaches this size, far below the 4 MiB that gRPC clients take.
-_PAGE_BYTES: Final = 2 << 20
-# Read at once, so that a page holds no more than this many resources of the largest size in memory.
-_READ_AT_ONCE: Final = 50
 
 # Set by the server.
 _OUTPUT_ONLY: Final = ("create_time", "update_time")
@@ -105,7 +100,13 @@ class ResourceService(Generic[Resource]):
         size = page_size(request.page_size)
         created, _, last = read_token(request.page_token, "[0-9]{1,18}( .*)?").partition(" ")
         after = (int(created), last) if created else None
-        found, more = await self._page(size, after, request.name)
+        found, more = await read_page(
+            size,
+            after,
+            lambda after, limit: self._store.list(self.kind, after=after, limit=limit, name=request.name),
+            lambda stored: (stored.created, stored.id),
+            lambda stored: len(stored.body),
+        )
         response = getattr(self.requests, f"List{self.plural}Response")()
         getattr(response, self.plural.lower()).extend(self.shown(self._resource(stored)) for stored in found)
         if more:
@@ -164,23 +165,6 @@ class ResourceService(Generic[Resource]):
         """Return a problem of the field if its id names no resource."""
         there = resource_id and await self._store.get(self.kind, resource_id) is not None
         return [] if there else [BadField(field, self._no_such(resource_id))]
-
-    async def _page(
-        self, size: int, after: tuple[int, str] | None, name: str
-    ) -> tuple[list[StoredResource], bool]:
-        """Return resources, at least one if there is one, and whether more of them follow."""
-        found: list[StoredResource] = []
-        held, limit = 0, min(size + 1, _READ_AT_ONCE)
-        while True:
-            read = await self._store.list(self.kind, after=after, limit=limit, name=name)
-            for stored in read:
-                held += len(stored.body)
-                if found and (len(found) == size or held > _PAGE_BYTES):
-                    return found, True
-                found.append(stored)
-            if len(read) < limit:
-                return found, False
-            after = found[-1].created, found[-1].id
 
     async def _update(self, given: Resource, fields: Sequence[str], expected: int | None) -> Resource:
         """Replace the fields. Raises _ChangedMeanwhile, because what was checked is not what is there then.
