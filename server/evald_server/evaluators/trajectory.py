@@ -23,6 +23,7 @@ from .call_rules import (
     CallRule,
     CallScope,
     Tolerance,
+    calls_in,
 )
 from .json_values import CheckTime
 from .pairing import Pairs, pair_in_any_order, pair_in_order
@@ -209,6 +210,9 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
         calls: list[ToolCall] = []
         pairs: Pairs = []
         check = ctx.check_time
+        # First, because they say in which message a call cannot be read.
+        calls_in(ctx, self.scope)
+        ctx.expected.read_tool_calls(check)
         work = 0
         for position in range(max(len(wanted), len(made))):
             check()

@@ -2,13 +2,24 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 
 from .errors import CallError
 from .server import Handler, abort
+
+
+def reading_itself(handler: Handler, call: Callable[[Any, Any], Awaitable[Any]]) -> Handler:
+    """Return a handler that calls this instead, and answers as the given one does, but reads what is sent itself."""
+    make: Any = (
+        grpc.stream_stream_rpc_method_handler
+        if handler.response_streaming
+        else grpc.stream_unary_rpc_method_handler
+    )
+    wrapped: Handler = make(call, handler.request_deserializer, handler.response_serializer)
+    return wrapped
 
 
 class FirstMessages:
@@ -69,13 +80,7 @@ class FirstMessages:
                 await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the call ended without its message")
             return await handle(message, context)
 
-        make: Any = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
-        wrapped: Handler = make(call, handler.request_deserializer, handler.response_serializer)
-        return wrapped
+        return reading_itself(handler, call)
 
     def expire(self) -> None:
         """End the calls whose message takes too long. To be called every second or so."""

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import grpc
-
 from evald_server.auth.clients import client_names
 from evald_server.auth.principal import ClientNames
 
+from .first_message import reading_itself
 from .server import Handler
 
 Admit: TypeAlias = Callable[[str, ClientNames | None, str], Handler]
@@ -21,10 +20,4 @@ def checked_late(method: str, handler: Handler, admit: Admit) -> Handler:
         admitted: Any = admit(method, client_names(context.auth_context()), context.peer())
         return await (admitted.stream_unary or admitted.stream_stream)(requests, context)
 
-    make: Any = (
-        grpc.stream_stream_rpc_method_handler
-        if handler.response_streaming
-        else grpc.stream_unary_rpc_method_handler
-    )
-    wrapped: Handler = make(call, handler.request_deserializer, handler.response_serializer)
-    return wrapped
+    return reading_itself(handler, call)

@@ -264,8 +264,7 @@ class ResourceService(Generic[Resource]):
         return request, resource_id
 
     def _missing(self, resource_id: str, field: str = "") -> CallError:
-        problem = BadField(field or f"{self.kind}_id", self._no_such(resource_id))
-        return refusal([problem], "RESOURCE_NOT_FOUND")
+        return invalid(field or f"{self.kind}_id", self._no_such(resource_id), "RESOURCE_NOT_FOUND")
 
     def _no_such(self, resource_id: str) -> str:
         return f'no {self.kind} has the id "{resource_id[:_MAX_ID]}"; List{self.plural} lists those that there are'
@@ -279,7 +278,7 @@ class ResourceService(Generic[Resource]):
             f'the {self.kind} "{stored.name}" was changed after you have read it, at {changed}; '
             "read it again, and send the change with the update_time (over HTTP: the ETag) that it has then"
         )
-        return refusal([BadField("expected_update_time", text)], "RESOURCE_CHANGED", update_time=changed)
+        return invalid("expected_update_time", text, "RESOURCE_CHANGED", update_time=changed)
 
     def _name_taken(self, name: str) -> CallError:
         error = self._taken("name", name, "choose another one")
@@ -287,8 +286,8 @@ class ResourceService(Generic[Resource]):
         return error
 
     def _taken(self, key: str, value: str, advice: str) -> CallError:
-        problem = BadField(f"{self.kind}.{key}", f'another {self.kind} has the {key} "{value}"; {advice}')
-        return refusal([problem], "RESOURCE_EXISTS")
+        text = f'another {self.kind} has the {key} "{value}"; {advice}'
+        return invalid(f"{self.kind}.{key}", text, "RESOURCE_EXISTS")
 
     @classmethod
     def _one(cls) -> str:

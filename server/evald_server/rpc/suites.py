@@ -37,7 +37,7 @@ from evald_server.suites.comparison import MAX_DROP, compare, merge_by_id
 
 from .admission import Admission
 from .connectors import ConnectorService
-from .errors import BadField, CallError, check_enum, invalid, microseconds, refusal
+from .errors import CallError, check_enum, invalid, microseconds, refusal
 from .pages import page_size, page_token, read_page, read_token
 from .server import Context, Handler, RpcServer, RpcStream, parse
 from .stream_tasks import LoopTurns, StreamTurns
@@ -461,13 +461,13 @@ def _name(status: int) -> str:
 
 def _no_run(field: str, run_id: str) -> CallError:
     text = f'no suite run has the id "{run_id[:100]}"; ListSuiteRuns lists those that there are'
-    return refusal([BadField(field, text)], "RESOURCE_NOT_FOUND")
+    return invalid(field, text, "RESOURCE_NOT_FOUND")
 
 
 def _taken(run_id: str) -> CallError:
     text = f'a suite run has the id "{run_id}" already; resume it, or leave the id out'
-    return refusal([BadField("open.suite_run_id", text)], "RESOURCE_EXISTS")
+    return invalid("open.suite_run_id", text, "RESOURCE_EXISTS")
 
 
 def _wrong_status(field: str, text: str) -> CallError:
-    return refusal([BadField(field, text)], "RUN_STATUS")
+    return invalid(field, text, "RUN_STATUS")
