@@ -194,11 +194,6 @@ class EvaluatorContext:
         return self._pb.ByteSize()
 
     @property
-    def turn_message_count(self) -> int:
-        """Number of messages in the turn."""
-        return len(self._of_turn())
-
-    @property
     def answer(self) -> str | None:
         """Text of the answer; "" when it has none; None when no assistant message of the turn says anything."""
         if self._answer is UNREAD:
