@@ -235,6 +235,13 @@ class EvaluatorContext:
         except InvalidInput as problem:
             raise problem.below(path) from None
 
+    @property
+    def agent_spoke(self) -> bool:
+        """Whether an assistant message of the conversation says anything: a text, a tool call or a refusal."""
+        return self.answer is not None or any(
+            pb.role == "assistant" and says_something(pb) for pb in self._all()
+        )
+
     def answer_of(self, which: Which) -> str | None:
         """Return the answer, the first assistant text of the turn, or all of them joined by newlines."""
         if which == "last":
