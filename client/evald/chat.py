@@ -128,9 +128,8 @@ class Message:
         return [ToolCall(call) for call in self._pb.tool_calls]
 
     def agent_calls(self, check: Callable[[], None]) -> list[ToolCall]:
-        """Return the tool calls of an assistant message; none for other roles. check: as for `collect_tool_calls`."""
-        if self._pb.HasField("blocks") and self._pb.role == "assistant":
-            check_blocks(self._pb)  # here, because the message does not know its place in the conversation
+        """Return the tool calls of an assistant message; none for other roles that are known. check, and what is raised:
+        as for `collect_tool_calls`, but the message does not know its place."""
         return collect_tool_calls([self._pb], check)
 
     @property

@@ -516,7 +516,7 @@ class App:
                 "GetEvaluatorType": rpc.unary(catalog.NAME, "GetEvaluatorType", types.get_type),
                 "WatchEvaluatorTypes": rpc.watch(catalog.NAME, "WatchEvaluatorTypes", types.watch),
             },
-            registry.NAME: registry.handlers(self._registrations, rpc.unary, rpc.stream, rpc.watch),
+            registry.NAME: self._registrations.handlers(rpc),
         }
         services = run_services(
             rpc,

@@ -149,6 +149,41 @@ def test_the_same_in_json_is_read_or_refused(block: dict[str, Any], client: eval
         assert client.evaluate(text, ABSENCE).failures
 
 
+@pytest.mark.parametrize("scope", ["turn", "conversation"])
+@pytest.mark.parametrize(
+    ("messages", "why"),
+    [
+        ([], "No assistant message found"),
+        ([QUESTION], "No assistant message found"),
+        ([QUESTION, {"role": "bot", "content": "Done."}], "No assistant message found: only of 'bot'"),
+    ],
+    ids=["nothing", "a question", "a role that is not known"],
+)
+def test_where_the_agent_has_said_nothing_no_check_of_its_calls_passes(
+    messages: list[Any], why: str, scope: str, client: evald.Client
+) -> None:
+    types: dict[str, dict[str, Any]] = {
+        "tool-use": {"expectations": [{"name": "delete", "maxCalls": 0}]},
+        "tool-call-budget": {"maxCalls": 0},
+        "trajectory": {"expected": []},
+    }
+    specs = [{"type": name, "config": {**config, "scope": scope}} for name, config in types.items()]
+    specs += [{"type": "tool-use", "config": {"expectations": [{"name": "delete"}]}, "negate": True}]
+    specs += [{"type": "execution-limits", "config": {"maxToolCalls": 5}}]
+    *results, limits = client.evaluate(messages, specs).results
+    assert [(result.verdict, result.reason) for result in results] == [(Verdict.FAILED, why)] * 4
+    assert (limits.verdict, limits.reason) == (
+        Verdict.FAILED,
+        "0 of 1 limits kept: Tool calls data not available",
+    )
+
+
+def test_checks_of_the_conversations_calls_look_at_earlier_turns(client: evald.Client) -> None:
+    never = {"type": "tool-call-budget", "config": {"maxCalls": 0, "scope": "conversation"}}
+    assert client.evaluate([QUESTION, DONE, QUESTION], [never]).passed
+    assert client.evaluate([QUESTION, CALLED, QUESTION], [never]).verdict is Verdict.FAILED
+
+
 SILENT: dict[str, Any] = {
     "null": {"content": None},
     "no blocks": {"content": []},
@@ -161,7 +196,7 @@ SILENT: dict[str, Any] = {
 def test_a_message_that_says_nothing_passes_no_check_of_the_answer(
     message: dict[str, Any], client: evald.Client
 ) -> None:
-    specs = [spec for spec in ABSENCE if spec["type"] not in ABOUT_CALLS]
+    specs = [*ABSENCE, {"type": "tool-use", "config": {"expectations": [{"name": "x"}]}, "negate": True}]
     messages = [QUESTION, {"role": "assistant", **message}]
     for turn in (messages, json.dumps(messages)):
         evaluation = client.evaluate(turn, specs)

@@ -137,9 +137,9 @@ class CallError(Exception):
         return data
 
 
-def invalid(field: str, message: str) -> CallError:
+def invalid(field: str, message: str, reason: str = "INVALID_FIELD", **metadata: str) -> CallError:
     """Return the error of one wrong field. The message says what was received and what is wanted."""
-    return refusal([BadField(field, message)])
+    return refusal([BadField(field, message)], reason, **metadata)
 
 
 def check_enum(request: Message, field: str, largest: int) -> None:
@@ -217,7 +217,7 @@ def refusal(found: Sequence[BadField], reason: str = "INVALID_FIELD", **metadata
 def as_call_error(problem: InvalidContext | InvalidPlan) -> CallError:
     """Return the status of a turn or of specs that cannot be evaluated."""
     if isinstance(problem, InvalidContext):
-        return refusal([BadField(problem.field, problem.problem)], **problem.details)
+        return invalid(problem.field, problem.problem, **problem.details)
     found = [BadField(violation_field(v), v.message, v.reason) for v in problem.violations]
     reason = "UNKNOWN_TYPE" if problem.unknown_type else "INVALID_FIELD"
     return refusal(found, reason, violation=found[0].reason)

@@ -26,7 +26,7 @@ from evald_server.auth.roles import METHODS, OPEN
 from evald_server.remote.errors import Refusal
 
 from .errors import CallError
-from .message_timeout import MessageTimeout
+from .message_timeout import MessageTimeout, with_request_stream
 from .registry import refused
 from .server import Handler, RpcServer, RpcStream
 
@@ -149,13 +149,7 @@ class Gate(grpc.GenericRpcHandler):
             admitted: Any = self._admit(name, handler, _METADATA.get(), certificate, context.peer)
             return await (admitted.stream_unary or admitted.stream_stream)(requests, context)
 
-        make: Any = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
-        wrapped: Handler = make(call, handler.request_deserializer, handler.response_serializer)
-        return wrapped
+        return with_request_stream(handler, call)
 
     def _admit(
         self,

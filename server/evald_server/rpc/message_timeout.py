@@ -2,13 +2,24 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 
 from .errors import CallError
 from .server import Handler, abort
+
+
+def with_request_stream(handler: Handler, call: Callable[[Any, Any], Awaitable[Any]]) -> Handler:
+    """Return a handler with the responses of another, whose requests `call` reads from the stream."""
+    make: Any = (
+        grpc.stream_stream_rpc_method_handler
+        if handler.response_streaming
+        else grpc.stream_unary_rpc_method_handler
+    )
+    wrapped: Handler = make(call, handler.request_deserializer, handler.response_serializer)
+    return wrapped
 
 
 class MessageTimeout:
@@ -69,13 +80,7 @@ class MessageTimeout:
                 await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the call ended without its message")
             return await handle(message, context)
 
-        make: Any = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
-        wrapped: Handler = make(call, handler.request_deserializer, handler.response_serializer)
-        return wrapped
+        return with_request_stream(handler, call)
 
     def expire(self) -> None:
         """End the calls whose message takes too long. To be called every second or so."""

@@ -251,8 +251,8 @@ class RunService:
         try:
             await self._store.import_run(row, events)
         except IdTaken:
-            problem = BadField("run.id", f'a run has the id "{run.id}" already; delete it, or leave it')
-            raise refusal([problem], "RESOURCE_EXISTS") from None
+            text = f'a run has the id "{run.id}" already; delete it, or leave it'
+            raise invalid("run.id", text, "RESOURCE_EXISTS") from None
         run, events = await self._load(row.id), await self._events(row.id)
         return await run_sized(len(data), _response, run, events, pb.ImportRunResponse)
 
@@ -459,9 +459,9 @@ def _there(run_id: str, run: Run | None) -> Run:
 
 
 def _no_run(run_id: str) -> CallError:
-    problem = BadField("run_id", f'no run has the id "{run_id[:100]}"; ListRuns lists those that there are')
-    return refusal([problem], "RESOURCE_NOT_FOUND")
+    text = f'no run has the id "{run_id[:100]}"; ListRuns lists those that there are'
+    return invalid("run_id", text, "RESOURCE_NOT_FOUND")
 
 
 def _wrong_status(text: str) -> CallError:
-    return refusal([BadField("run_id", text)], "RUN_STATUS")
+    return invalid("run_id", text, "RUN_STATUS")
