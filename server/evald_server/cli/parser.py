@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from .access_parser import add_access_commands, add_server_option, add_token_file
 from .stored_parser import add_stored_commands
@@ -140,7 +140,18 @@ _UNKNOWN_WORD = re.compile(
 
 
 class Parser(argparse.ArgumentParser):
-    """Suggests the closest command for a mistyped one."""
+    """Suggests the closest command, action or option for a mistyped one."""
+
+    _words: Sequence[str] = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.set_defaults(parser=self)  # that of the command or action that was found
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse what this parser knows, as argparse does, which calls this for commands and actions as well."""
+        self._words = args or ()
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Print the error and exit with code 2."""
@@ -148,11 +159,30 @@ class Parser(argparse.ArgumentParser):
         if match:
             what, tried = match[1].lower(), match[2]
             known = re.findall(r"[a-z]+", match[3])
-            near = difflib.get_close_matches(tried, known, n=1)
-            message = f"unknown {what} {tried!r}; " + (
-                f"did you mean {near[0]!r}?" if near else f"{what}s are {', '.join(known)}"
-            )
+            before = next((word for word in self._words if word.startswith("-")), None)
+            near = _nearest(tried, known) or f"{what}s are {', '.join(known)}"
+            message = f"unknown {what} {tried!r}; {near}"
+            if before:
+                message = f"{before} stands before the {what}, wanted after it"
         self.exit(2, f"evald: {message}\n  hint: {self.prog} --help\n")
+
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Print that arguments are unknown, and exit with code 2."""
+        near = _nearest(
+            unknown[0].partition("=")[0], re.findall(r"(?<!\S)\[?(--?[a-z][a-z-]*)", self.format_usage())
+        )
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{f'; {near}' if near else ''}")
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help. Raises OSError when it cannot be written; argparse would ignore that."""
+        stream = file or sys.stdout
+        stream.write(self.format_help())
+        stream.flush()
+
+
+def _nearest(tried: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(tried, known, n=1, cutoff=0.7)
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 AddArgument: TypeAlias = Callable[..., object]
@@ -460,7 +490,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the arguments; `command` is None if there is none. `words` has them as they were given."""
     parser = build_parser()
     words = sys.argv[1:] if argv is None else list(argv)
-    args = parser.parse_args(words)
+    args: argparse.Namespace
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        args.parser.refuse(unknown)
     args.words = words
     if getattr(args, "command", None) is None:
         args.command = "version" if args.version else None
