@@ -126,7 +126,7 @@ BELOW = {
     "conformance": {"dev_certificates", "untrusted"},
     "testing": {"app", "config", "engine"},
     "pytest_plugin": {"suites", "testing"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "memory"},
 }
 
 # The engine, the evaluators and the batch processes know nothing of the ways in and out.

@@ -1,5 +1,7 @@
 """The command line is quick to answer and helps those who err."""
 
+import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -104,6 +106,47 @@ def test_the_server_s_packages_are_needed_by_every_command_but_not_by_help() -> 
     assert _run_without("rich", "--help").returncode == 0
 
 
+def test_a_command_within_another_program_leaves_its_garbage_collector_and_signals_alone() -> None:
+    script = (
+        "import gc, signal\n"
+        "from evald_server.cli import main\n"
+        "state = lambda: (gc.get_threshold(), gc.get_freeze_count(), signal.getsignal(signal.SIGTERM))\n"
+        "before = state()\n"
+        "assert main(['types', 'regex']) == 0\n"
+        "assert state() == before, state()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "arguments",
+    [["evaluate", "-e", "is-json"], ["test", "suite.yaml", "--connector"]],
+    ids=lambda words: words[0],
+)
+def test_a_command_that_is_ended_while_it_reads_says_so(
+    evald_command: str, environment: Any, tmp_path: Path, arguments: list[str], ending: signal.Signals
+) -> None:
+    pipe = tmp_path / "input.json"
+    os.mkfifo(pipe)
+    with (
+        subprocess.Popen(
+            [evald_command, *arguments, str(pipe)],
+            env=environment({}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A shell's background job, as which these tests may run, ignores the signal.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        ) as process,
+        pipe.open("w"),  # opens once the command does
+    ):
+        process.send_signal(ending)
+        said = process.communicate(timeout=60)
+    assert (process.returncode, *said) == (130, "", "evald: interrupted\n")
+
+
 def test_the_module_is_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "evald_server", "--version"], capture_output=True, text=True, check=True
@@ -119,7 +162,16 @@ def test_the_module_is_the_command() -> None:
         pytest.param(["evalute"], "did you mean 'evaluate'?", id="mistyped command"),
         pytest.param(["evaluate"], "FILE", id="no file"),
         pytest.param(["evaluate", "x.json", "--timeout", "soon"], "seconds above 0", id="no number"),
-        pytest.param(["serve", "--lissen", "x"], "--lissen", id="unknown option"),
+        pytest.param(["serve", "--lissen", "x"], "did you mean '--listen'?", id="mistyped option"),
+        pytest.param(["runs", "start", "--conector=x"], "did you mean '--connector'?", id="of an action"),
+        pytest.param(["keys", "list", "--nope"], "hint: evald keys list --help", id="unknown option"),
+        pytest.param(
+            ["--server", "x:1", "types"], "--server stands before the command", id="before a command"
+        ),
+        pytest.param(
+            ["runs", "--server", "x:1", "list"], "--server stands before the action", id="an action"
+        ),
+        pytest.param(["version"], "commands are serve,", id="unlike any command"),
         pytest.param(["evaluate", "none.json", "-e", "is-json"], "No such file", id="no such file"),
         pytest.param(["validate"], "no evaluators to check", id="nothing to validate"),
     ],

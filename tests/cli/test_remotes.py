@@ -106,6 +106,7 @@ def test_without_a_server_it_ends_with_4(evald: Any) -> None:
     done = evald("remotes", "--server", "127.0.0.1:1")
     assert done.returncode == 4
     assert "127.0.0.1:1" in done.stderr
+    assert "or name another one with --server" in done.stderr
     assert os.linesep + os.linesep not in done.stderr
 
 

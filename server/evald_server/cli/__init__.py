@@ -1,19 +1,15 @@
 """The command line of evald. Each command is a module with `run(args) -> int`, imported on first use."""
 
 import argparse
-import gc
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
-from evald_server.memory import collect_rarely
-
 from .parser import parse
 
-# The conventional exit codes 128 + SIGINT and 128 + SIGPIPE.
-_INTERRUPTED = 130
+# The conventional exit code 128 + SIGPIPE.
 _PIPE_CLOSED = 141
 
 _MODULES = {
@@ -41,23 +37,24 @@ _SERVER_PACKAGES = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code."""
+    """Run a command and return its exit code.
+
+    argv: without the program's name; None means those of the process.
+
+    Raises SystemExit for help and for a wrong command line, and KeyboardInterrupt, also for SIGTERM.
+    """
     _open_closed_streams()
-    args = parse(argv)
     try:
-        code = _run(args)
+        code = _run(parse(argv))
         sys.stdout.flush()  # raises for output that cannot be written here rather than at exit
-    except KeyboardInterrupt:
-        code = _INTERRUPTED
     except BrokenPipeError:
         code = _PIPE_CLOSED
     except Exception as problem:  # noqa: BLE001 - reported to the user
         from .exit_codes import report_error
 
         code = report_error(problem)
-    _discard_unwritten()
-    # The interpreter's last collection would take a tenth of a second to take apart what ends with the process.
-    gc.freeze()
+    finally:
+        _discard_unwritten()
     return code
 
 
@@ -74,7 +71,6 @@ def _run(args: argparse.Namespace) -> int:
     if not all(map(find_spec, _SERVER_PACKAGES)):
         sys.stderr.write(f"evald {command} needs the server: pip install 'evald[server]'\n")
         return 2
-    collect_rarely()
     code: int = import_module(f".{_MODULES.get(command, command)}", __package__).run(args)
     return code
 

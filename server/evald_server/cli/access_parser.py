@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from .options import add_repeatable
+
 _KEYS = """\
 Makes, lists and revokes API keys. The file holds digests only: a key is shown
 once, when it is made. A running server reads the file again when it changes.
@@ -53,42 +55,14 @@ def _count_of_days(text: str) -> int:
     return days
 
 
-def add_server_option(add: Callable[..., object], text: str) -> None:
-    """Add --server and how to reach it. add: `add_argument` of a parser or of a group."""
-    add("--server", metavar="HOST:PORT", help=text)
-    add("--tls", action="store_true", help="encrypt the connection [EVALD_TLS]")
-    add("--ca", metavar="FILE", help="CA of the server's certificate, PEM [EVALD_CA_FILE]")
-    add("--cert", metavar="FILE", help="certificate of the client, PEM [EVALD_CERT_FILE]")
-    add("--key", metavar="FILE", help="key of that certificate, PEM [EVALD_KEY_FILE]")
-    add_token_file(add, "file with the API key or token [EVALD_TOKEN_FILE, EVALD_TOKEN]")
-
-
-def add_token_file(add: Callable[..., object], text: str) -> None:
-    """Add --token-file. --token would be taken for it, and the error about the missing file would repeat the token."""
-    add("--token-file", metavar="FILE", help=text)
-    add("--token", type=_no_token, help=argparse.SUPPRESS)
-
-
-def _no_token(_: str) -> None:
-    raise argparse.ArgumentTypeError(
-        "others on this machine can read the command line; wanted --token-file FILE, or EVALD_TOKEN"
-    )
-
-
 def add_access_commands(command: Callable[..., Any]) -> None:
     """Add `evald keys` and `evald certs`. command: adds one, with its help."""
     certs = command("certs", "make certificates for trying TLS out", _CERTS, _CERTS_EXAMPLES)
     making = certs.add_subparsers(metavar="ACTION", title="actions", dest="action", required=True)
     dev = making.add_parser("dev", help="make a CA, a server's and a client's certificate")
     dev.add_argument("directory", metavar="DIR", help="where the files are written")
-    dev.add_argument(
-        "--name",
-        metavar="HOST",
-        action="append",
-        dest="names",
-        default=[],
-        help="host name or address of the server, besides localhost and this machine's name; repeatable",
-    )
+    name = "host name or address of the server, besides localhost and this machine's name; repeatable"
+    add_repeatable(dev.add_argument, "--name", "HOST", "names", name)
     dev.add_argument(
         "--days", metavar="DAYS", type=_count_of_days, default=30, help="days for which they are valid [30]"
     )
@@ -110,13 +84,8 @@ def add_access_commands(command: Callable[..., Any]) -> None:
         choices=("caller", "plugin", "viewer", "admin", "ingest"),
         help="caller, plugin, viewer, admin or ingest; repeatable",
     )
-    create.add_argument(
-        "--types",
-        metavar="TYPE|PREFIX*",
-        action="append",
-        default=[],
-        help="for plugins: evaluator types that they may offer; repeatable",
-    )
+    types = "for plugins: evaluator types that they may offer; repeatable"
+    add_repeatable(create.add_argument, "--types", "TYPE|PREFIX*", "types", types)
     create.add_argument(
         "--expires", metavar="DAYS", type=_days, default=90, help="lifetime: 30d, or never [90d]"
     )

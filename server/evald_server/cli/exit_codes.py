@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 # Of a full or closed standard output; Python names no file in these errors.
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
+NOBODY_ANSWERS: Final = "; start one with"
+"""What the SDK's advice for programmers begins with, at the end of a message."""
+
+_START_ONE: Final = "start one with evald serve, or "
+
 
 class ExitCode(IntEnum):
     """Exit codes of every command. Scripts depend on them."""
@@ -40,6 +45,12 @@ class CommandError(Exception):
 def usage_error(message: str, hint: str = "") -> CommandError:
     """Return the error for a wrong command line, file or config."""
     return CommandError(ExitCode.USAGE, message, hint)
+
+
+def unreachable(problem: "EvaldError") -> CommandError:
+    """Return the error of a command that cannot have a server inside. problem: with NOBODY_ANSWERS."""
+    message = problem.message.partition(NOBODY_ANSWERS)[0]
+    return CommandError(ExitCode.UNREACHABLE, message, f"{_START_ONE}name another one with --server")
 
 
 def is_debugging() -> bool:
@@ -73,8 +84,10 @@ def _explain(problem: Exception) -> tuple[ExitCode, str, str, list[str]]:
         found = problem.violations
         details = [f"{one.field}: {one.message}" for one in found] if len(found) > 1 else []
         # The SDK's message ends with advice for programmers.
-        message = problem.message.partition("; start one with")[0]
-        return _code_of_failed_call(problem), message, _hint(problem), details
+        message, nobody, _ = problem.message.partition(NOBODY_ANSWERS)
+        hint = f"{_START_ONE}leave --server and EVALD_SERVER out to use one inside the command"
+        hint = hint if nobody else _hint(problem)
+        return _code_of_failed_call(problem), message, hint, details
     if isinstance(problem, SettingsError):
         return ExitCode.USAGE, str(problem), "evald serve --settings lists all settings", []
     if isinstance(problem, OSError) and problem.errno in _UNWRITABLE:
@@ -98,10 +111,6 @@ def _hint(problem: "EvaldError") -> str:
 
     if isinstance(problem, errors.UnknownEvaluator):
         return "evald types lists all evaluators"
-    if isinstance(problem, errors.Unavailable):
-        return (
-            "start one with evald serve, or leave --server and EVALD_SERVER out to use one inside the command"
-        )
     if isinstance(problem, errors.DeadlineExceeded):
         return "allow more time with --timeout SECONDS"
     if isinstance(problem, errors.Overloaded) and problem.retry_after_seconds is not None:

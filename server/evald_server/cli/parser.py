@@ -2,14 +2,24 @@
 
 import argparse
 import difflib
-import math
 import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn
 
-from .access_parser import add_access_commands, add_server_option, add_token_file
+from .access_parser import add_access_commands
+from .options import (
+    AddArgument,
+    add_inside_options,
+    add_plugins,
+    add_repeatable,
+    add_server_option,
+    add_token_file,
+    number_between,
+    positive_seconds,
+    whole_number,
+)
 from .stored_parser import add_stored_commands
 from .suite_parser import add_suite_commands
 
@@ -141,7 +151,18 @@ _UNKNOWN_WORD = re.compile(
 
 
 class Parser(argparse.ArgumentParser):
-    """Suggests the closest command for a mistyped one."""
+    """Suggests the closest command, action or option for a mistyped one."""
+
+    _words: Sequence[str] = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.set_defaults(parser=self)  # that of the command or action that was found
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse what this parser knows, as argparse does, which calls this for commands and actions as well."""
+        self._words = args or ()
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Print the error and exit with code 2."""
@@ -149,98 +170,42 @@ class Parser(argparse.ArgumentParser):
         if match:
             what, tried = match[1].lower(), match[2]
             known = re.findall(r"[a-z]+", match[3])
-            near = difflib.get_close_matches(tried, known, n=1)
-            message = f"unknown {what} {tried!r}; " + (
-                f"did you mean {near[0]!r}?" if near else f"{what}s are {', '.join(known)}"
-            )
+            before = next((word for word in self._words if word.startswith("-")), None)
+            near = _nearest(tried, known) or f"{what}s are {', '.join(known)}"
+            message = f"unknown {what} {tried!r}; {near}"
+            if before:
+                message = f"{before} stands before the {what}, wanted after it"
         self.exit(2, f"evald: {message}\n  hint: {self.prog} --help\n")
 
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Print that arguments are unknown, and exit with code 2."""
+        near = _nearest(
+            unknown[0].partition("=")[0], re.findall(r"(?<!\S)\[?(--?[a-z][a-z-]*)", self.format_usage())
+        )
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{f'; {near}' if near else ''}")
 
-AddArgument: TypeAlias = Callable[..., object]
-"""`add_argument` of a parser or of a group."""
-
-
-def positive_seconds(text: str) -> float:
-    """Parse a number of seconds above 0."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e6:
-        raise argparse.ArgumentTypeError(f"got {text!r}, wanted seconds above 0, for example 30")
-    return seconds
+    def print_help(self, file: Any = None) -> None:
+        """Print the help. Raises OSError when it cannot be written; argparse would ignore that."""
+        stream = file or sys.stdout
+        stream.write(self.format_help())
+        stream.flush()
 
 
-def _number_between(low: float, high: float) -> Callable[[str], float]:
-    def number(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"got {text!r}, wanted a number from {low:g} to {high:g}")
-        return value
-
-    return number
-
-
-def _whole_number(most: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"got {text!r}, wanted a whole number from 1 to {most}")
-        return int(text)
-
-    return number
-
-
-def _server_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("server")
-    add_server_option(
-        group.add_argument,
-        "server to use [EVALD_SERVER]; without it, the command starts one inside itself",
-    )
-    group.add_argument(
-        "--plugin",
-        metavar="PATH|PACKAGE",
-        action="append",
-        dest="plugins",
-        help="evaluators of your own for the server inside the command; repeatable",
-    )
-    _code_option(
-        group.add_argument, "a command that the code evaluator of the server inside may run; repeatable"
-    )
-    group.add_argument(
-        "--config", metavar="FILE", help="settings of the server inside the command, TOML or JSON"
-    )
-
-
-def _code_option(add: AddArgument, text: str) -> None:
-    add("--allow-code", metavar="PATH[@sha256:DIGEST]", action="append", dest="code_allow", help=text)
+def _nearest(tried: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(tried, known, n=1, cutoff=0.7)
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def _expression_option(add: AddArgument, text: str) -> None:
-    add(
-        "-e",
-        "--evaluator",
-        metavar="[NAME=]TYPE[:KEY=VALUE,...]",
-        action="append",
-        dest="expressions",
-        default=[],
-        help=text,
-    )
+    metavar = "[NAME=]TYPE[:KEY=VALUE,...]"
+    add_repeatable(partial(add, "-e"), "--evaluator", metavar, "expressions", text)
 
 
 def _evaluator_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("evaluators")
     _expression_option(group.add_argument, "an evaluator; repeatable")
-    group.add_argument(
-        "--evaluators",
-        metavar="FILE",
-        action="append",
-        dest="spec_files",
-        default=[],
-        help="a JSON, TOML or YAML file of evaluators; repeatable",
-    )
+    text = "a JSON, TOML or YAML file of evaluators; repeatable"
+    add_repeatable(group.add_argument, "--evaluators", "FILE", "spec_files", text)
 
 
 def _calibrate_options(parser: argparse.ArgumentParser) -> None:
@@ -267,14 +232,14 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     asking.add_argument(
         "--repeats",
         metavar="N",
-        type=_whole_number(20),
+        type=whole_number(20),
         default=1,
         help="query labelled cases N times; 2 or more measure self-consistency",
     )
     asking.add_argument(
         "--concurrency",
         metavar="N",
-        type=_whole_number(256),
+        type=whole_number(256),
         default=8,
         help="maximum number of concurrent queries [8]",
     )
@@ -285,13 +250,13 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
         default=120.0,
         help="time limit of one query [120]",
     )
-    share = _number_between(0, 1)
+    share = number_between(0, 1)
     gates = parser.add_argument_group("gates", "a missed gate makes the exit code 1; shares are from 0 to 1")
     gates.add_argument("--min-accuracy", metavar="SHARE", type=share, help="minimum agreement with people")
     gates.add_argument(
         "--min-kappa",
         metavar="K",
-        type=_number_between(-1, 1),
+        type=number_between(-1, 1),
         help="minimum agreement beyond chance, -1 to 1",
     )
     gates.add_argument(
@@ -306,7 +271,7 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     gates.add_argument(
         "--max-cost",
         metavar="USD",
-        type=_number_between(0, 1e6),
+        type=number_between(0, 1e6),
         help="cost ceiling in US dollars; queries that would exceed it are left out",
     )
     gates.add_argument(
@@ -316,7 +281,7 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
         default=0.05,
         help="maximum share of queries without a verdict; above it the exit code is 3 [0.05]",
     )
-    _server_options(parser)
+    add_inside_options(parser)
 
 
 def _command(add: Callable[..., Parser], name: str, summary: str, text: str, examples: str = "") -> Parser:
@@ -352,14 +317,11 @@ def build_parser() -> Parser:
     )
     serve.add_argument("--data-dir", metavar="DIR", help="directory for data that must outlive the process")
     serve.add_argument("--config", metavar="FILE", help="settings, TOML or JSON [EVALD_CONFIG]")
-    serve.add_argument(
-        "--plugin",
-        metavar="PATH|PACKAGE",
-        action="append",
-        dest="plugins",
-        help="a Python file or an installed package with evaluators; repeatable",
+    add_plugins(
+        serve.add_argument,
+        "a Python file or an installed package with evaluators; repeatable",
+        "a command that the code evaluator may run; repeatable",
     )
-    _code_option(serve.add_argument, "a command that the code evaluator may run; repeatable")
     serve.add_argument(
         "--settings", action="store_true", help="list all settings with their defaults and exit"
     )
@@ -378,18 +340,18 @@ def build_parser() -> Parser:
     evaluate.add_argument(
         "--timeout", metavar="SECONDS", type=positive_seconds, help="time limit of one evaluation"
     )
-    _server_options(evaluate)
+    add_inside_options(evaluate)
 
     types = _command(add, "types", "list the evaluators, or show one", "Lists the evaluators of a server.")
     types.add_argument("name", metavar="TYPE", nargs="?", help="show this one with the keys of its config")
     types.add_argument("--json", action="store_true", help="as JSON")
-    _server_options(types)
+    add_inside_options(types)
 
     validate = _command(add, "validate", "check evaluators and run nothing", _VALIDATE)
     validate.add_argument("files", metavar="FILE", nargs="*", help="JSON, TOML or YAML files of evaluators")
     _evaluator_options(validate)
     validate.add_argument("--json", action="store_true", help="as JSON")
-    _server_options(validate)
+    add_inside_options(validate)
 
     _calibrate_options(
         _command(add, "calibrate", "measure how far a judge can be trusted", _CALIBRATE, _CALIBRATE_EXAMPLES)
@@ -421,14 +383,8 @@ def build_parser() -> Parser:
         type=positive_seconds,
         help="time limit for reaching the plugin [10, with --connect 60]",
     )
-    conformance.add_argument(
-        "--config",
-        metavar="TYPE=JSON",
-        action="append",
-        dest="configs",
-        default=[],
-        help="config for a type that requires one; repeatable",
-    )
+    text = "config for a type that requires one; repeatable"
+    add_repeatable(conformance.add_argument, "--config", "TYPE=JSON", "configs", text)
     conformance.add_argument(
         "--slow",
         metavar="TYPE=JSON",
@@ -448,8 +404,8 @@ def build_parser() -> Parser:
 
     command = partial(_command, add)
     add_access_commands(command)
-    add_suite_commands(command, _server_options, _whole_number, _number_between)
-    add_stored_commands(command, _whole_number)
+    add_suite_commands(command)
+    add_stored_commands(command)
     demo = _command(add, "demo", "see it work on real conversations", _DEMO)
     demo.add_argument(
         "--console", action="store_true", help="keep the server running, with the demo's run in its console"
@@ -461,7 +417,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the arguments; `command` is None if there is none. `words` has them as they were given."""
     parser = build_parser()
     words = sys.argv[1:] if argv is None else list(argv)
-    args = parser.parse_args(words)
+    args: argparse.Namespace
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        args.parser.refuse(unknown)
     args.words = words
     if getattr(args, "command", None) is None:
         args.command = "version" if args.version else None

@@ -9,7 +9,6 @@ from typing import Any, Final
 import grpc
 from rich.text import Text
 
-from evald.connection import open_to
 from evald.credentials import Access
 from evald.errors import from_rpc_error
 from evald.plugin.v1 import registry_service_pb2
@@ -17,7 +16,7 @@ from evald.plugin.v1 import registry_service_pb2
 from .console import new_table, say, show
 from .exit_codes import ExitCode
 from .sanitize import clean, to_json
-from .server_connection import credentials_of, open_channel, run_async
+from .server_connection import channel_to_server, run_async
 
 _SERVICE: Final = "/evald.plugin.v1.RegistryService"
 _SECONDS: Final = 10.0
@@ -34,10 +33,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _remotes(args: argparse.Namespace) -> int:
-    address, access = open_to(args.server, **credentials_of(args))
     # The description of a plugin with many schemas exceeds 4 MB, gRPC's default limit.
     options = [("grpc.max_receive_message_length", -1)]
-    async with open_channel(address, access, options) as channel:
+    async with channel_to_server(args, options) as (channel, address, access):
         try:
             if args.watch:
                 await _watch(channel, access, args.type, as_json=args.json)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from evald_server.loop import event_loop
 
-from .exit_codes import is_debugging, usage_error
+from .exit_codes import NOBODY_ANSWERS, is_debugging, unreachable, usage_error
 from .sanitize import clean
 from .serve import load_command_settings, start_app
 
@@ -121,6 +121,27 @@ async def serving(
         yield app.address, {"tls": False, "token": ""}
     finally:
         await app.stop(0)
+
+
+@asynccontextmanager
+async def channel_to_server(
+    args: argparse.Namespace, options: list[tuple[str, Any]]
+) -> AsyncIterator[tuple["grpc.aio.Channel", str, "Access"]]:
+    """Yield a channel to `--server`, else to EVALD_SERVER, else to the default address, with address and credentials.
+
+    For commands that cannot have a server inside, because what is stored there would be gone with it.
+    """
+    from evald.connection import open_to
+    from evald.errors import Unavailable
+
+    address, access = open_to(args.server, **credentials_of(args))
+    async with open_channel(address, access, options) as channel:
+        try:
+            yield channel, address, access
+        except Unavailable as problem:
+            if NOBODY_ANSWERS not in problem.message:
+                raise
+            raise unreachable(problem) from None
 
 
 def credentials_of(args: argparse.Namespace) -> dict[str, Any]:

@@ -11,15 +11,15 @@ from typing import Any, Final, NamedTuple
 import grpc
 
 from evald import errors
-from evald.connection import TypedErrors, channel_options, open_to
+from evald.connection import TypedErrors, channel_options
 from evald.convert import resources
 from evald.convert.json_shapes import Shape
 from evald.credentials import Access
 from evald.fields import nearest
 from evald.v1 import run_service_pb2, run_service_pb2_grpc
 
-from .exit_codes import CommandError, ExitCode, usage_error
-from .server_connection import credentials_of, open_channel
+from .exit_codes import usage_error
+from .server_connection import channel_to_server
 
 # TestConnector waits for an agent, the others for a disk.
 _SECONDS: Final = 120.0
@@ -66,23 +66,10 @@ _GOING_ON: Final = (run_service_pb2.RUN_STATUS_QUEUED, run_service_pb2.RUN_STATU
 
 @asynccontextmanager
 async def open_store(args: argparse.Namespace) -> AsyncIterator["StoreClient"]:
-    """Connect to `--server`, else to EVALD_SERVER, else to the default address.
-
-    There is no server inside the command here: what it stored would be gone with it.
-    """
-    address, access = open_to(args.server, **credentials_of(args))
+    """Connect to the server, as `channel_to_server` does."""
     options = [*channel_options(-1), ("grpc.initial_reconnect_backoff_ms", 100)]
-    async with open_channel(address, access, options) as channel:
-        try:
-            yield StoreClient(channel, address, access)
-        except errors.Unavailable as problem:
-            if problem.reason:
-                raise
-            raise CommandError(
-                ExitCode.UNREACHABLE,
-                f"no evald server answers at {address}",
-                "start one with evald serve, or name another one with --server",
-            ) from None
+    async with channel_to_server(args, options) as (channel, address, access):
+        yield StoreClient(channel, address, access)
 
 
 class StoreClient:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from .access_parser import add_server_option
+from .options import add_server_option, whole_number
 
 _NAMED: Final = {
     "scenarios": ("scenario", "what conversations are meant to test"),
@@ -44,14 +44,12 @@ exit codes of start, watch, retry and resume; of several runs the worst one:
 """
 
 
-def add_stored_commands(command: Callable[..., Any], whole_number: Callable[[int], Any]) -> None:
+def add_stored_commands(command: Callable[..., Any]) -> None:
     """Add the commands. command: (name, summary, text, examples) -> parser, of a command."""
     for plural, (one, meaning) in _NAMED.items():
         parser = command(plural, f"create, list, change {plural}", f"{plural.capitalize()}: {meaning}.")
         _named_actions(_Actions(parser), one)
-    _run_actions(
-        _Actions(command("runs", "run scenarios against an agent", _RUNS, _RUNS_EXAMPLES)), whole_number
-    )
+    _run_actions(_Actions(command("runs", "run scenarios against an agent", _RUNS, _RUNS_EXAMPLES)))
     project = command("import", "store a project: scenarios, personas, connectors, runs", _IMPORT)
     _import_options(project)
     _common_options(project)
@@ -110,7 +108,7 @@ def _named_actions(add: _Actions, one: str) -> None:
         types.add_argument("name", metavar="TYPE", nargs="?", help="show this one")
 
 
-def _run_actions(add: _Actions, whole_number: Callable[[int], Any]) -> None:
+def _run_actions(add: _Actions) -> None:
     start = add("start", "run a scenario, or all of an experiment")
     start.add_argument("scenario", metavar="SCENARIO", nargs="?", help="name or id")
     for option, text in (
@@ -120,7 +118,7 @@ def _run_actions(add: _Actions, whole_number: Callable[[int], Any]) -> None:
     ):
         start.add_argument(f"--{option}", metavar="NAME_OR_ID", help=text)
     listing = add("list", "list runs, newest first")
-    _filters(listing, whole_number)
+    _filters(listing)
     listing.add_argument("--messages", action="store_true", help="with --json: with their conversations")
     listing.add_argument("--oldest-first", action="store_true", help="oldest first")
     listing.add_argument(
@@ -143,7 +141,7 @@ def _run_actions(add: _Actions, whole_number: Callable[[int], Any]) -> None:
     _run(add("delete", "delete runs that have ended"), "+")
     export = add("export", "print runs as JSON Lines, with their turns")
     _run(export, "*", "these runs; default: all that match the filters")
-    _filters(export, whole_number)
+    _filters(export)
     _import_options(add("import", "store runs that have ended, evald's or EvalStudio's", _IMPORT))
 
 
@@ -155,7 +153,7 @@ STATUSES: Final[Sequence[str]] = ("queued", "running", "completed", "error", "in
 VERDICTS: Final[Sequence[str]] = ("passed", "failed", "error", "skipped")
 
 
-def _filters(parser: Any, whole_number: Callable[[int], Any]) -> None:
+def _filters(parser: Any) -> None:
     group = parser.add_argument_group("filters; all that are given must hold")
     for one in ("scenario", "persona", "connector", "experiment"):
         group.add_argument(f"--{one}", metavar="NAME_OR_ID", help=f"of this {one}")

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+from .options import add_inside_options, add_repeatable, number_between, whole_number
+
 _TEST: Final = """\
 Runs suites of cases against agents or against recorded answers, and says whether
 they passed. SUITE is a YAML, JSON or JSON Lines file. All results are stored: in
@@ -66,26 +68,12 @@ examples:
   evald convert grader.json --output checkout.yaml        with the items of grader.jsonl
 """
 
-Options = Callable[[Any], None]
 
-
-def add_suite_commands(
-    command: Callable[..., Any],
-    server_options: Options,
-    whole_number: Callable[[int], Any],
-    number_between: Callable[[float, float], Any],
-) -> None:
+def add_suite_commands(command: Callable[..., Any]) -> None:
     """Add the commands. command: (name, summary, text, examples) -> parser, of a command."""
-    _test_options(
-        command("test", "run suites of cases", _TEST, _TEST_EXAMPLES),
-        server_options,
-        whole_number,
-        number_between,
-    )
+    _test_options(command("test", "run suites of cases", _TEST, _TEST_EXAMPLES))
     _compare_options(
-        command("compare", "say whether a suite run is worse than another", _COMPARE, _COMPARE_EXAMPLES),
-        server_options,
-        number_between,
+        command("compare", "say whether a suite run is worse than another", _COMPARE, _COMPARE_EXAMPLES)
     )
     history = command("history", "show how suites did over time", _HISTORY, _HISTORY_EXAMPLES)
     history.add_argument(
@@ -102,31 +90,36 @@ def add_suite_commands(
     )
     history.add_argument("--html", metavar="FILE", help="write a page with plots as well")
     history.add_argument("--json", action="store_true", help="as JSON Lines")
-    _stored_options(history, server_options)
+    _stored_options(history)
 
     converting = command("convert", "write suites of other tools as ours", _CONVERT, _CONVERT_EXAMPLES)
     converting.add_argument("file", metavar="FILE", help="YAML, JSON or JSON Lines")
     converting.add_argument("-o", "--output", metavar="FILE", help="write here; standard output by default")
 
 
-def _test_options(
-    parser: Any,
-    server_options: Options,
-    whole_number: Callable[[int], Any],
-    number_between: Callable[[float, float], Any],
-) -> None:
+def _test_options(parser: Any) -> None:
     parser.add_argument("files", metavar="SUITE", nargs="*", help="YAML, JSON or JSON Lines")
     targets = parser.add_argument_group("what is tested")
-    _repeatable(
-        targets,
+    add_repeatable(
+        targets.add_argument,
         "--target",
         "NAME",
         "targets",
         "connector: stored, of the suite, or of --connector; repeatable",
     )
-    _repeatable(targets, "--connector", "FILE", "connectors", "connectors that are not stored; repeatable")
-    _repeatable(
-        targets, "--transcripts", "FILE", "transcripts", "recorded answers: JSON Lines or CSV; repeatable"
+    add_repeatable(
+        targets.add_argument,
+        "--connector",
+        "FILE",
+        "connectors",
+        "connectors that are not stored; repeatable",
+    )
+    add_repeatable(
+        targets.add_argument,
+        "--transcripts",
+        "FILE",
+        "transcripts",
+        "recorded answers: JSON Lines or CSV; repeatable",
     )
     how = parser.add_argument_group("options of the run; they take precedence over the suites'")
     how.add_argument("--trials", metavar="N", type=whole_number(100), help="number of times each case is run")
@@ -141,9 +134,13 @@ def _test_options(
         "--concurrency", metavar="N", type=whole_number(256), help="maximum concurrent calls of agents [8]"
     )
     filters = parser.add_argument_group("filters")
-    _repeatable(filters, "--tag", "TAG", "tags", "cases with this tag; repeatable, any of them")
-    _repeatable(filters, "--exclude-tag", "TAG", "exclude_tags", "no cases with this tag; repeatable")
-    _repeatable(filters, "--case", "ID", "ids", "this case; repeatable")
+    add_repeatable(
+        filters.add_argument, "--tag", "TAG", "tags", "cases with this tag; repeatable, any of them"
+    )
+    add_repeatable(
+        filters.add_argument, "--exclude-tag", "TAG", "exclude_tags", "no cases with this tag; repeatable"
+    )
+    add_repeatable(filters.add_argument, "--case", "ID", "ids", "this case; repeatable")
     parser.add_argument(
         "--resume",
         metavar="ID",
@@ -154,24 +151,32 @@ def _test_options(
     parser.add_argument("--list", action="store_true", help="list the cases and run nothing")
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of suite files and exit")
     reports = parser.add_argument_group("reports")
-    _repeatable(
-        reports, "--output", "FILE", "outputs", "write .json, .jsonl, .xml (JUnit), .md or .html; repeatable"
+    add_repeatable(
+        reports.add_argument,
+        "--output",
+        "FILE",
+        "outputs",
+        "write .json, .jsonl, .xml (JUnit), .md or .html; repeatable",
     )
     reports.add_argument("--github", action="store_true", help="print annotations for GitHub Actions")
     reports.add_argument(
         "--json", action="store_true", help="JSON Lines: an object per case, then the suite run"
     )
-    _stored_options(parser, server_options)
+    _stored_options(parser)
 
 
-def _compare_options(
-    parser: Any, server_options: Options, number_between: Callable[[float, float], Any]
-) -> None:
+def _compare_options(parser: Any) -> None:
     parser.add_argument(
         "base", metavar="BASE", nargs="?", default="previous", help="suite run to compare with [previous]"
     )
     parser.add_argument("new", metavar="NEW", nargs="?", default="latest", help="suite run to check [latest]")
-    _repeatable(parser, "--suite", "NAME", "suites", "of which suite `latest` and `previous` are; repeatable")
+    add_repeatable(
+        parser.add_argument,
+        "--suite",
+        "NAME",
+        "suites",
+        "of which suite `latest` and `previous` are; repeatable",
+    )
     parser.add_argument(
         "--target", metavar="NAME", default="", help="against this target; that of the latest by default"
     )
@@ -183,18 +188,16 @@ def _compare_options(
     )
     parser.add_argument("--gate", metavar="FILE", help="rules that decide, in YAML or JSON")
     parser.add_argument("--json", action="store_true", help="as JSON")
-    _repeatable(parser, "--output", "FILE", "outputs", "write .md or .json as well; repeatable")
-    _stored_options(parser, server_options)
+    add_repeatable(
+        parser.add_argument, "--output", "FILE", "outputs", "write .md or .json as well; repeatable"
+    )
+    _stored_options(parser)
 
 
-def _stored_options(parser: Any, server_options: Options) -> None:
+def _stored_options(parser: Any) -> None:
     parser.add_argument(
         "--data-dir",
         metavar="DIR",
         help="where the server inside the command stores results [EVALD_DATA_DIR, .evald]",
     )
-    server_options(parser)
-
-
-def _repeatable(group: Any, option: str, metavar: str, dest: str, text: str) -> None:
-    group.add_argument(option, metavar=metavar, action="append", dest=dest, default=[], help=text)
+    add_inside_options(parser)

@@ -1,0 +1,96 @@
+"""Options that several commands have, and the types of their values."""
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+AddArgument: TypeAlias = Callable[..., object]
+"""`add_argument` of a parser or of a group."""
+
+
+def positive_seconds(text: str) -> float:
+    """Parse a number of seconds above 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"got {text!r}, wanted seconds above 0, for example 30")
+    return seconds
+
+
+def number_between(low: float, high: float) -> Callable[[str], float]:
+    """Return a parser of numbers from `low` to `high`."""
+
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"got {text!r}, wanted a number from {low:g} to {high:g}")
+        return value
+
+    return number
+
+
+def whole_number(most: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers from 1 to `most`."""
+
+    def number(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"got {text!r}, wanted a whole number from 1 to {most}")
+        return int(text)
+
+    return number
+
+
+def add_server_option(add: AddArgument, text: str) -> None:
+    """Add --server and how to reach it. add: `add_argument` of a parser or of a group."""
+    add("--server", metavar="HOST:PORT", help=text)
+    add("--tls", action="store_true", help="encrypt the connection [EVALD_TLS]")
+    add("--ca", metavar="FILE", help="CA of the server's certificate, PEM [EVALD_CA_FILE]")
+    add("--cert", metavar="FILE", help="certificate of the client, PEM [EVALD_CERT_FILE]")
+    add("--key", metavar="FILE", help="key of that certificate, PEM [EVALD_KEY_FILE]")
+    add_token_file(add, "file with the API key or token [EVALD_TOKEN_FILE, EVALD_TOKEN]")
+
+
+def add_token_file(add: AddArgument, text: str) -> None:
+    """Add --token-file. --token would be taken for it, and the error about the missing file would repeat the token."""
+    add("--token-file", metavar="FILE", help=text)
+    add("--token", type=_no_token, help=argparse.SUPPRESS)
+
+
+def _no_token(_: str) -> None:
+    raise argparse.ArgumentTypeError(
+        "others on this machine can read the command line; wanted --token-file FILE, or EVALD_TOKEN"
+    )
+
+
+def add_inside_options(parser: argparse.ArgumentParser) -> None:
+    """Add --server and the options of a server inside the command."""
+    group = parser.add_argument_group("server")
+    add_server_option(
+        group.add_argument,
+        "server to use [EVALD_SERVER]; without it, the command starts one inside itself",
+    )
+    add_plugins(
+        group.add_argument,
+        "evaluators of your own for the server inside the command; repeatable",
+        "a command that the code evaluator of the server inside may run; repeatable",
+    )
+    group.add_argument(
+        "--config", metavar="FILE", help="settings of the server inside the command, TOML or JSON"
+    )
+
+
+def add_plugins(add: AddArgument, text: str, code: str) -> None:
+    """Add --plugin and --allow-code. text, code: their help."""
+    add("--plugin", metavar="PATH|PACKAGE", action="append", dest="plugins", help=text)
+    add("--allow-code", metavar="PATH[@sha256:DIGEST]", action="append", dest="code_allow", help=code)
+
+
+def add_repeatable(add: AddArgument, option: str, metavar: str, dest: str, text: str) -> None:
+    """Add an option that may be given several times; a list, empty by default."""
+    add(option, metavar=metavar, action="append", dest=dest, default=[], help=text)
