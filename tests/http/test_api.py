@@ -30,7 +30,12 @@ BAD_BODIES: dict[str, tuple[str, str, Any, str]] = {
     ),
     "deep": ("POST", "/evaluate", "[" * 5000, "body: JSON is nested deeper"),
     "a list": ("POST", "/scenarios", [], "body: got [] (list); wanted an object"),
-    "labels as a list": ("POST", "/evaluate", {"labels": ["a"]}, "labels: got ['a'] (list); wanted an object"),
+    "labels as a list": (
+        "POST",
+        "/evaluate",
+        {"labels": ["a"]},
+        "labels: got ['a'] (list); wanted an object",
+    ),
     "a list for an evaluation": ("POST", "/evaluate", [], "body: got [] (list); wanted an object"),
     "an unknown key": (
         "POST",
