@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
 
-from evald.v1 import result_pb2, run_service_pb2, suite_service_pb2
+from evald.v1 import context_pb2, result_pb2, run_service_pb2, suite_service_pb2
 from evald_server.runs.turn_events import unfold
 from evald_server.store.database import FILE_NAME, Database
+from evald_server.store.resources import ResourceKind, ResourceStore, StoredResource
 from evald_server.store.runs import RunStore
 from evald_server.store.suites import StoredCase, SuiteStore
 
@@ -17,6 +18,9 @@ from ..suites.reports.hostile import HOSTILE, hostile_report
 Run = run_service_pb2.Run
 
 LONG = "I have looked into your request. " * 900
+LONG_NAME = (
+    "The booking is moved twice, and the second time to a day that is full: " + "then it is asked again. " * 5
+)
 FAILED, PASSED, BROKE, LONG_RUN, TALK = ("run-failed", "run-passed", "run-broke", "run-long", "run-talk")
 STATUSES = {"run-cancelled": 6, "run-interrupted": 5}
 
@@ -135,6 +139,12 @@ async def fill(folder: Path, runs: Sequence[Run], hostile: bool = False) -> None
     try:
         for run in runs:
             await RunStore(database).import_run(*unfold(run))
+        scenario = context_pb2.Scenario(id="long-name", name=LONG_NAME, instructions="Ask.")
+        now = time.time_ns() // 1000
+        await ResourceStore(database).create(
+            ResourceKind.SCENARIO,
+            StoredResource(scenario.id, scenario.name, scenario.SerializeToString(), now, now),
+        )
         store = SuiteStore(database)
         for run, cases in suites(hostile):
             key = await store.create(run, b"{}")

@@ -39,6 +39,7 @@ from .test_bridge import envelope, web
 EVALUATE = "/evald.v1.EvaluationService/"
 WATCH = "/evald.v1.CatalogService/WatchEvaluatorTypes"
 EVENTS = JSON | {"accept": "text/event-stream"}
+CHUNKED = b"POST /api/evaluate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 LARGE = bytes(16 << 20)
 GET_TYPE = "/evald.v1.CatalogService/GetEvaluatorType"
 ASK_TYPE = head(
@@ -495,6 +496,7 @@ async def _reads(scope: Any, receive: Any, _send: Any) -> None:
         (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"x" * 20_000 + b": canary\r\n\r\n", 431),
         (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"Cookie: a=b\r\n" * 2000 + b"\r\n\r\n", 431),
         (b"\x16\x03\x01\x02\x00\x01\x00", 400),
+        (CHUNKED + b"1\r\n \r\n" * 2_500, 400),
     ],
     ids=[
         "no request",
@@ -507,6 +509,7 @@ async def _reads(scope: Any, receive: Any, _send: Any) -> None:
         "a long name",
         "many cookies",
         "TLS",
+        "chunks of a byte",
     ],
 )
 async def test_what_is_no_request_is_refused_and_not_logged(

@@ -262,6 +262,13 @@ async def test_the_second_who_saves_the_same_is_told_and_keeps_what_was_typed(br
         assert 'value="late"' in await browser.page(kept.headers["location"])
 
 
+async def test_a_new_connector_has_the_settings_of_the_type_that_is_shown(browser: Browser) -> None:
+    page = await browser.page("/console/connectors/new")
+    shown = re.findall(r'<option value="([^"]*)"', page)[0]
+    assert f"Settings of {shown}</h2>" in page
+    assert 'name="/config/' in page
+
+
 async def test_a_form_that_is_sent_twice_does_what_it_says_once(browser: Browser) -> None:
     made = await with_data(browser)
     page = await browser.page("/console/connectors/new?type=http")

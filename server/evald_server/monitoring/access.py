@@ -1,5 +1,6 @@
 """Metrics of who is let in: checked credentials, certificates and their reloads."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -14,28 +15,27 @@ class AccessMetrics:
     """Counts checks of credentials and reloads of certificates. A server without either has none of the series."""
 
     def __init__(self) -> None:
-        self._checks: dict[tuple[str, str], int] = {}
-        self._limits: dict[str, int] = {}
-        self._reloads: dict[str, int] = {}
-        self._key_sets: dict[str, int] = {}
+        self._checks: Counter[tuple[str, str]] = Counter()
+        self._limits: Counter[str] = Counter()
+        self._reloads: Counter[str] = Counter()
+        self._key_sets: Counter[str] = Counter()
         self._expiries: Mapping[str, float] = {}
 
     def checked(self, kind: str, outcome: str) -> None:
         """Count one check of credentials."""
-        key = (kind, outcome)
-        self._checks[key] = self._checks.get(key, 0) + 1
+        self._checks[kind, outcome] += 1
 
     def limited(self, limit: str) -> None:
         """Count a call, or a request to a judge, that a principal's limit has refused."""
-        self._limits[limit] = self._limits.get(limit, 0) + 1
+        self._limits[limit] += 1
 
     def reloaded(self, outcome: str) -> None:
         """Count one reload of certificates: "ok" or "failed"."""
-        self._reloads[outcome] = self._reloads.get(outcome, 0) + 1
+        self._reloads[outcome] += 1
 
     def key_set_read(self, outcome: str) -> None:
         """Count one reading of the keys of tokens: "ok" or "failed"."""
-        self._key_sets[outcome] = self._key_sets.get(outcome, 0) + 1
+        self._key_sets[outcome] += 1
 
     def expire_at(self, expiries: Mapping[str, float]) -> None:
         """Set when the certificates in use expire, by setting: Unix times in seconds."""

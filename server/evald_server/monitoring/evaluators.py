@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -58,29 +59,19 @@ class MeasuredValues:
         self.last = value
 
 
+@dataclass(slots=True, eq=False)
 class TypeSeries:
     """The series that all results of one evaluator type share, enforced or not.
 
     scores: of enforced assertions; None for metrics. measured: values by unit.
     """
 
-    __slots__ = ("durations", "errors", "label", "measured", "origin", "scores")
-
-    def __init__(
-        self,
-        label: str,
-        origin: str,
-        durations: Histogram,
-        errors: CodeCounts,
-        *,
-        scores: Histogram | None = None,
-    ) -> None:
-        self.label = label
-        self.origin = origin
-        self.durations = durations
-        self.errors = errors
-        self.scores = scores
-        self.measured: dict[str, MeasuredValues] = {}
+    label: str
+    origin: str
+    durations: Histogram
+    errors: CodeCounts
+    scores: Histogram | None = None
+    measured: dict[str, MeasuredValues] = field(default_factory=dict)
 
 
 class EvaluatorTally:

@@ -30,41 +30,31 @@ _DURATION_SERIES = series_count(DURATION_BOUNDS)
 _MODEL_SERIES = 2 * _TOKEN_SERIES + 3 * _DURATION_SERIES  # two models; one of them with errors of one kind
 
 
-class ModelTally:
-    """Counts the requests to one model. durations: by outcome. tokens: per request, input and output."""
+_DIRECTIONS = ("input", "output")
 
-    __slots__ = ("durations", "label", "tokens")
+
+class ModelTally:
+    """Counts the requests to one model. durations: by outcome. tokens: per request, by direction."""
 
     def __init__(self, label: str) -> None:
         self.label = label
         self.durations: dict[str, Histogram] = {}
-        self.tokens = (Histogram(BOUNDS_BY_UNIT["tokens"]), Histogram(BOUNDS_BY_UNIT["tokens"]))
+        self.tokens = {direction: Histogram(BOUNDS_BY_UNIT["tokens"]) for direction in _DIRECTIONS}
 
 
 class JudgeTally:
     """Counts requests to judge models.
 
-    evaluator: the type that makes them. limit: for its models. outcomes: by JUDGE_OUTCOMES. tokens: input and
-    output. cache_lookups: misses and hits.
+    evaluator: the type that makes them. limit: for its models. outcomes: by JUDGE_OUTCOMES. tokens: by direction.
+    cache_lookups: by "miss" and "hit".
     """
-
-    __slots__ = (
-        "_limit",
-        "_other_model",
-        "cache_lookups",
-        "cost_usd",
-        "evaluator",
-        "models",
-        "outcomes",
-        "tokens",
-    )
 
     def __init__(self, evaluator: str, limit: SeriesLimit) -> None:
         self.evaluator = evaluator
         self.outcomes = dict.fromkeys(JUDGE_OUTCOMES, 0)
-        self.tokens = [0, 0]
+        self.tokens = dict.fromkeys(_DIRECTIONS, 0)
         self.cost_usd = 0.0
-        self.cache_lookups = [0, 0]
+        self.cache_lookups = {"miss": 0, "hit": 0}
         self.models: dict[str, ModelTally] = {}
         self._limit = limit
         # For models above the limit. It is never exported; the totals include them.
@@ -86,14 +76,14 @@ class JudgeTally:
         if usage is None:
             return
         histograms = self._model(model).tokens
-        for direction, tokens in enumerate((usage.input_tokens, usage.output_tokens)):
+        for direction, tokens in zip(_DIRECTIONS, (usage.input_tokens, usage.output_tokens), strict=True):
             if tokens is not None:
                 self.tokens[direction] += tokens
                 histograms[direction].observe(tokens)
 
     def cache(self, *, hit: bool) -> None:
         """Count a cache lookup."""
-        self.cache_lookups[hit] += 1
+        self.cache_lookups["hit" if hit else "miss"] += 1
 
     def _model(self, name: str) -> ModelTally:
         found = self.models.get(name)
@@ -144,34 +134,30 @@ class JudgeMetrics:
         tokens = counter("evald_judge_tokens", "Tokens of judges, as their endpoints report them.")
         cost = counter("evald_judge_cost_usd", "What judges have cost, by the prices in the config.")
         lookups = counter("evald_judge_cache", "Answers of judges looked for in the cache, by the result.")
+        common = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
         durations = HistogramMetricFamily(
             "gen_ai_client_operation_duration_seconds",
             "How long requests to models took. error_type is empty for those that went well.",
-            labels=("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "error_type"),
+            labels=(*common, "error_type"),
         )
         usage = HistogramMetricFamily(
             "gen_ai_client_token_usage",
             "Tokens of one request to a model.",
-            labels=(
-                "gen_ai_operation_name",
-                "gen_ai_provider_name",
-                "gen_ai_request_model",
-                "gen_ai_token_type",
-            ),
+            labels=(*common, "gen_ai_token_type"),
         )
         judge = self._judge
         if judge is not None:
             for outcome, count in judge.outcomes.copy().items():
                 add_count(requests, {"outcome": outcome}, count)
-            for direction, count in zip(("input", "output"), judge.tokens[:], strict=True):
+            for direction, count in judge.tokens.copy().items():
                 add_count(tokens, {"evaluator": judge.evaluator, "direction": direction}, count)
             add_count(cost, {"evaluator": judge.evaluator}, judge.cost_usd)
-            for result, count in zip(("miss", "hit"), judge.cache_lookups[:], strict=True):
+            for result, count in judge.cache_lookups.copy().items():
                 add_count(lookups, {"result": result}, count)
             for model in list(judge.models.values()):
                 labels = ("chat", "openai", model.label)
                 for outcome, histogram in model.durations.copy().items():
                     add_histogram(durations, (*labels, "" if outcome == "ok" else outcome), histogram)
-                for direction, histogram in zip(("input", "output"), model.tokens, strict=True):
+                for direction, histogram in model.tokens.items():
                     add_histogram(usage, (*labels, direction), histogram)
         yield from (requests, tokens, cost, lookups, durations, usage)

@@ -1,4 +1,4 @@
-"""Metrics of runs: how they end, their turns, and how many there are now."""
+"""Metrics of runs and of suite runs: how they end, turns, and how many there are now."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -9,6 +9,9 @@ from .histogram import Histogram
 from .prometheus import add_count, add_histogram, counter, gauge
 
 RUN_OUTCOMES: Final = ("passed", "failed", "skipped", "error", "cancelled", "interrupted")
+
+# The verdicts that a suite run can have, and the end without one.
+SUITE_OUTCOMES: Final = ("passed", "failed", "error", "interrupted")
 
 # A conversation with models takes from a second to an hour.
 _BOUNDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
@@ -58,3 +61,27 @@ class RunMetrics:
         yield from (runs, turns, durations)
         yield gauge("evald_runs_running", "Runs whose conversation goes on now.", self._running)
         yield gauge("evald_runs_queued", "Runs that wait for their turn.", self._queued)
+
+
+class SuiteMetrics:
+    """Counts suite runs and exports them. The series are fixed: the outcomes are a closed list."""
+
+    def __init__(self) -> None:
+        self._outcomes = dict.fromkeys(SUITE_OUTCOMES, 0)
+        self._running: Callable[[], int] | None = None
+
+    def ended(self, outcome: str) -> None:
+        """Count a suite run that has ended or was interrupted. outcome: one of SUITE_OUTCOMES."""
+        self._outcomes[outcome] += 1
+
+    def watch(self, *, running: Callable[[], int]) -> None:
+        """Call this at every scrape, in its thread: how many suite runs there are now."""
+        self._running = running
+
+    def families(self) -> Iterator[Metric]:
+        """Yield the current families."""
+        runs = counter("evald_suite_runs", "Suite runs that ended or were interrupted, by the outcome.")
+        for outcome, count in self._outcomes.copy().items():
+            add_count(runs, {"outcome": outcome}, count)
+        yield runs
+        yield gauge("evald_suite_runs_running", "Suite runs whose cases run now.", self._running)

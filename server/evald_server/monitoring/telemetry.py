@@ -19,10 +19,9 @@ from .judges import JudgeMetrics
 from .prometheus import ASSERTION_VERDICTS
 from .remotes import RemoteMetrics
 from .rpcs import RpcMetrics
-from .runs import RunMetrics
+from .runs import RunMetrics, SuiteMetrics
 from .saturation import Saturation
 from .series_limit import SeriesLimit, overflow_family
-from .suites import SuiteMetrics
 
 # Series that every scrape has: the `other` of evaluators (51), RPCs (36), evaluations (4) and reasons (1), the
 # evaluations' durations (16), process and Python (16), build, saturation and overflow (9), remotes (30), runs (24),

@@ -153,12 +153,18 @@ async def edit(kind: StandardMethods, site: Site, request: Request) -> Response:
     """Show the form of a resource, new or stored."""
     resource_id = request.path_params.get("id", "")
     store = Resources(kind, site, request)
+    if not resource_id:
+        await authorise(site, request)
+    types = await _types(kind, site, request)
     if resource_id:
         form = _filled(store, await store.get(resource_id))
     else:
-        await authorise(site, request)
-        form = Form({"type": request.query_params.get("type", "")} if kind is CONNECTORS else {})
-    types = await _types(kind, site, request)
+        # The type that the browser shows of a list in which none is chosen.
+        form = Form(
+            {"type": request.query_params.get("type") or min(types.connectors, default="")}
+            if kind is CONNECTORS
+            else {}
+        )
     saved = "saved" in request.query_params
     return await show_form(store, resource_id, form, types, Problems(), saved=saved)
 
