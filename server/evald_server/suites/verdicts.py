@@ -247,7 +247,7 @@ class SuiteTotals:
                 self._add_turn(turn)
                 for result in turn.evaluation.results if results else ():
                     metrics, name = turn.evaluation.metrics, result.name
-                    self.count(name, result.verdict, metrics[name] if name in metrics else None)
+                    self.count(name, result.verdict, metrics.get(name))
                     self.add_provenance(result)
 
     def count(self, name: str, verdict: int, value: float | None, count: int = 1) -> None:
