@@ -228,15 +228,20 @@ def test_wrong_connectors_of_all_suites_are_refused_with_their_lines_before_the_
 
 
 def test_a_large_suite_is_refused_or_run_as_a_small_one_is(cli: Any, tmp_path: Path) -> None:
-    case = {"input": "Where is it?", "output": f"Your order{'.' * 9000}"}
+    case = {"input": "Where is it?", "output": f"Your order{'.' * 700}"}
     lines = [{"suite": {"evaluators": [{"type": "contains", "config": {"substrings": ["order"]}}]}}]
-    lines += [{"id": f"c{number}", **case} for number in range(300)]
+    lines += [{"id": f"c{number}", **case} for number in range(4000)]
     text = "\n".join(map(json.dumps, lines))
     assert len(text) > 2 << 20, "it is read while the server starts"
     suite = _file(tmp_path, text, "large.jsonl")
-    assert re.search(r"PASSED +large recorded", cli("test", suite))
+    shown = cli("test", suite)
+    assert re.search(r"PASSED +large recorded", shown)
+    ended = shown.split("suite run ")[1].split()[0]
+    for _ in range(5):  # a server that refuses a suite run ends a call whose cases are still being sent
+        refused = cli("test", suite, "--resume", ended, code=2)
+        assert "only an interrupted suite run can be resumed; it is completed" in " ".join(refused.split())
     wrong = _file(tmp_path, f'{text}\n{{"id": "c7", "input": "a", "output": "b"}}\n', "wrong.jsonl")
-    assert f'{wrong}:302: the id "c7" a second time, as in line 9' in cli("test", wrong, code=2)
+    assert f'{wrong}:4002: the id "c7" a second time, as in line 9' in cli("test", wrong, code=2)
     assert 'no suite run is of "wrong"' in cli("history", "wrong", code=2)
 
 

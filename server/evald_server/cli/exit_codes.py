@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from evald.errors import EvaldError
 
 
+_STORAGE_HINTS: Final = {
+    "STORAGE_FULL": "free some space there; --data-dir and EVALD_STORE name another place",
+    "STORAGE_UNAVAILABLE": "the server's log says why",
+}
+
 # Of a full or closed standard output; Python names no file in these errors.
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
@@ -109,6 +114,8 @@ def _code_of_failed_call(problem: "EvaldError") -> ExitCode:
 def _hint(problem: "EvaldError") -> str:
     from evald import errors
 
+    if problem.reason in _STORAGE_HINTS:
+        return _STORAGE_HINTS[problem.reason]
     if isinstance(problem, errors.UnknownEvaluator):
         return "evald types lists all evaluators"
     if isinstance(problem, errors.DeadlineExceeded):

@@ -12,6 +12,7 @@ from evald.connection import MAX_MESSAGE_BYTES, TypedErrors, channel_options, op
 from evald.credentials import Access
 from evald.errors import InvalidRequest
 from evald.fields import nearest
+from evald.stream_status import StreamStatus
 from evald.v1 import (
     connector_service_pb2,
     connector_service_pb2_grpc,
@@ -75,14 +76,18 @@ class SuiteClient:
         cases: serialised.
         """
         call = self._run_suite(metadata=self._access.headers())
+        status = StreamStatus(call)
         sending = asyncio.ensure_future(_send(call, opening, cases))
         try:
             with self._typed_errors:
-                async for response in call:
-                    yield response
-                    # What went wrong here has to end the call, else the server would wait for cases.
-                    if sending.done():
-                        sending.result()
+                try:
+                    async for response in call:
+                        yield response
+                        # What went wrong here has to end the call, else the server would wait for cases.
+                        if sending.done():
+                            sending.result()
+                except grpc.aio.AioRpcError as problem:
+                    raise await status.behind(problem) from None
                 await sending
         finally:
             sending.cancel()

@@ -80,7 +80,7 @@ class SuiteChunk(NamedTuple):
             if run is None:
                 skipped.append(end)
             else:
-                totals.add(run.result)
+                totals.add(run.result, results=False)
                 for turn in turns:
                     counter.add(turn)
                 rows.append(run.row())
@@ -88,7 +88,13 @@ class SuiteChunk(NamedTuple):
             end += 1
             if size >= MAX_BYTES or time.monotonic() > stop:
                 break
-        return SuiteChunkResult(end, skipped, rows, totals, counter.counts())
+        counts = counter.counts()
+        if plan is not None and rows:
+            for (index, verdict, _, value, _), count, _ in counts.results:
+                totals.count(plan.evaluators[index].name, verdict, value, count)
+            for result in plan.template.results:
+                totals.add_provenance(result)
+        return SuiteChunkResult(end, skipped, rows, totals, counts)
 
     def _parsed(self, setup: CaseSetup) -> list[wire_pb2.SuiteCase] | None:
         """Return the cases; None when one of them is wrong."""

@@ -224,8 +224,9 @@ class SuiteTotals:
         self.latency, self.latencies = 0, 0
         self.agent, self.judges = _Spending(), _Spending()
 
-    def add(self, case: suite_service_pb2.CaseResult) -> None:
-        """Add a case that is decided. See `decide_case`."""
+    def add(self, case: suite_service_pb2.CaseResult, *, results: bool = True) -> None:
+        """Add a case that is decided. See `decide_case`. results: those of its evaluators, too; without them
+        `count` and `add_provenance` are to be called."""
         verdict = case.verdict
         if verdict not in self.weights:
             verdict = _ERROR
@@ -244,6 +245,31 @@ class SuiteTotals:
         for trial in trials:
             for turn in trial.turns:
                 self._add_turn(turn)
+                for result in turn.evaluation.results if results else ():
+                    metrics, name = turn.evaluation.metrics, result.name
+                    self.count(name, result.verdict, metrics.get(name))
+                    self.add_provenance(result)
+
+    def count(self, name: str, verdict: int, value: float | None, count: int = 1) -> None:
+        """Add equal results of an evaluator. value: of a metric; None when it was unavailable."""
+        counts = self.evaluators.get(name)
+        if counts is None:
+            counts = self.evaluators[name] = _EvaluatorCounts()
+        if verdict == _PASSED:
+            counts.passed += count
+            if value is not None:
+                counts.sum += count * value
+                counts.values += count
+        elif verdict == _FAILED:
+            counts.failed += count
+        elif verdict != _SKIPPED:
+            counts.errors += count
+
+    def add_provenance(self, result: result_pb2.EvaluationResult) -> None:
+        """Add what a result says of its evaluator."""
+        if result.HasField("provenance") and len(self.provenance) < _MAX_PROVENANCE:
+            key = (result.name, result.type, result.version, result.provenance.SerializeToString())
+            self.provenance.setdefault(key)
 
     def merge(self, other: "SuiteTotals") -> None:
         """Add the cases of other totals."""
@@ -274,39 +300,11 @@ class SuiteTotals:
             self.agent.add_tokens(turn.token_usage)
         if turn.HasField("cost"):
             self.agent.add_cost(turn.cost)
-        if turn.HasField("evaluation"):
-            self._add_evaluation(turn.evaluation)
-
-    def _add_evaluation(self, evaluation: result_pb2.AggregatedEvaluation) -> None:
+        evaluation = turn.evaluation
         if evaluation.HasField("token_usage"):
             self.judges.add_tokens(evaluation.token_usage)
         if evaluation.HasField("cost"):
             self.judges.add_cost(evaluation.cost)
-        evaluators, provenance = self.evaluators, self.provenance
-        for result in evaluation.results:
-            name, verdict = result.name, result.verdict
-            counts = evaluators.get(name)
-            if counts is None:
-                counts = evaluators[name] = _EvaluatorCounts()
-            if verdict == _PASSED:
-                counts.passed += 1
-            elif verdict == _FAILED:
-                counts.failed += 1
-            elif verdict != _SKIPPED:
-                counts.errors += 1
-            if result.HasField("provenance") and len(provenance) < _MAX_PROVENANCE:
-                key = (
-                    name,
-                    result.type,
-                    result.version,
-                    result.provenance.SerializeToString(),
-                )
-                provenance.setdefault(key)
-        # Metrics that were unavailable are not among them.
-        for name, value in evaluation.metrics.items():
-            if name in evaluators:
-                evaluators[name].sum += value
-                evaluators[name].values += 1
 
     def fill(self, run: suite_service_pb2.SuiteRun) -> None:
         """Set all figures of a suite run, its verdict and its reason. Does not change its status."""

@@ -18,34 +18,36 @@ _CHECKS: Final = ("evaluators", "assert", "assertions")
 _DEFAULT_THRESHOLD: Final = 0.8
 
 _WORKSPACE: Final = "evald prepares no workspace for an agent; do it in the agent, or beside `evald test`"
-_KEYS: Final = {
-    **dict.fromkeys(
-        (*_CASES, *_CHECKS, "input", "evaluator", "grader", "target", "targets", "execution"), ""
-    ),
-    **dict.fromkeys(("name", "description", "version", "author", "tags", "license", "metadata"), ""),
-    **dict.fromkeys(("dataset", "requires", "$schema", "prompts", "threshold", "vars"), ""),
+_ABOUT: Final = ("version", "author", "license", "requires", "tags", "dataset")
+_KEYS: Final = (
+    *(*_CASES, *_CHECKS, "input", "evaluator", "grader", "target", "targets", "execution", *_ABOUT),
+    *("name", "description", "metadata", "$schema", "prompts", "threshold", "vars"),
+)
+_REFUSED_KEYS: Final = {
     "workspace": _WORKSPACE,
     "preprocessors": "evald runs no code on a file of the suite",
     "experiment": "name the target with --target",
     "imports": "evald reads one file as one suite",
 }
-_CASE_KEYS: Final = {
-    **dict.fromkeys((*_INPUT, *_EXPECTED, *_CRITERIA, *_CHECKS, "evaluator", "grader", "execution"), ""),
-    **dict.fromkeys(
-        ("id", "description", "note", "conversation_id", "dataset", "rubrics", "vars", "tags"), ""
-    ),
-    **dict.fromkeys(("metadata", "mode", "turns", "aggregation", "threshold", "weight", "target"), ""),
+_TURN_KEYS: Final = (*_INPUT, *_EXPECTED, *_CRITERIA, *_CHECKS, "id")
+_CASE_KEYS: Final = (
+    *(*_TURN_KEYS, "evaluator", "grader", "execution", "description", "note", "conversation_id", "dataset"),
+    *("rubrics", "vars", "tags", "metadata", "mode", "turns", "aggregation", "threshold", "weight", "target"),
+)
+_REFUSED_CASE_KEYS: Final = {
     "workspace": _WORKSPACE,
     "depends_on": "a case of evald knows nothing of others",
     "input_files": "write the content into the input, or as a block {type: file, value: ...}",
     "on_turn_failure": "evald goes on to the last turn",
     "window_size": "evald's judge sees the whole conversation; see `includeHistory`",
 }
-_EXECUTION_KEYS: Final = {
-    **dict.fromkeys(("target", "targets", "evaluators", "skip_defaults", "trials", "threshold"), ""),
-    **dict.fromkeys(("workers", "max_concurrency", "cache", "verbose", "fail_on_error"), ""),
-    "total_budget_usd": "evald limits what judges spend; see `judge_budget`",
-    "budget_usd": "evald limits what judges spend; see `judge_budget`",
+_JUDGE_BUDGET: Final = "evald limits what judges spend; see `judge_budget`"
+_EXECUTION_KEYS: Final = (
+    *("target", "targets", "evaluators", "skip_defaults", "trials", "threshold"),
+    *("workers", "max_concurrency", "cache", "verbose", "fail_on_error"),
+)
+_REFUSED_EXECUTION_KEYS: Final = {
+    **dict.fromkeys(("total_budget_usd", "budget_usd"), _JUDGE_BUDGET),
     "agent_timeout_ms": "set the timeout of the connector",
 }
 _NO_SKILLS: Final = "evald sees tool calls, not a coding agent's skills; use `tool-use`"
@@ -102,7 +104,7 @@ class _Suite:
     """What a suite says for all of its cases."""
 
     def __init__(self, root: Node, stem: str = "") -> None:
-        root.keys(_KEYS)
+        root.keys(*_KEYS, refused=_REFUSED_KEYS)
         _check_texts(root)
         self._root = root
         self._execution = _execution(root)
@@ -119,8 +121,7 @@ class _Suite:
             suite["description"] = root["description"].text()
         if self._targets:
             suite["targets"] = self._targets
-        about = ("version", "author", "license", "requires", "tags", "dataset")
-        metadata = {key: root[key].data for key in about if key in root}
+        metadata = {key: root[key].data for key in _ABOUT if key in root}
         metadata |= root["metadata"].mapping() if "metadata" in root else {}
         if metadata:
             suite["metadata"] = metadata
@@ -137,7 +138,7 @@ class _Suite:
         return Converted({**suite, "cases": found}, lines, root.warnings)
 
     def _case(self, node: Node) -> dict[str, Any]:
-        node.keys(_CASE_KEYS)
+        node.keys(*_CASE_KEYS, refused=_REFUSED_CASE_KEYS)
         if node.document is not self._root.document:
             _check_texts(node)
         if "id" not in node:
@@ -237,7 +238,7 @@ class _Suite:
         if way == "mean":
             node.warn("every turn must pass here; AgentV takes the mean of the turns")
         for turn in node["turns"]:
-            turn.keys(dict.fromkeys((*_INPUT, *_EXPECTED, *_CRITERIA, *_CHECKS, "id"), ""))
+            turn.keys(*_TURN_KEYS)
             expected = turn.first(*_EXPECTED)
             made: dict[str, Any] = {"input": _messages(turn.first(*_INPUT))}
             if expected.data is not None:
@@ -255,7 +256,7 @@ class _Suite:
 def _execution(node: Node) -> Node:
     found = node["execution"]
     if found.data is not None:
-        for key in found.keys(_EXECUTION_KEYS):
+        for key in found.keys(*_EXECUTION_KEYS, refused=_REFUSED_EXECUTION_KEYS):
             if key in ("cache", "fail_on_error", "verbose"):
                 found[key].warn(
                     "has no counterpart: evald caches judges alone, and an error is never a verdict"
@@ -309,13 +310,8 @@ def _single_prompt(root: Node) -> str:
 
 
 def _trials(node: Node) -> dict[str, Any]:
-    node.keys(
-        {
-            **dict.fromkeys(("count", "strategy"), ""),
-            "cost_limit_usd": "evald limits what judges spend; see `judge_budget`",
-            "costLimitUsd": "evald limits what judges spend; see `judge_budget`",
-        }
-    )
+    limits = dict.fromkeys(("cost_limit_usd", "costLimitUsd"), _JUDGE_BUDGET)
+    node.keys("count", "strategy", refused=limits)
     strategy = str(node["strategy"].data or "pass_at_k")
     if strategy not in ("pass_at_k", "pass_any", "pass_all"):
         raise node["strategy"].refuse(
@@ -349,7 +345,7 @@ def _message(node: Node) -> dict[str, Any]:
 
 def _block(node: Node) -> str:
     """Return the text of a content block; that of a file is read."""
-    node.keys(dict.fromkeys(("type", "value", "text"), ""))
+    node.keys("type", "value", "text")
     kind = node["type"].choice({"text": "text", "file": "file"})
     value = node.first("value", "text")
     if kind == "text":
@@ -464,7 +460,7 @@ class _Judge:
             kind = aggregator["type"].choice(
                 {"weighted_average": "score", "threshold": "passed", "weighted_mean": "score"}
             )
-            aggregator.keys(dict.fromkeys(("type", "weights", "threshold"), ""))
+            aggregator.keys("type", "weights", "threshold")
             measure = kind
             weights = aggregator["weights"]
             by_name = {child.get("name"): child for child in children}
@@ -519,6 +515,13 @@ def _common(node: Node, keys: dict[str, Any]) -> Spec:
     return spec
 
 
+_ITEM_KEYS: Final = ("id", "outcome", "description", "text", "weight", "required", "operator")
+_REFUSED_ITEM_KEYS: Final = dict.fromkeys(
+    ("score_ranges", "min_score", "required_min_score"),
+    "evald's items are met or not; use a judge with `criteria`",
+)
+
+
 def _items(node: Node, name: str) -> Spec:
     """Return the spec of a judge by items: texts, or mappings with an id, a text, a weight and `required`."""
     items = []
@@ -526,16 +529,7 @@ def _items(node: Node, name: str) -> Spec:
         if isinstance(one.data, str):
             items.append({"id": f"item-{number}", "text": one.data})
             continue
-        one.keys(
-            {
-                **dict.fromkeys(
-                    ("id", "outcome", "description", "text", "weight", "required", "operator"), ""
-                ),
-                "score_ranges": "evald's items are met or not; use a judge with `criteria`",
-                "min_score": "evald's items are met or not; use a judge with `criteria`",
-                "required_min_score": "evald's items are met or not; use a judge with `criteria`",
-            }
-        )
+        one.keys(*_ITEM_KEYS, refused=_REFUSED_ITEM_KEYS)
         text = one.first("outcome", "description", "text").text()
         if "operator" in one:
             against = one["operator"].choice({"correctness": False, "contradiction": True})
@@ -635,7 +629,7 @@ def _trajectory(node: Node, keys: dict[str, Any]) -> Spec:
         return {"type": "tool-use", "config": {"expectations": wanted}}
     expected = []
     for one in node["expected"] if "expected" in node else []:  # noqa: SIM401 - a Node has no get
-        one.keys(dict.fromkeys(("tool", "args", "args_match", "argsMatch", "max_duration_ms"), ""))
+        one.keys("tool", "args", "args_match", "argsMatch", "max_duration_ms")
         step: dict[str, Any] = {"tool": one["tool"].text()}
         if one["args"].data == "any":
             step["argsMatch"] = "ignore"
@@ -662,7 +656,7 @@ def _field_accuracy(node: Node, keys: dict[str, Any]) -> Spec:
     fields = []
     for one in node["fields"]:
         known = ("path", "match", "tolerance", "relative", "required", "weight", "formats")
-        one.keys(dict.fromkeys(known, ""))
+        one.keys(*known)
         field = {key: one[key].data for key in known if key in one and key != "formats"}
         if "formats" in one:
             one["formats"].warn("evald reads a date in every format that it knows")

@@ -53,10 +53,10 @@ REFUSED: Final[Mapping[str, str]] = {
     "trajectory:goal-success": "is judged with a prompt of promptfoo's own; say it as `llm-rubric`",
 }
 
-ASSERT_KEYS: Final = {
-    **dict.fromkeys(
-        ("type", "value", "threshold", "weight", "metric", "provider", "config", "description"), ""
-    ),
+_KEYS: Final = ("type", "value", "threshold", "weight", "metric", "provider", "description")
+_NO_CONFIG: Final = {"config": "has a meaning for code only"}
+_REFUSED_KEYS: Final = {
+    **_NO_CONFIG,
     "transform": "changes the answer with JavaScript before it is checked",
     "contextTransform": "takes the context out of the answer with JavaScript",
     "rubricPrompt": "evald's judge keeps its own frame around what it judges; put the instructions into `value`",
@@ -68,16 +68,13 @@ def assertion(node: Node) -> Spec:
     kind = node["type"].text()
     if kind == "assert-set":
         return assert_set(node)
-    node.keys(ASSERT_KEYS)
-    if "config" in node:
-        raise node["config"].refuse("has a meaning for code only")
+    node.keys(*_KEYS, refused=_REFUSED_KEYS)
     return {**spec_of(kind, node), **common(node)}
 
 
 def assert_set(node: Node) -> Spec:
     """Return the spec of a set: all must pass, or their mean score must reach the threshold."""
-    known = dict.fromkeys(("type", "assert", "threshold", "weight", "metric", "description"), "")
-    node.keys({**known, "config": "has a meaning for code only"})
+    node.keys("type", "assert", "threshold", "weight", "metric", "description", refused=_NO_CONFIG)
     config: Spec = {"evaluators": [assertion(child) for child in node["assert"]]}
     spec = {"type": "assert-set", "config": config, **common(node)}
     if "threshold" in node:
@@ -178,7 +175,7 @@ def _schema(node: Node, extract: str | None = None) -> Spec:
 def _word_count(node: Node) -> Spec:
     value = node["value"]
     if isinstance(value.data, dict):
-        value.keys(dict.fromkeys(("min", "max"), ""))
+        value.keys("min", "max")
         limits = {key: value[key].number() for key in ("min", "max") if key in value}
         if not limits or limits.get("min", 0) > limits.get("max", limits.get("min", 0)):
             raise value.refuse(f"got {value.data}, wanted min and max, or one of them")
@@ -255,14 +252,14 @@ def _tool_used(node: Node) -> Spec:
         if isinstance(one.data, str):
             expectations.append({"name": one.data})
         else:
-            one.keys(dict.fromkeys(names, ""))
+            one.keys(*names)
             expectations.append({names[key]: data for key, data in one.mapping().items()})
     return _spec("tool-use", expectations=expectations)
 
 
 def _tool_args(node: Node) -> Spec:
     value = node["value"]
-    value.keys(dict.fromkeys(("name", "pattern", "args", "arguments", "defaults", "ignore", "mode"), ""))
+    value.keys("name", "pattern", "args", "arguments", "defaults", "ignore", "mode")
     found = {key: value[key].data for key in ("name", "pattern", "defaults") if key in value}
     arguments = value.first("args", "arguments").data
     ignored = value["ignore"].data or []
@@ -281,7 +278,7 @@ def _tool_sequence(node: Node) -> Spec:
     value = node["value"]
     mode: str = "in_order"
     if isinstance(value.data, dict):
-        value.keys(dict.fromkeys(("mode", "steps"), ""))
+        value.keys("mode", "steps")
         mode = value["mode"].choice({"in_order": "in_order", "exact": "exact"}) if "mode" in value else mode
         value = value["steps"]
     if not value.list():

@@ -16,6 +16,8 @@ from ..documents import (
     read_text,
 )
 
+NOTHING: Final[Mapping[str, str]] = {}
+
 # Converting goes on to report more, up to so many.
 _MOST_PROBLEMS: Final = 100
 
@@ -92,20 +94,19 @@ class Node:
             raise self[found[1]].refuse(f"given together with {found[0]}; give one of the two")
         return self[found[0] if found else keys[0]]
 
-    def keys(self, known: Mapping[str, str] | frozenset[str]) -> list[str]:
-        """Return the keys. Raises InvalidDocument for an unknown one, and with the reason for one that maps to it.
-
-        known: names; a name that maps to a text is refused with that text, one that maps to "" is fine.
-        """
+    def keys(self, *known: str, refused: Mapping[str, str] = NOTHING) -> list[str]:
+        """Return the keys. Raises InvalidDocument for an unknown one. refused: why others are, too."""
         names = list(self.mapping())
         for name in names:
-            if name not in known:
-                near = difflib.get_close_matches(str(name), list(known), 1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
+            if name not in known and name not in refused:
+                every = [*known, *refused]
+                near = difflib.get_close_matches(str(name), every, 1)
+                hint = (
+                    f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(set(every)))}"
+                )
                 raise self[name].refuse(f"unknown key{hint}")
-            reason = known[name] if isinstance(known, Mapping) else ""
-            if reason and name in self:
-                raise self[name].refuse(reason)
+            if name in refused and name in self:
+                raise self[name].refuse(refused[name])
         return names
 
     def mapping(self) -> dict[str, Any]:

@@ -22,20 +22,11 @@ PYTHON_COMMAND: Final = "openai_python_grader.py"
 _VARIABLE: Final = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
 _ITEM_KEY: Final = re.compile(r"item(?:\.(\w+)|\[['\"]([^'\"\]]*)['\"]\])")
 
-_EVAL_KEYS: Final = dict.fromkeys(
-    (
-        "testing_criteria",
-        "name",
-        "metadata",
-        "data_source_config",
-        "data_source",
-        "id",
-        "object",
-        "created_at",
-    ),
-    "",
+_EVAL_KEYS: Final = (
+    *("testing_criteria", "name", "metadata", "data_source_config", "data_source"),
+    *("id", "object", "created_at"),
 )
-_SOURCE_KEYS: Final = dict.fromkeys(("type", "model", "input_messages", "sampling_params", "source"), "")
+_SOURCE_KEYS: Final = ("type", "model", "input_messages", "sampling_params", "source")
 _MEASURES: Final = {
     **{f"rouge_{order}": f"rouge-{order}" for order in ("1", "2", "3", "4", "5", "l")},
     "fuzzy_match": "fuzzy-match",
@@ -65,20 +56,20 @@ def convert(document: Document) -> Converted:
     if "testing_criteria" in root and "metadata" in root:
         suite["metadata"] = root["metadata"].mapping()
     if "testing_criteria" in root:
-        root.keys(_EVAL_KEYS)
+        root.keys(*_EVAL_KEYS)
         graders = list(root["testing_criteria"])
         if "data_source_config" in root:
             root["data_source_config"]["type"].choice(
                 {"custom": None, "logs": None, "stored_completions": None}
             )
     elif "grader" in root:
-        root.keys(dict.fromkeys(("grader", "item", "model_sample"), ""))
+        root.keys("grader", "item", "model_sample")
         graders = [root["grader"]]
     suite["evaluators"], _ = convert_each(graders, lambda grader: [_grader(grader)])
     if not graders:
         raise root["testing_criteria"].refuse("no graders")
     if source.data is not None:
-        source.keys(_SOURCE_KEYS)
+        source.keys(*_SOURCE_KEYS)
         suite |= _target(source)
     rows = _Rows(source, json.dumps(suite["evaluators"]))
     numbers = count(1)
@@ -100,10 +91,6 @@ def _grader(node: Node, name: str = "") -> Spec:
     return {"name": name, **_KINDS[kind](node)}
 
 
-def _keys(node: Node, *known: str) -> None:
-    node.keys(dict.fromkeys(("type", "name", *known), ""))
-
-
 def _threshold(node: Node) -> float:
     if "pass_threshold" in node:
         return node["pass_threshold"].number()
@@ -112,14 +99,14 @@ def _threshold(node: Node) -> float:
 
 
 def _string_check(node: Node) -> Spec:
-    _keys(node, "input", "reference", "operation")
+    node.keys("type", "name", "input", "reference", "operation")
     operation = node["operation"].choice({name: name for name in ("eq", "ne", "like", "ilike")})
     config = {"input": node["input"].text(), "reference": node["reference"].text(), "operation": operation}
     return {"type": "string-check", "config": config}
 
 
 def _text_similarity(node: Node) -> Spec:
-    _keys(node, "input", "reference", "evaluation_metric", "pass_threshold")
+    node.keys("type", "name", "input", "reference", "evaluation_metric", "pass_threshold")
     metric = node["evaluation_metric"]
     if metric.text() in _NO_MEASURE:
         raise metric.refuse(f"{metric.data}: {_NO_MEASURE[metric.data]}")
@@ -135,7 +122,7 @@ def _text_similarity(node: Node) -> Spec:
 
 
 def _score_model(node: Node) -> Spec:
-    _keys(node, "input", "model", "range", "pass_threshold", "sampling_params")
+    node.keys("type", "name", "input", "model", "range", "pass_threshold", "sampling_params")
     grader: dict[str, Any] = {"input": _prompt(node["input"])}
     if "range" in node:
         grader["range"] = [bound.number() for bound in node["range"]]
@@ -147,7 +134,7 @@ def _score_model(node: Node) -> Spec:
 
 
 def _label_model(node: Node) -> Spec:
-    _keys(node, "input", "model", "labels", "passing_labels", "sampling_params")
+    node.keys("type", "name", "input", "model", "labels", "passing_labels", "sampling_params")
     grader = {
         "input": _prompt(node["input"]),
         "labels": [label.text() for label in node["labels"]],
@@ -178,7 +165,7 @@ def _parameters(node: Node) -> dict[str, Any]:
 def _prompt(node: Node) -> list[dict[str, Any]]:
     messages = []
     for one in node:
-        one.keys(dict.fromkeys(("role", "content", "type"), ""))
+        one.keys("role", "content", "type")
         role = one["role"].text()
         if role not in ("system", "developer", "user"):
             raise one["role"].refuse(f"{role[:40]!r}: evald asks a judge with system and user messages")
@@ -198,7 +185,7 @@ def _content(node: Node) -> str:
 
 
 def _python(node: Node) -> Spec:
-    _keys(node, "source", "image_tag", "pass_threshold")
+    node.keys("type", "name", "source", "image_tag", "pass_threshold")
     threshold = _threshold(node)
     node.warn(f"runs Python of the file, which the operator allows with --allow-code .../{PYTHON_COMMAND}")
     config = {"source": node["source"].text(), "passThreshold": threshold}
@@ -206,7 +193,7 @@ def _python(node: Node) -> Spec:
 
 
 def _multi(node: Node) -> Spec:
-    _keys(node, "graders", "calculate_output", "pass_threshold")
+    node.keys("type", "name", "graders", "calculate_output", "pass_threshold")
     found = node["graders"]
     if isinstance(found.data, list):
         graders = {one["name"].text(): one for one in found}
@@ -289,7 +276,7 @@ class _Rows:
     def case(self, row: Node, number: int) -> dict[str, Any]:
         """Return the case of a row: `{item, sample?}`, or a row of fine-tuning data with `messages`."""
         if "item" in row:
-            row.keys(dict.fromkeys(("item", "sample", "id"), ""))
+            row.keys("item", "sample", "id")
             item = row["item"].mapping()
         else:
             item = {key: value for key, value in row.mapping().items() if key not in ("messages", "sample")}
@@ -331,7 +318,7 @@ class _Rows:
                 data = data[key]
             return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
 
-        message.keys(dict.fromkeys(("role", "content", "type"), ""))
+        message.keys("role", "content", "type")
         return {"role": message["role"].text(), "content": _VARIABLE.sub(value, _content(message["content"]))}
 
 

@@ -21,35 +21,34 @@ _NO_CODE: Final = "runs code of the suite inside the test runner"
 _UNUSED: Final = frozenset(
     {"outputPath", "sharing", "commandLineOptions", "derivedMetrics", "writeLatestResults", "env", "$schema"}
 )
-_KEYS: Final = {
-    **dict.fromkeys(("description", "prompts", "providers", "targets", "tests", "defaultTest"), ""),
-    **dict.fromkeys(("evaluateOptions", "assertionTemplates", "tags", "metadata"), ""),
-    **dict.fromkeys(_UNUSED, ""),
+_KEYS: Final = (
+    *("description", "prompts", "providers", "targets", "tests", "defaultTest"),
+    *("evaluateOptions", "assertionTemplates", "tags", "metadata", *_UNUSED),
+)
+_REFUSED_KEYS: Final = {
     "scenarios": "evald has tests only; write the combinations out as tests",
     "redteam": "evald writes no attacks; its own are in `evald calibrate`",
     "extensions": _NO_CODE,
     "nunjucksFilters": _NO_CODE,
     "tracing": "evald sees tool calls, not spans of a trace",
 }
-_TEST_KEYS: Final = {
-    **dict.fromkeys(
-        ("description", "vars", "assert", "threshold", "options", "metadata", "providerOutput"), ""
-    ),
+_TEST_KEYS: Final = ("description", "vars", "assert", "threshold", "options", "metadata", "providerOutput")
+_REFUSED_TEST_KEYS: Final = {
     "assertScoringFunction": _NO_CODE,
     "provider": "evald asks every target every case; write a suite for each",
     "providers": "evald asks every target every case; write a suite for each",
     "prompts": "evald asks every prompt every test; write a suite for each",
 }
-_OPTION_KEYS: Final = {
-    **dict.fromkeys(("prefix", "suffix", "provider", "disableVarExpansion", "runSerially"), ""),
+_OPTION_KEYS: Final = ("prefix", "suffix", "provider", "disableVarExpansion", "runSerially")
+_REFUSED_OPTION_KEYS: Final = {
     "transform": "changes the answer with JavaScript before it is checked",
     "postprocess": "changes the answer with JavaScript before it is checked",
     "transformVars": _NO_CODE,
     "rubricPrompt": "evald's judge keeps its own frame around what it judges; put the instructions into `value`",
     "storeOutputAs": "a case of evald knows nothing of the answers to others",
 }
-_RUN_KEYS: Final = {
-    **dict.fromkeys(("maxConcurrency", "repeat", "cache", "showProgressBar"), ""),
+_RUN_KEYS: Final = ("maxConcurrency", "repeat", "cache", "showProgressBar")
+_REFUSED_RUN_KEYS: Final = {
     "timeoutMs": "set the timeout of the connector",
     "maxEvalTimeMs": "evald runs a suite to its end",
     "delay": "evald waits where an endpoint asks for it",
@@ -85,7 +84,7 @@ def is_it(data: Any) -> bool:
 def convert(document: Document) -> Converted:
     """Convert a configuration. Raises InvalidDocument for what has no counterpart."""
     root = Node.of(document)
-    for key in root.keys(_KEYS):
+    for key in root.keys(*_KEYS, refused=_REFUSED_KEYS):
         if key in _UNUSED and key != "$schema":
             root[key].warn(_REPORTS if key != "env" else "not read; set the variables where evald runs")
     suite: dict[str, Any] = {"name": PurePath(document.file).parent.name or PurePath(document.file).stem}
@@ -113,7 +112,7 @@ def convert(document: Document) -> Converted:
 
 
 def _run_options(node: Node) -> dict[str, Any]:
-    node.keys(_RUN_KEYS)
+    node.keys(*_RUN_KEYS, refused=_REFUSED_RUN_KEYS)
     names = {"maxConcurrency": "max_concurrency", "repeat": "trials"}
     return {name: node[key].integer() for key, name in names.items() if key in node}
 
@@ -142,6 +141,14 @@ def _targets(node: Node, suite: dict[str, Any]) -> bool:
     return False
 
 
+_REFUSED_PROVIDER_KEYS: Final = {
+    "prompts": "evald asks every target every case; write a suite for each",
+    "transform": "changes the answer with JavaScript",
+    "delay": "evald waits where an endpoint asks for it",
+    "env": "set the variables where evald runs",
+}
+
+
 def _provider(node: Node, suite: dict[str, Any]) -> str:
     """Return the name of a provider's target; a connector is added where there is one for it."""
     data = node.data
@@ -151,15 +158,7 @@ def _provider(node: Node, suite: dict[str, Any]) -> str:
         if "id" not in node and len(node.mapping()) == 1:
             identifier = next(iter(node.mapping()))
             node = node[identifier].replaced({"id": identifier, **node[identifier].mapping()})
-        node.keys(
-            {
-                **dict.fromkeys(("id", "label", "config"), ""),
-                "prompts": "evald asks every target every case; write a suite for each",
-                "transform": "changes the answer with JavaScript",
-                "delay": "evald waits where an endpoint asks for it",
-                "env": "set the variables where evald runs",
-            }
-        )
+        node.keys("id", "label", "config", refused=_REFUSED_PROVIDER_KEYS)
         identifier = node["id"].text()
         name = node["label"].text() if "label" in node else identifier
         config = node["config"] if "config" in node else node.replaced({})
@@ -241,7 +240,7 @@ def _prompts(node: Node) -> Iterator[_Prompt]:
     for given in node if isinstance(node.data, list) else [node]:
         one = given
         if isinstance(given.data, dict):
-            given.keys(dict.fromkeys(("id", "label", "raw", "file"), ""))
+            given.keys("id", "label", "raw", "file")
             one = given["raw"] if "raw" in given else given.first("id", "file")
         text = one.text()
         suffix = PurePath(text).suffix.lower()
@@ -288,7 +287,7 @@ def _chat(text: str, node: Node) -> Any:
 
 def _default_test(node: Node) -> Node:
     node = node.open() if isinstance(node.data, str) else node
-    node.keys(_TEST_KEYS)
+    node.keys(*_TEST_KEYS, refused=_REFUSED_TEST_KEYS)
     return node
 
 
@@ -408,7 +407,7 @@ class _Test:
     """A test with the default test's keys under its own."""
 
     def __init__(self, node: Node, default: Node, templates: Node) -> None:
-        node.keys(_TEST_KEYS)
+        node.keys(*_TEST_KEYS, refused=_REFUSED_TEST_KEYS)
         self._node = node
         self._default = default
         self._templates = templates
@@ -416,7 +415,7 @@ class _Test:
         self._metadata = self._merged("metadata")
         for place in (default, node):
             if "options" in place:
-                place["options"].keys(_OPTION_KEYS)
+                place["options"].keys(*_OPTION_KEYS, refused=_REFUSED_OPTION_KEYS)
         if "conversationId" in self._metadata:
             raise node["metadata"].refuse(
                 "conversationId joins tests to a conversation; write one case with `turns`"
@@ -470,7 +469,7 @@ class _Test:
                 yield assertion(one.replaced(data))
 
     def _template(self, given: Node) -> Node:
-        given.keys({"$ref": ""})
+        given.keys("$ref")
         node = given["$ref"]
         name = node.text().removeprefix("#/assertionTemplates/")
         if name not in self._templates:
