@@ -221,12 +221,7 @@ class App:
         self._ports: dict[str, RpcPort] = {}  # of gRPC, by address
         self._http: HttpServer | None = None
         self._web: WebServer | None = None
-        self._lag: asyncio.Task[None] | None = None
-        self._keys: asyncio.Task[None] | None = None
-        self._key_set: asyncio.Task[None] | None = None
-        self._reloading: asyncio.Task[None] | None = None
-        self._judges: asyncio.Task[None] | None = None
-        self._trimming: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
         self._beginning: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -300,16 +295,15 @@ class App:
         for bound, port in self._ports.items():
             await port.start(bound)
         self.address = address
-        self._lag = asyncio.create_task(self._watch_lag())
-        self._keys = asyncio.create_task(self._gate.watch())
+        endless = [self._watch_lag(), self._gate.watch(), self.models.watch(self._judge_available)]
         if self._authenticator is not None and self._authenticator.tokens is not None:
-            self._key_set = asyncio.create_task(self._authenticator.tokens.source.watch())
-        self._judges = asyncio.create_task(self.models.watch(self._judge_available))
+            endless.append(self._authenticator.tokens.source.watch())
         if settings.runs_max_age is not None or settings.runs_max_count is not None:
-            self._trimming = asyncio.create_task(self._trim_runs())
-        self._health.set_serving(True)
+            endless.append(self._trim_runs())
         if self._certificates is not None:
-            self._reloading = asyncio.create_task(self._reload_certificates(self._certificates))
+            endless.append(self._reload_certificates(self._certificates))
+        self._background = [asyncio.create_task(work) for work in endless]
+        self._health.set_serving(True)
         if settings.insecure_public and is_public(settings.listen):
             _log.warning("listening on %s without encryption and authentication", self.address)
 
@@ -378,18 +372,8 @@ class App:
         await stopping
         draining.cancel()
         await self.remotes.stop()
-        if self._lag is not None:
-            self._lag.cancel()
-        if self._reloading is not None:
-            self._reloading.cancel()
-        if self._keys is not None:
-            self._keys.cancel()
-        if self._key_set is not None:
-            self._key_set.cancel()
-        if self._judges is not None:
-            self._judges.cancel()
-        if self._trimming is not None:
-            self._trimming.cancel()
+        for task in self._background:
+            task.cancel()
         if self._web is not None:
             await self._web.stop()
         if self._http is not None:
