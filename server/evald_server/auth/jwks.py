@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from joserfc import jwk
 
@@ -44,20 +44,6 @@ class SigningKey(NamedTuple):
 
 KeySet = Mapping[tuple[str, str], SigningKey]
 """Keys by kid and type."""
-
-
-class KeySource(Protocol):
-    """Where the keys of an issuer come from."""
-
-    @property
-    def keys(self) -> KeySet:
-        """The keys; another object whenever they have changed."""
-
-    def want(self) -> None:
-        """Say that a token names a key that is not there. May be called from any thread."""
-
-    async def watch(self) -> None:
-        """Read the keys again, for ever."""
 
 
 def read_key_set(data: bytes) -> KeySet:
@@ -113,7 +99,7 @@ class JwksFile(WatchedFile[KeySet]):
 
     @property
     def keys(self) -> KeySet:
-        """See KeySource."""
+        """The keys; another object whenever they have changed."""
         return self.content
 
     def want(self) -> None:

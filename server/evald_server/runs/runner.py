@@ -91,36 +91,39 @@ class ConnectorFactory(Protocol):
 
 
 class FairQueue:
-    """Ids of runs, first in first out for each caller, one caller after the other."""
+    """Runs, first in first out for each caller, one caller after the other.
+
+    Each waits with the context in which it was queued and is played in it, so that its judges are paid by who started
+    it, and not by whoever's run has ended before.
+    """
 
     def __init__(self) -> None:
         self._callers: OrderedDict[str, deque[str]] = OrderedDict()
-        self._waiting: set[str] = set()
+        self._waiting: dict[str, Context] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def put(self, caller: str, run_id: str) -> None:
-        """Add a run, unless it is in the queue already."""
+        """Add a run with the current context, unless it is in the queue already."""
         if run_id not in self._waiting:
-            self._waiting.add(run_id)
+            self._waiting[run_id] = copy_context()
             self._callers.setdefault(caller, deque()).append(run_id)
 
-    def take(self) -> str | None:
-        """Remove the next run and return it; None when there is none."""
+    def take(self) -> tuple[str, Context] | None:
+        """Remove the next run and return it with its context; None when there is none."""
         while self._callers:
             caller, runs = self._callers.popitem(last=False)
             run_id = runs.popleft()
             if runs:
                 self._callers[caller] = runs
-            if run_id in self._waiting:
-                self._waiting.remove(run_id)
-                return run_id
+            if context := self._waiting.pop(run_id, None):
+                return run_id, context
         return None
 
     def remove(self, run_id: str) -> None:
         """Remove a run, if it is there."""
-        self._waiting.discard(run_id)
+        self._waiting.pop(run_id, None)
 
 
 class _Draining(Exception):
@@ -155,9 +158,6 @@ class Runner:
         self._max_runs = max_runs
         self._store_seconds = store_seconds
         self._queue = FairQueue()
-        # Of queued runs: each is played in the context in which it was queued, so that its judges are paid by who
-        # started it, and not by whoever's run has ended before.
-        self._contexts: dict[str, Context] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -243,7 +243,6 @@ class Runner:
 
     async def _cancel(self, run_id: str) -> run_service_pb2.Run | None:
         self._queue.remove(run_id)
-        self._contexts.pop(run_id, None)
         task = self._tasks.get(run_id)
         if task is not None:
             task.cancel()
@@ -319,14 +318,13 @@ class Runner:
         # Those of one StartRuns are one caller's; so are single runs against the same agent.
         caller = f"{run.execution_id or run.experiment_id or run.connector_id}"
         self._queue.put(caller, run.id)
-        self._contexts[run.id] = copy_context()
 
     def _fill(self) -> None:
         while not self._held and not self._draining and len(self._tasks) < self._max_runs:
-            run_id = self._queue.take()
-            if run_id is None:
+            queued = self._queue.take()
+            if queued is None:
                 return
-            context = self._contexts.pop(run_id)
+            run_id, context = queued
             if run_id not in self._tasks:
                 self._run_task(run_id, self._execute(run_id), context)
 
