@@ -6,6 +6,8 @@ Only the command line and `evald_server.testing` import this.
 import asyncio
 import logging
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -106,6 +108,15 @@ class StartError(Exception):
     """The server cannot start. The message says why, and what to do."""
 
 
+@contextmanager
+def _start_errors(setting: str = "") -> Iterator[None]:
+    """Raise StartError for what is wrong with a setting, or with what several of them name."""
+    try:
+        yield
+    except (ValueError, FileProblem, CertificateProblem) as problem:
+        raise StartError(f"{setting}: {problem}" if setting else str(problem)) from None
+
+
 def server_options(settings: Settings) -> list[tuple[str, Any]]:
     """Return the options of the gRPC server."""
     secured = settings.tls_cert_file is not None
@@ -141,7 +152,7 @@ class App:
         self.settings = settings
         self.telemetry = Telemetry(allowed_labels=settings.labels)
         self.threads = Threads()
-        try:
+        with _start_errors():
             self.models = build_models(
                 settings,
                 self.telemetry.judge(JUDGE),
@@ -149,8 +160,6 @@ class App:
                 limited=partial(self.telemetry.access.limited, "judge_usd_per_day"),
             )
             self.scripts = build_scripts(settings)
-        except ValueError as problem:
-            raise StartError(str(problem)) from None
         self.registry = build_registry(settings, self.threads, self.scripts, self.models)
         self.database = build_database(settings)
         self.address = ""
@@ -179,19 +188,14 @@ class App:
             max_streams=settings.max_streams,
             log_calls=settings.log_calls,
         )
-        try:
+        with _start_errors():
             self.remotes = build_remotes(
                 settings, self.registry, self.telemetry, LeaseStore(self.database), self._current_plugin
             )
-        except ValueError as problem:
-            raise StartError(str(problem)) from None
+            self._connectors = Connectors(settings, give_way=self._rpc.give_way)
         self.telemetry.watch_remotes(
             instances=self.remotes.instances.counts, open_circuits=self.remotes.instances.open_circuits
         )
-        try:
-            self._connectors = Connectors(settings, give_way=self._rpc.give_way)
-        except ValueError as problem:
-            raise StartError(str(problem)) from None
         self.runner = Runner(
             RunStore(self.database),
             self._connectors,
@@ -242,8 +246,7 @@ class App:
         except BaseException:
             await self.runner.drain(0)
             await self.remotes.stop()
-            await self.database.close()
-            self._release_data_dir()
+            await self._close_storage()
             raise
 
     async def _begin_runs(self) -> None:
@@ -384,8 +387,12 @@ class App:
         await close_workers()
         self.threads.close()
         await self.suites.stop()
+        await self._close_storage()
+
+    async def _close_storage(self) -> None:
         await self.database.close()
-        self._release_data_dir()
+        if self._data_dir is not None:
+            self._data_dir.close()
 
     def _bind(self, setting: str, address: str, *, require: bool) -> str:
         """Bind a gRPC port. require: clients need a certificate. Returns its address. Raises StartError."""
@@ -470,11 +477,6 @@ class App:
         except ValueError as problem:
             return str(problem)
         return ""
-
-    def _release_data_dir(self) -> None:
-        """Release the data directory."""
-        if self._data_dir is not None:
-            self._data_dir.close()
 
     def _table(self, engine: Engine) -> dict[str, dict[str, Any]]:
         rpc, admission, metrics = self._rpc, self.admission, self.telemetry
@@ -588,10 +590,8 @@ def build_registry(
                 f'auto: unknown evaluator type "{name}"; '
                 f"known are {', '.join(entry.definition.type for entry in registry.types())}"
             )
-        try:
+        with _start_errors(f'auto: "{name}"'):
             entry.definition.compile(config)
-        except ValueError as problem:
-            raise StartError(f'auto: "{name}": {problem}') from None
         registry.set_auto(name, config)
     return registry
 
@@ -600,17 +600,10 @@ def build_authenticator(settings: Settings, telemetry: Telemetry) -> Authenticat
     """Return what checks credentials; None if none are asked for. Raises StartError."""
     if not settings.authenticates:
         return None
-    keys = clients = None
-    try:
-        if settings.keys_file is not None:
-            keys = KeyFile(settings.keys_file)
-    except FileProblem as problem:
-        raise StartError(f"keys_file: {problem}") from None
-    try:
-        if settings.tls_clients_file is not None:
-            clients = ClientFile(settings.tls_clients_file)
-    except FileProblem as problem:
-        raise StartError(f"tls_clients_file: {problem}") from None
+    with _start_errors("keys_file"):
+        keys = None if settings.keys_file is None else KeyFile(settings.keys_file)
+    with _start_errors("tls_clients_file"):
+        clients = None if settings.tls_clients_file is None else ClientFile(settings.tls_clients_file)
     tokens = None if settings.jwt_issuer is None else build_tokens(settings, telemetry)
     return Authenticator(keys, telemetry.access.checked, tokens=tokens, clients=clients)
 
@@ -624,10 +617,8 @@ def build_tokens(settings: Settings, telemetry: Telemetry) -> "TokenVerifier":
         raise StartError(f"jwt_issuer: {problem.name} is not installed: pip install 'evald[jwt]'") from None
     outcome, url, source = telemetry.access.key_set_read, settings.jwt_jwks_url, None
     if settings.jwt_jwks_file is not None:
-        try:
+        with _start_errors("jwt_jwks_file"):
             source = JwksFile(settings.jwt_jwks_file, outcome)
-        except FileProblem as problem:
-            raise StartError(f"jwt_jwks_file: {problem}") from None
     assert settings.jwt_issuer is not None
     assert settings.jwt_audience is not None
     return TokenVerifier(
@@ -645,10 +636,8 @@ def build_certificates(settings: Settings) -> CertificateStore | None:
     if settings.tls_cert_file is None or settings.tls_key_file is None:
         return None
     files = CertificateFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
-    try:
+    with _start_errors():
         return CertificateStore(files)
-    except CertificateProblem as problem:
-        raise StartError(str(problem)) from None
 
 
 def build_database(settings: Settings) -> Database:

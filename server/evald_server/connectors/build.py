@@ -143,14 +143,12 @@ async def try_connector(
     try:
         async with asyncio.timeout(timeout_seconds):
             invocation = await connector.invoke(request)
-    except TimeoutError:
+    except (TimeoutError, ConnectorFailure) as problem:
         response.error = (
             f"CONNECTOR_TIMEOUT: no answer within the {timeout_seconds:g} s that a test takes at most"
         )
-        duration_to_pb(time.monotonic() - began, response.latency)
-        return response
-    except ConnectorFailure as failure:
-        response.error = f"{failure.code}: {failure.message}"
+        if isinstance(problem, ConnectorFailure):
+            response.error = f"{problem.code}: {problem.message}"
         duration_to_pb(time.monotonic() - began, response.latency)
         return response
     response.success = True
