@@ -9,8 +9,8 @@ from typing import Final
 from uuid import uuid4
 
 from evald.threads import Threads
-from evald.v1 import connector_service_pb2, context_pb2, message_pb2, run_service_pb2
-from evald_server.connectors.connector import AgentRequest
+from evald.v1 import connector_service_pb2, context_pb2, run_service_pb2
+from evald_server.connectors.connector import AgentRequest, Connector
 from evald_server.engine.contexts import Contexts
 from evald_server.engine.engine import Engine
 from evald_server.engine.planner import Planner
@@ -33,11 +33,8 @@ _RUNS: Final = 200
 _TURNS: Final = 12
 
 
-class InstantAgent:
+class InstantAgent(Connector):
     """Answers every turn as the workload's agent does, at once. Builds itself."""
-
-    brings_user = False
-    opening: Sequence[message_pb2.ChatMessage] = ()
 
     def __init__(self) -> None:
         turn = workload.context()
@@ -51,12 +48,6 @@ class InstantAgent:
     async def invoke(self, request: AgentRequest) -> context_pb2.Invocation:
         """Answer."""
         return self._answer
-
-    def user_message(self, messages: Sequence[message_pb2.ChatMessage]) -> message_pb2.ChatMessage | None:
-        """Return None: it is no recording."""
-
-    async def aclose(self) -> None:
-        """Nothing to close."""
 
     def get(self, judge: str | None, model: str | None) -> JudgeModel:
         """Refuse: nothing here asks a model."""

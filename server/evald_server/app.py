@@ -6,6 +6,8 @@ Only the command line and `evald_server.testing` import this.
 import asyncio
 import logging
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -106,6 +108,15 @@ class StartError(Exception):
     """The server cannot start. The message says why, and what to do."""
 
 
+@contextmanager
+def _start_errors(setting: str = "") -> Iterator[None]:
+    """Raise StartError for what is wrong with a setting, or with what several of them name."""
+    try:
+        yield
+    except (ValueError, FileProblem, CertificateProblem) as problem:
+        raise StartError(f"{setting}: {problem}" if setting else str(problem)) from None
+
+
 def server_options(settings: Settings) -> list[tuple[str, Any]]:
     """Return the options of the gRPC server."""
     secured = settings.tls_cert_file is not None
@@ -141,7 +152,7 @@ class App:
         self.settings = settings
         self.telemetry = Telemetry(allowed_labels=settings.labels)
         self.threads = Threads()
-        try:
+        with _start_errors():
             self.models = build_models(
                 settings,
                 self.telemetry.judge(JUDGE),
@@ -149,8 +160,6 @@ class App:
                 limited=partial(self.telemetry.access.limited, "judge_usd_per_day"),
             )
             self.scripts = build_scripts(settings)
-        except ValueError as problem:
-            raise StartError(str(problem)) from None
         self.registry = build_registry(settings, self.threads, self.scripts, self.models)
         self.database = build_database(settings)
         self.address = ""
@@ -179,19 +188,14 @@ class App:
             max_streams=settings.max_streams,
             log_calls=settings.log_calls,
         )
-        try:
+        with _start_errors():
             self.remotes = build_remotes(
                 settings, self.registry, self.telemetry, LeaseStore(self.database), self._current_plugin
             )
-        except ValueError as problem:
-            raise StartError(str(problem)) from None
+            self._connectors = Connectors(settings, give_way=self._rpc.give_way)
         self.telemetry.watch_remotes(
             instances=self.remotes.instances.counts, open_circuits=self.remotes.instances.open_circuits
         )
-        try:
-            self._connectors = Connectors(settings, give_way=self._rpc.give_way)
-        except ValueError as problem:
-            raise StartError(str(problem)) from None
         self.runner = Runner(
             RunStore(self.database),
             self._connectors,
@@ -221,12 +225,7 @@ class App:
         self._ports: dict[str, RpcPort] = {}  # of gRPC, by address
         self._http: HttpServer | None = None
         self._web: WebServer | None = None
-        self._lag: asyncio.Task[None] | None = None
-        self._keys: asyncio.Task[None] | None = None
-        self._key_set: asyncio.Task[None] | None = None
-        self._reloading: asyncio.Task[None] | None = None
-        self._judges: asyncio.Task[None] | None = None
-        self._trimming: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
         self._beginning: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -247,8 +246,7 @@ class App:
         except BaseException:
             await self.runner.drain(0)
             await self.remotes.stop()
-            await self.database.close()
-            self._release_data_dir()
+            await self._close_storage()
             raise
 
     async def _begin_runs(self) -> None:
@@ -300,16 +298,15 @@ class App:
         for bound, port in self._ports.items():
             await port.start(bound)
         self.address = address
-        self._lag = asyncio.create_task(self._watch_lag())
-        self._keys = asyncio.create_task(self._gate.watch())
+        endless = [self._watch_lag(), self._gate.watch(), self.models.watch(self._judge_available)]
         if self._authenticator is not None and self._authenticator.tokens is not None:
-            self._key_set = asyncio.create_task(self._authenticator.tokens.source.watch())
-        self._judges = asyncio.create_task(self.models.watch(self._judge_available))
+            endless.append(self._authenticator.tokens.source.watch())
         if settings.runs_max_age is not None or settings.runs_max_count is not None:
-            self._trimming = asyncio.create_task(self._trim_runs())
-        self._health.set_serving(True)
+            endless.append(self._trim_runs())
         if self._certificates is not None:
-            self._reloading = asyncio.create_task(self._reload_certificates(self._certificates))
+            endless.append(self._reload_certificates(self._certificates))
+        self._background = [asyncio.create_task(work) for work in endless]
+        self._health.set_serving(True)
         if settings.insecure_public and is_public(settings.listen):
             _log.warning("listening on %s without encryption and authentication", self.address)
 
@@ -378,18 +375,8 @@ class App:
         await stopping
         draining.cancel()
         await self.remotes.stop()
-        if self._lag is not None:
-            self._lag.cancel()
-        if self._reloading is not None:
-            self._reloading.cancel()
-        if self._keys is not None:
-            self._keys.cancel()
-        if self._key_set is not None:
-            self._key_set.cancel()
-        if self._judges is not None:
-            self._judges.cancel()
-        if self._trimming is not None:
-            self._trimming.cancel()
+        for task in self._background:
+            task.cancel()
         if self._web is not None:
             await self._web.stop()
         if self._http is not None:
@@ -400,8 +387,12 @@ class App:
         await close_workers()
         self.threads.close()
         await self.suites.stop()
+        await self._close_storage()
+
+    async def _close_storage(self) -> None:
         await self.database.close()
-        self._release_data_dir()
+        if self._data_dir is not None:
+            self._data_dir.close()
 
     def _bind(self, setting: str, address: str, *, require: bool) -> str:
         """Bind a gRPC port. require: clients need a certificate. Returns its address. Raises StartError."""
@@ -486,11 +477,6 @@ class App:
         except ValueError as problem:
             return str(problem)
         return ""
-
-    def _release_data_dir(self) -> None:
-        """Release the data directory."""
-        if self._data_dir is not None:
-            self._data_dir.close()
 
     def _table(self, engine: Engine) -> dict[str, dict[str, Any]]:
         rpc, admission, metrics = self._rpc, self.admission, self.telemetry
@@ -604,10 +590,8 @@ def build_registry(
                 f'auto: unknown evaluator type "{name}"; '
                 f"known are {', '.join(entry.definition.type for entry in registry.types())}"
             )
-        try:
+        with _start_errors(f'auto: "{name}"'):
             entry.definition.compile(config)
-        except ValueError as problem:
-            raise StartError(f'auto: "{name}": {problem}') from None
         registry.set_auto(name, config)
     return registry
 
@@ -616,17 +600,10 @@ def build_authenticator(settings: Settings, telemetry: Telemetry) -> Authenticat
     """Return what checks credentials; None if none are asked for. Raises StartError."""
     if not settings.authenticates:
         return None
-    keys = clients = None
-    try:
-        if settings.keys_file is not None:
-            keys = KeyFile(settings.keys_file)
-    except FileProblem as problem:
-        raise StartError(f"keys_file: {problem}") from None
-    try:
-        if settings.tls_clients_file is not None:
-            clients = ClientFile(settings.tls_clients_file)
-    except FileProblem as problem:
-        raise StartError(f"tls_clients_file: {problem}") from None
+    with _start_errors("keys_file"):
+        keys = None if settings.keys_file is None else KeyFile(settings.keys_file)
+    with _start_errors("tls_clients_file"):
+        clients = None if settings.tls_clients_file is None else ClientFile(settings.tls_clients_file)
     tokens = None if settings.jwt_issuer is None else build_tokens(settings, telemetry)
     return Authenticator(keys, telemetry.access.checked, tokens=tokens, clients=clients)
 
@@ -640,10 +617,8 @@ def build_tokens(settings: Settings, telemetry: Telemetry) -> "TokenVerifier":
         raise StartError(f"jwt_issuer: {problem.name} is not installed: pip install 'evald[jwt]'") from None
     outcome, url, source = telemetry.access.key_set_read, settings.jwt_jwks_url, None
     if settings.jwt_jwks_file is not None:
-        try:
+        with _start_errors("jwt_jwks_file"):
             source = JwksFile(settings.jwt_jwks_file, outcome)
-        except FileProblem as problem:
-            raise StartError(f"jwt_jwks_file: {problem}") from None
     assert settings.jwt_issuer is not None
     assert settings.jwt_audience is not None
     return TokenVerifier(
@@ -661,10 +636,8 @@ def build_certificates(settings: Settings) -> CertificateStore | None:
     if settings.tls_cert_file is None or settings.tls_key_file is None:
         return None
     files = CertificateFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
-    try:
+    with _start_errors():
         return CertificateStore(files)
-    except CertificateProblem as problem:
-        raise StartError(str(problem)) from None
 
 
 def build_database(settings: Settings) -> Database:

@@ -9,7 +9,7 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_args, get_origin
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import (
@@ -18,6 +18,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -497,36 +498,20 @@ class Settings(BaseSettings):
     )
     log_calls: bool = Field(False, description="Log a line for every call.")
 
-    @field_validator(
-        "plugins",
-        "labels",
-        "remote_targets",
-        "remote_allowed",
-        "remote_blocked",
-        "connector_allowed",
-        "connector_secrets",
-        "code_allow",
-        "code_read",
-        "code_environment",
-        "web_hosts",
-        "web_origins",
-        mode="before",
-    )
+    @field_validator("*", mode="before")
     @classmethod
-    def _comma_separated(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        return [part.strip() for part in value.split(",") if part.strip()]
-
-    @field_validator("auto", "remote_tls", "judges", mode="before")
-    @classmethod
-    def _json(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return json.loads(value)
-        except ValueError as problem:
-            raise ValueError(f"not valid JSON: {problem}") from None
+    def _from_text(cls, value: Any, info: ValidationInfo) -> Any:
+        """Read the text of a variable: commas separate the parts of a list, and a table is JSON."""
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        kinds = {get_origin(one) for one in (annotation, *get_args(annotation))}
+        if isinstance(value, str) and list in kinds:
+            return [part.strip() for part in value.split(",") if part.strip()]
+        if isinstance(value, str) and dict in kinds:
+            try:
+                return json.loads(value)
+            except ValueError as problem:
+                raise ValueError(f"not valid JSON: {problem}") from None
+        return value
 
     @field_validator("listen", "listen_mtls", "http", "web")
     @classmethod

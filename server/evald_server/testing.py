@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from evald import AsyncClient, Client, Evaluator, EvaluatorDefinition
 
@@ -17,7 +17,7 @@ __all__ = ["LocalServer", "async_server", "server"]
 AnyEvaluator: TypeAlias = type[Evaluator] | EvaluatorDefinition
 
 
-class LocalServer:
+class LocalServer(NamedTuple):
     """The addresses of a server inside this process, and clients for it.
 
     address: of gRPC, "127.0.0.1:PORT".
@@ -25,10 +25,9 @@ class LocalServer:
     web_address: of the console and the HTTP API; None when the server has no web port.
     """
 
-    def __init__(self, address: str, http_address: str | None, web_address: str | None = None) -> None:
-        self.address = address
-        self.http_address = http_address
-        self.web_address = web_address
+    address: str
+    http_address: str | None
+    web_address: str | None = None
 
     def client(self, **options: Any) -> Client:
         """Return a client of this server. options: as for `evald.Client`."""

@@ -179,6 +179,48 @@ async def test_a_watch_of_a_run_that_is_deleted_before_its_end_was_read_is_refus
         assert (await refusal(watching)).reason == "RESOURCE_NOT_FOUND"
 
 
+async def test_a_watch_of_a_run_that_ends_and_is_deleted_while_others_of_its_events_are_read_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go_on = asyncio.Event()
+
+    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await go_on.wait()
+        writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 16\r\n\r\n{"text": "fine"}')
+        await reader.read()
+        writer.close()
+
+    agent = await asyncio.start_server(answer_once, "127.0.0.1", 0)
+    async with agent, serving() as live:
+        floor = Floor(live)
+        address = f"http://127.0.0.1:{agent.sockets[0].getsockname()[1]}"
+        request = personas_pb.CreatePersonaRequest(persona=Persona(name="Maria", script=["one", "two"]))
+        persona = (await PersonaServiceStub(live.channel).CreatePersona(request)).persona
+        connector = await floor.connector(type="http", base_url=address)
+        run = await floor.start(await floor.scenario(METRIC), connector, persona_id=persona.id)
+        events, reads = RunStore.events, 0
+
+        async def read(self: RunStore, run_id: str, *arguments: int) -> list[RunEvent]:
+            nonlocal reads
+            found = await events(self, run_id, *arguments)
+            reads += not found
+            if found and reads:
+                await floor.runs.CancelRun(runs_pb.CancelRunRequest(run_id=run_id))
+                await floor.runs.DeleteRun(runs_pb.DeleteRunRequest(run_id=run_id))
+            return found
+
+        async def running() -> bool:
+            return (await floor.get(run.id)).status == runs_pb.RUN_STATUS_RUNNING
+
+        await until(running)
+        monkeypatch.setattr(RunStore, "events", read)
+        watching = asyncio.create_task(floor.watch(run.id))
+        await until(lambda: reads)
+        go_on.set()
+        assert (await asyncio.wait_for(refusal(watching), 30)).reason == "RESOURCE_NOT_FOUND"
+
+
 async def test_a_watch_that_reads_an_end_before_a_retry_goes_on_to_the_next_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

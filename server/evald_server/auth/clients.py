@@ -8,8 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from .files import FileProblem, read_number, read_text, read_texts, read_toml, signature
-from .principal import ClientNames, Principal, Role, check_limits, check_name, check_types
+from .files import (
+    FileProblem,
+    WatchedFile,
+    place_problem,
+    read_limits,
+    read_roles,
+    read_text,
+    read_texts,
+    read_toml,
+)
+from .principal import ClientNames, Principal, check_limits, check_name, check_types
 from .refusals import denied
 
 # In place of the name of a principal, for all that have no limits of their own.
@@ -81,14 +90,6 @@ def _content(der: bytes) -> bytes:
     return der[start : start + length]
 
 
-class _PrincipalLimit(NamedTuple):
-    """What a principal may ask for; None for no limit."""
-
-    rate: float | None
-    in_flight: int | None
-    judge_usd_per_day: float | None
-
-
 class _Clients(NamedTuple):
     """What stands in a file. patterns: longest first, without their `*`. limits: by the name of the principal.
 
@@ -98,7 +99,7 @@ class _Clients(NamedTuple):
     exact: Mapping[str, Principal]
     patterns: Sequence[tuple[str, Principal]]
     denied: frozenset[str]
-    limits: Mapping[str, _PrincipalLimit]
+    limits: Mapping[str, Mapping[str, Any]]
     known: dict[ClientNames, Principal]
 
     def find(self, certificate: Sequence[str]) -> Principal | None:
@@ -112,32 +113,15 @@ class _Clients(NamedTuple):
         return None
 
 
-class ClientFile:
-    """The principals of client certificates, and the limits of these and of tokens, read again when the file changes.
-
-    Raises FileProblem at first.
-    """
+class ClientFile(WatchedFile[_Clients]):
+    """The principals of client certificates, and the limits of these and of tokens. Raises FileProblem at first."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen = signature(path)
-        self._clients = _read(path)
-
-    def reload(self) -> bool:
-        """Read the file if it has changed. Returns whether it has.
-
-        Raises FileProblem if the new one cannot be used; what stood in it before then counts. Each change raises once.
-        """
-        found = signature(self._path)
-        if found == self._seen:
-            return False
-        self._seen = found
-        self._clients = _read(self._path)
-        return True
+        super().__init__(path, _read)
 
     def principal(self, certificate: ClientNames) -> Principal:
         """Return whose certificate this is. Raises AccessDenied."""
-        known = self._clients.known
+        known = self.content.known
         found = known.get(certificate)
         if found is None:
             found = self._principal(certificate)
@@ -147,7 +131,7 @@ class ClientFile:
         return found
 
     def _principal(self, certificate: ClientNames) -> Principal:
-        clients = self._clients
+        clients = self.content
         if not clients.denied.isdisjoint(certificate.all):
             raise denied("certificate: denied", clients.find(certificate.names))
         if certificate.short_key:
@@ -170,9 +154,9 @@ class ClientFile:
 
     def limited(self, principal: Principal) -> Principal:
         """Return a principal with its limits: its own, else those of all tokens if it has one."""
-        limits = self._clients.limits
+        limits = self.content.limits
         found = limits.get(principal.name) or (limits.get(_ALL_TOKENS) if principal.kind == "jwt" else None)
-        return principal if found is None else replace(principal, **found._asdict())
+        return principal if found is None else replace(principal, **found)
 
 
 def _read(path: Path) -> _Clients:
@@ -210,8 +194,7 @@ def _tables(
             if key in seen:
                 raise ValueError(f"{key[:100]!r} is there twice")
         except (KeyError, TypeError, ValueError) as problem:
-            what = f"{problem.args[0]} is missing" if isinstance(problem, KeyError) else str(problem)
-            raise FileProblem(f"{path}: {name}[{number}]: {what}") from None
+            raise place_problem(f"{path}: {name}[{number}]", problem) from None
         seen.add(key)
         yield key, found
 
@@ -230,26 +213,19 @@ def _client(table: Mapping[str, Any]) -> tuple[str, Principal]:
         )
     principal = read_text("principal", table["principal"])
     check_name(principal)
-    try:
-        roles = frozenset(Role(role) for role in read_texts("roles", table["roles"]))
-    except ValueError:
-        raise ValueError(f"roles: wanted some of {', '.join(Role)}") from None
+    roles = frozenset(read_roles(table["roles"]))
     types = read_texts("types", table.get("types", []))
     check_types(types)
     return san, Principal(principal, roles, types)
 
 
-def _limit(table: Mapping[str, Any]) -> tuple[str, _PrincipalLimit]:
-    _check_fields(table, "principal", *_PrincipalLimit._fields)
+def _limit(table: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    _check_fields(table, "principal", "rate", "in_flight", "judge_usd_per_day")
     principal = read_text("principal", table["principal"])
     if not principal.startswith("jwt:"):
         check_name(principal)
-    found = _PrincipalLimit(
-        read_number("rate", table.get("rate"), float),
-        read_number("in_flight", table.get("in_flight"), int),
-        read_number("judge_usd_per_day", table.get("judge_usd_per_day"), float),
-    )
-    if found == (None, None, None):
-        raise ValueError(f"wanted at least one of {', '.join(_PrincipalLimit._fields)}")
-    check_limits(*found)
+    found = read_limits(table)
+    if not any(limit is not None for limit in found.values()):
+        raise ValueError(f"wanted at least one of {', '.join(found)}")
+    check_limits(**found)
     return principal, found

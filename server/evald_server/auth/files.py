@@ -3,10 +3,12 @@
 import asyncio
 import stat
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
+
+from .principal import Role
 
 # 5,000 keys; a larger file is a mistake.
 _MAX_BYTES: Final = 4 << 20
@@ -15,7 +17,6 @@ _MAX_BYTES: Final = 4 << 20
 # each kind of file: keys, clients, key sets, certificates.
 _READERS: Final = ThreadPoolExecutor(4, "evald-credentials")
 
-_N = TypeVar("_N", int, float)
 _T = TypeVar("_T")
 
 
@@ -26,6 +27,28 @@ class FileProblem(Exception):
 async def in_reader(read: Callable[[], _T]) -> _T:
     """Return what a function returns that reads a file of credentials, called in a thread for that alone."""
     return await asyncio.get_running_loop().run_in_executor(_READERS, read)
+
+
+class WatchedFile(Generic[_T]):
+    """What `read` makes of a file, read again when the file changes. Raises FileProblem at first."""
+
+    def __init__(self, path: Path, read: Callable[[Path], _T]) -> None:
+        self.path = path
+        self._read = read
+        self._seen = signature(path)
+        self.content = read(path)
+
+    def reload(self) -> bool:
+        """Read the file if it has changed. Returns whether it has.
+
+        Raises FileProblem if the new one cannot be used; `content` stays. Each change raises once.
+        """
+        found = signature(self.path)
+        if found == self._seen:
+            return False
+        self._seen = found
+        self.content = self._read(self.path)
+        return True
 
 
 def read_toml(path: Path, *, missing: str, wanted: str) -> dict[str, Any]:
@@ -61,8 +84,21 @@ def read_texts(name: str, value: Any) -> tuple[str, ...]:
     return tuple(read_text(name, one) for one in value)
 
 
-def read_number(name: str, value: Any, kind: type[_N]) -> _N | None:
-    """Return a number of a file; None if there is none. Raises TypeError, and ValueError for one that is too large."""
+def read_roles(value: Any) -> tuple[Role, ...]:
+    """Return the roles of a table. Raises TypeError and ValueError."""
+    try:
+        return tuple(Role(role) for role in read_texts("roles", value))
+    except ValueError:
+        raise ValueError(f"roles: wanted some of {', '.join(Role)}") from None
+
+
+def read_limits(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the limits in a table, by the names of a principal's fields. Raises TypeError and ValueError."""
+    kinds = {"rate": float, "in_flight": int, "judge_usd_per_day": float}
+    return {name: _number(name, table.get(name), kind) for name, kind in kinds.items()}
+
+
+def _number(name: str, value: Any, kind: type[float]) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | kind):
@@ -71,6 +107,12 @@ def read_number(name: str, value: Any, kind: type[_N]) -> _N | None:
         return kind(value)
     except OverflowError:
         raise ValueError(f"{name}: wanted a number with fewer digits") from None
+
+
+def place_problem(place: str, problem: Exception) -> FileProblem:
+    """Return what a KeyError, TypeError or ValueError says of a place in a file."""
+    what = f"{problem.args[0]} is missing" if isinstance(problem, KeyError) else str(problem)
+    return FileProblem(f"{place}: {what}")
 
 
 def signature(path: Path) -> tuple[int, ...] | None:

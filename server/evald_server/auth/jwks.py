@@ -7,11 +7,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from joserfc import jwk
 
-from .files import FileProblem, in_reader, signature
+from .files import FileProblem, WatchedFile, in_reader
 
 _log = logging.getLogger("evald.auth")
 
@@ -44,18 +44,6 @@ class SigningKey(NamedTuple):
 
 KeySet = Mapping[tuple[str, str], SigningKey]
 """Keys by kid and type."""
-
-
-class KeySource(Protocol):
-    """Where the keys of an issuer come from. keys: another object whenever they have changed."""
-
-    keys: KeySet
-
-    def want(self) -> None:
-        """Say that a token names a key that is not there. May be called from any thread."""
-
-    async def watch(self) -> None:
-        """Read the keys again, for ever."""
 
 
 def read_key_set(data: bytes) -> KeySet:
@@ -102,14 +90,17 @@ def _is_useful(entry: Mapping[str, Any]) -> bool:
     return kind == "RSA" or (kind in FAMILIES.values() and entry.get("crv") in _CURVES)
 
 
-class JwksFile:
+class JwksFile(WatchedFile[KeySet]):
     """The keys of a file. outcome: called with "ok" or "failed" when it has changed. Raises FileProblem at first."""
 
     def __init__(self, path: Path, outcome: Callable[[str], None]) -> None:
-        self._path = path
+        super().__init__(path, _read_file)
         self._outcome = outcome
-        self._seen = signature(path)
-        self.keys = self._read()
+
+    @property
+    def keys(self) -> KeySet:
+        """The keys; another object whenever they have changed."""
+        return self.content
 
     def want(self) -> None:
         """Do nothing: the file is looked at all the time."""
@@ -118,30 +109,28 @@ class JwksFile:
         """Read the file when it changes; one that cannot be used leaves the keys of before."""
         while True:
             await asyncio.sleep(_FILE_SECONDS)
-            found = await in_reader(partial(signature, self._path))
-            if found == self._seen:
-                continue
-            self._seen = found
             try:
-                self.keys = await in_reader(self._read)
+                if not await in_reader(self.reload):
+                    continue
             except FileProblem as problem:
                 self._outcome("failed")
                 _log.error("jwt_jwks_file: %s; the keys of before still count", problem)
             else:
                 self._outcome("ok")
 
-    def _read(self) -> KeySet:
-        try:
-            with self._path.open("rb") as file:
-                data = file.read(MAX_BYTES + 1)
-        except OSError as problem:
-            raise FileProblem(f"{self._path}: {problem.strerror}") from None
-        if len(data) > MAX_BYTES:
-            raise FileProblem(f"{self._path}: more than {MAX_BYTES} bytes")
-        try:
-            return read_key_set(data)
-        except ValueError as problem:
-            raise FileProblem(f"{self._path}: {problem}") from None
+
+def _read_file(path: Path) -> KeySet:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as problem:
+        raise FileProblem(f"{path}: {problem.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise FileProblem(f"{path}: more than {MAX_BYTES} bytes")
+    try:
+        return read_key_set(data)
+    except ValueError as problem:
+        raise FileProblem(f"{path}: {problem}") from None
 
 
 class JwksUrl:

@@ -21,7 +21,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from .files import FileProblem, read_number, read_text, read_texts, read_toml, signature
+from .files import (
+    FileProblem,
+    WatchedFile,
+    place_problem,
+    read_limits,
+    read_roles,
+    read_text,
+    read_texts,
+    read_toml,
+)
 from .principal import Principal, Role, check_limits, check_name, check_types
 
 PREFIX: Final = "evald_"
@@ -145,26 +154,16 @@ class KeyRing:
         return (key, principal) if hmac.compare_digest(digest, expected) else None
 
 
-class KeyFile:
-    """The keys of one file, read again when it changes. Raises FileProblem if it cannot be used at first."""
+class KeyFile(WatchedFile[KeyRing]):
+    """The keys of one file. Raises FileProblem if it cannot be used at first."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._seen = signature(path)
-        self.ring = KeyRing(read_keys(path))
+        super().__init__(path, lambda path: KeyRing(read_keys(path)))
 
-    def reload(self) -> bool:
-        """Read the file if it has changed. Returns whether it has.
-
-        Raises FileProblem if the new one cannot be used; the keys are then those of before. Each change raises
-        once.
-        """
-        found = signature(self.path)
-        if found == self._seen:
-            return False
-        self._seen = found
-        self.ring = KeyRing(read_keys(self.path))
-        return True
+    @property
+    def ring(self) -> KeyRing:
+        """The keys that count now."""
+        return self.content
 
 
 def read_keys(path: Path) -> dict[str, ApiKey]:
@@ -182,8 +181,7 @@ def read_keys(path: Path) -> dict[str, ApiKey]:
         try:
             keys[key_id] = _key(key_id, table)
         except (KeyError, TypeError, ValueError) as problem:
-            what = f"{problem.args[0]} is missing" if isinstance(problem, KeyError) else str(problem)
-            raise FileProblem(f"{path}: keys.{key_id[:40]}: {what}") from None
+            raise place_problem(f"{path}: keys.{key_id[:40]}", problem) from None
     return keys
 
 
@@ -208,23 +206,17 @@ def _key(key_id: str, table: Mapping[str, Any]) -> ApiKey:
         raise TypeError("wanted a table")
     if unknown := table.keys() - known:
         raise ValueError(f"{min(unknown)[:40]} is no field of a key")
-    try:
-        roles = tuple(Role(role) for role in read_texts("roles", table["roles"]))
-    except ValueError:
-        raise ValueError(f"roles: wanted some of {', '.join(Role)}") from None
     key = ApiKey(
         key_id,
         read_text("digest", table["digest"]),
         read_text("principal", table["principal"]),
-        roles,
+        read_roles(table["roles"]),
         read_texts("types", table.get("types", [])),
         _seconds("created", table["created"]),
         _seconds("expires", table["expires"]) if "expires" in table else None,
         _seconds("revoked", table["revoked"]) if "revoked" in table else None,
         read_text("note", table.get("note", "")),
-        read_number("rate", table.get("rate"), float),
-        read_number("in_flight", table.get("in_flight"), int),
-        read_number("judge_usd_per_day", table.get("judge_usd_per_day"), float),
+        **read_limits(table),
     )
     _check(key)
     return key
@@ -299,16 +291,10 @@ def _table(key: ApiKey) -> str:
     ]
     if key.types:
         lines.append(f"types = [{', '.join(map(_text, key.types))}]")
-    if key.expires is not None:
-        lines.append(f"expires = {_time(key.expires)}")
-    if key.revoked is not None:
-        lines.append(f"revoked = {_time(key.revoked)}")
-    if key.rate is not None:
-        lines.append(f"rate = {key.rate}")
-    if key.in_flight is not None:
-        lines.append(f"in_flight = {key.in_flight}")
-    if key.judge_usd_per_day is not None:
-        lines.append(f"judge_usd_per_day = {key.judge_usd_per_day}")
+    times = {"expires": key.expires, "revoked": key.revoked}
+    lines += [f"{name} = {_time(time)}" for name, time in times.items() if time is not None]
+    limits = {"rate": key.rate, "in_flight": key.in_flight, "judge_usd_per_day": key.judge_usd_per_day}
+    lines += [f"{name} = {limit}" for name, limit in limits.items() if limit is not None]
     if key.note:
         lines.append(f"note = {_text(key.note)}")
     return "\n".join(lines) + "\n"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from joserfc import errors, jwk, jws, jwt
 
-from .jwks import FAMILIES, KeySet, KeySource, SigningKey
+from .jwks import FAMILIES, JwksFile, JwksUrl, KeySet, SigningKey
 from .limits import FailedAttempts
 from .principal import Principal, Role, is_type_pattern
 from .refusals import AccessDenied, denied
@@ -40,7 +40,7 @@ class TokenVerifier:
 
     def __init__(
         self,
-        source: KeySource,
+        source: JwksFile | JwksUrl,
         issuer: str,
         audience: str,
         *,

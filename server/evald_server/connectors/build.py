@@ -22,7 +22,6 @@ from evald_server.remote.dial_allowlist import Resolve
 from evald_server.remote.errors import Refusal
 
 from .connector import (
-    AgentConnector,
     AgentRequest,
     Connector,
     ConnectorFailure,
@@ -38,7 +37,7 @@ from .openai_chat import OpenAiChat
 from .replay import Replay
 from .targets import AgentTargets
 
-_TYPES: Final[tuple[type[AgentConnector], ...]] = (OpenAiChat, HttpEndpoint, LangGraph, GrpcAgent, Replay)
+_TYPES: Final[tuple[type[Connector], ...]] = (OpenAiChat, HttpEndpoint, LangGraph, GrpcAgent, Replay)
 
 _INDEX: Final = re.compile(r"\.(\d+)(?=[.\[]|$)")
 
@@ -90,7 +89,7 @@ class Connectors:
 
     def try_build(
         self, pb: connector_service_pb2.Connector, path: str = "connector"
-    ) -> list[tuple[str, str]] | AgentConnector:
+    ) -> list[tuple[str, str]] | Connector:
         """Build a connector, without connecting, or return all that is wrong with it: see `violations`."""
         found = self.secrets.violations(pb.headers, f"{path}.headers")
         connector = self._types.get(pb.type)
@@ -144,14 +143,12 @@ async def try_connector(
     try:
         async with asyncio.timeout(timeout_seconds):
             invocation = await connector.invoke(request)
-    except TimeoutError:
+    except (TimeoutError, ConnectorFailure) as problem:
         response.error = (
             f"CONNECTOR_TIMEOUT: no answer within the {timeout_seconds:g} s that a test takes at most"
         )
-        duration_to_pb(time.monotonic() - began, response.latency)
-        return response
-    except ConnectorFailure as failure:
-        response.error = f"{failure.code}: {failure.message}"
+        if isinstance(problem, ConnectorFailure):
+            response.error = f"{problem.code}: {problem.message}"
         duration_to_pb(time.monotonic() - began, response.latency)
         return response
     response.success = True

@@ -1,9 +1,9 @@
 """What a run knows of a connector: one turn in, one `Invocation` out."""
 
 import asyncio
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel
 
@@ -49,32 +49,6 @@ class ConnectorFailure(Exception):
         self.retryable = retryable
 
 
-class Connector(Protocol):
-    """Calls one agent."""
-
-    async def invoke(self, request: AgentRequest) -> context_pb2.Invocation:
-        """Return the agent's answer: at least one message, and what is known of it. Raises ConnectorFailure."""
-        ...
-
-    def user_message(self, messages: ChatMessages) -> message_pb2.ChatMessage | None:
-        """Return what the recorded user says next; None when there is nothing more, or no recording."""
-        return None
-
-    @property
-    def brings_user(self) -> bool:
-        """Whether the user's messages come from here. Each answer is then the whole turn, as it was recorded."""
-        return False
-
-    @property
-    def opening(self) -> ChatMessages:
-        """What was recorded before the user's first message; a run without messages of its own begins with it."""
-        return ()
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        return
-
-
 class ConnectorConfig(BaseModel):
     """Base class of the configs."""
 
@@ -103,8 +77,8 @@ class ConnectorOptions(NamedTuple):
     give_way: GiveWay = give_way
 
 
-class AgentConnector(Connector):
-    """Base class of the connectors. The first paragraph of a subclass's docstring is its description.
+class Connector(ABC):
+    """Base class of the connectors: calls one agent. The first paragraph of a subclass's docstring is its description.
 
     A constructor does no input and output. It raises Refusal for an address, and InvalidInput for a part of the
     config that the schema cannot check.
@@ -117,3 +91,25 @@ class AgentConnector(Connector):
     @abstractmethod
     def __init__(self, pb: connector_service_pb2.Connector, config: Any, options: ConnectorOptions) -> None:
         """Build one from what is stored."""
+
+    @abstractmethod
+    async def invoke(self, request: AgentRequest) -> context_pb2.Invocation:
+        """Return the agent's answer: at least one message, and what is known of it. Raises ConnectorFailure."""
+
+    def user_message(self, messages: ChatMessages) -> message_pb2.ChatMessage | None:
+        """Return what the recorded user says next; None when there is nothing more, or no recording."""
+        return None
+
+    @property
+    def brings_user(self) -> bool:
+        """Whether the user's messages come from here. Each answer is then the whole turn, as it was recorded."""
+        return False
+
+    @property
+    def opening(self) -> ChatMessages:
+        """What was recorded before the user's first message; a run without messages of its own begins with it."""
+        return ()
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        return

@@ -8,7 +8,7 @@ from evald.v1 import connector_service_pb2, context_pb2
 from evald_server.remote.errors import Refusal
 
 from .answers import bad_answer
-from .connector import AgentConnector, AgentRequest, ConnectorFailure, ConnectorOptions
+from .connector import AgentRequest, Connector, ConnectorFailure, ConnectorOptions
 from .headers import MissingSecret, ResolvedHeaders, without_secrets
 from .http_client import AgentHttp, HttpConfig
 
@@ -17,7 +17,7 @@ _log = logging.getLogger("evald.connectors")
 _MAX_FAILURE: Final = 2000
 
 
-class NetworkAgent(AgentConnector):
+class NetworkAgent(Connector):
     """Base class of the connectors that call an agent: a subclass has `answer`."""
 
     def __init__(self, pb: connector_service_pb2.Connector, config: Any, options: ConnectorOptions) -> None:

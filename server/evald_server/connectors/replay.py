@@ -16,9 +16,9 @@ from evald.v1 import connector_service_pb2, context_pb2, message_pb2
 from evald_server.engine.contexts import MAX_COST, MAX_SECONDS, MAX_TOKENS
 
 from .connector import (
-    AgentConnector,
     AgentRequest,
     ChatMessages,
+    Connector,
     ConnectorConfig,
     ConnectorFailure,
     ConnectorOptions,
@@ -60,7 +60,7 @@ class _RecordedTurn(NamedTuple):
     answer: list[_Recorded]
 
 
-class Replay(AgentConnector):
+class Replay(Connector):
     """A recorded conversation: it brings the user's messages and the agent's, and calls nobody."""
 
     type_name = "replay"

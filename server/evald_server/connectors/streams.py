@@ -1,7 +1,7 @@
 """Streamed answers: lines of server-sent events or NDJSON, and the pieces of an answer in them."""
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from evald.errors import InvalidInput
 from evald.fields import shown
@@ -20,22 +20,12 @@ StreamFormat = Literal["sse", "ndjson"]
 _PIECES: Final = ("delta", "token", *TEXT_KEYS)
 
 
-class Pieces(Protocol):
-    """Collects the events of one answer. started: something of the answer has come."""
-
-    started: bool
-
-    def add(self, event: Any) -> None:
-        """Add an event. Raises ConnectorFailure."""
-
-    def finish(self) -> Any:
-        """Return the whole answer. Raises ConnectorFailure for one that breaks off."""
-
-
 class EventLines:
     """Splits a stream into events and hands them on. done: the mark of its end has come."""
 
-    def __init__(self, stream_format: StreamFormat, pieces: Pieces, redactor: Redactor) -> None:
+    def __init__(
+        self, stream_format: StreamFormat, pieces: "ChatChunks | TextPieces", redactor: Redactor
+    ) -> None:
         self._redactor = redactor
         self._sse = stream_format == "sse"
         self._pieces = pieces
@@ -118,7 +108,10 @@ def _check_size(size: int) -> None:
 
 
 class ChatChunks:
-    """Collects the chunks of a chat completion of OpenAI's, and makes a whole completion of them."""
+    """Collects the chunks of a chat completion of OpenAI's, and makes a whole completion of them.
+
+    started: something of the answer has come.
+    """
 
     def __init__(self) -> None:
         self.started = False
@@ -129,7 +122,7 @@ class ChatChunks:
         self._finish: Any = None
 
     def add(self, event: Any) -> None:
-        """See Pieces."""
+        """Add an event. Raises ConnectorFailure."""
         choices = event.get("choices") if isinstance(event, Mapping) else None
         if not isinstance(choices, list):
             raise bad_answer(f"{shown(event)}, wanted a chunk of a chat completion, with choices")
@@ -162,7 +155,7 @@ class ChatChunks:
                 found["arguments"].append(str(function.get("arguments") or ""))
 
     def finish(self) -> Any:
-        """See Pieces."""
+        """Add an event. Raises ConnectorFailure."""
         if self._finish is None:
             raise bad_answer("the stream breaks off: it ends without a finish_reason")
         calls = [{**call, "arguments": "".join(call["arguments"])} for call in self._calls.values()]
@@ -189,7 +182,7 @@ class TextPieces:
         self._others: dict[str, Any] = {}
 
     def add(self, event: Any) -> None:
-        """See Pieces."""
+        """Return the whole answer. Raises ConnectorFailure for one that breaks off."""
         if self._path is None and isinstance(event, Mapping) and "choices" in event:
             self._chunks = self._chunks or ChatChunks()
             self._chunks.add(event)

@@ -4,8 +4,8 @@ from typing import Final
 
 from evald.v1 import connector_service_pb2
 from evald.v1.connector_service_pb2 import Connector
+from evald_server.connectors import connector
 from evald_server.connectors.build import Connectors, try_connector
-from evald_server.connectors.connector import AgentConnector
 from evald_server.connectors.headers import MASK
 from evald_server.connectors.targets import destination
 from evald_server.store.resources import ResourceKind, ResourceStore
@@ -65,7 +65,7 @@ class ConnectorService(ResourceService[Connector]):
                 raise refusal(found)
         unmask(updated.headers, stored.headers)
 
-    def build(self, pb: Connector, path: str = "connector") -> AgentConnector:
+    def build(self, pb: Connector, path: str = "connector") -> connector.Connector:
         """Build a connector, without connecting. Raises CallError with everything wrong in it. path: of its field."""
         built = self._connectors.try_build(pb, path)
         if isinstance(built, list):

@@ -152,13 +152,13 @@ class RunService:
             raise invalid("after_sequence", f"got {after}, wanted 0 or more")
         with self._runner.watch(request.run_id) as changed:
             # The row is read, with its snapshots, only when the run may have another status than before.
-            run, moved, woken = Run(), True, False
+            run, moved = Run(), True
             while True:
+                woken = changed.is_set()
                 changed.clear()
                 events = await self._store.events(request.run_id, after, _EVENTS)
                 # Woken for nothing: what was stored may be gone, and the run with it.
                 moved = moved or (woken and not events) or any(event.kind in _MOVES for event in events)
-                woken = False
                 if moved:
                     # After the events: the last one shows the run as it has ended, not as it was shortly before.
                     run = await self._load(request.run_id)
@@ -175,7 +175,7 @@ class RunService:
                     if run.status not in UNFINISHED and run.last_sequence <= after:
                         return
                     moved = False
-                    woken = await changed.wait()
+                    await changed.wait()
 
     async def get(self, data: bytes, _context: Context) -> bytes:
         """Return a run with its conversation and its turns."""

@@ -14,7 +14,7 @@ from evald_server.monitoring import Telemetry
 from evald_server.runs.recorded import MAX_CASE_BYTES
 from evald_server.runs.suite import CaseRun, SuiteSetup, TrialRun
 from evald_server.runs.suite_chunk import SuiteChunk, SuiteChunkResult
-from evald_server.store.patience import patiently
+from evald_server.store.retries import with_retries
 from evald_server.store.suites import StoredCase, SuiteRunKey, SuiteStore
 from evald_server.suites.id_set import IdSet
 from evald_server.suites.verdicts import SuiteTotals
@@ -154,7 +154,7 @@ class SuiteStream:
         self._totals.fill(run)
         run.status = SUITE_RUN_STATUS_COMPLETED
         run.complete_time.GetCurrentTime()
-        await patiently(lambda: self._store.finish(self._key, run), self._store_seconds)
+        await with_retries(lambda: self._store.finish(self._key, run), self._store_seconds)
 
     async def send_end(self) -> None:
         """Send the suite run as it has ended."""
@@ -273,7 +273,7 @@ class SuiteStream:
 
     async def _known(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Return those of the cases that are stored. Raises CallError for one that has come in this stream before."""
-        found = await patiently(lambda: self._store.find(self._key, ids), self._store_seconds)
+        found = await with_retries(lambda: self._store.find(self._key, ids), self._store_seconds)
         for case_id in ids:
             one = found.get(case_id)
             if one is not None and (one.attempt == self._key.attempt or not self._answered.add(case_id)):
@@ -372,7 +372,7 @@ class SuiteStream:
     async def _store_cases(self, cases: Sequence[StoredCase]) -> set[str]:
         """Store cases. Returns those of their ids that are taken."""
         tries = count()
-        stored = await patiently(
+        stored = await with_retries(
             lambda: self._store.add(self._key, cases, again=next(tries) > 0), self._store_seconds
         )
         return set(stored)

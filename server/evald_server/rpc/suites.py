@@ -19,7 +19,7 @@ from evald_server.auth.current_call import need
 from evald_server.auth.principal import Principal
 from evald_server.auth.roles import METHODS
 from evald_server.batch.pool import BatchPool
-from evald_server.connectors.connector import AgentConnector
+from evald_server.connectors.connector import Connector
 from evald_server.engine.engine import Engine
 from evald_server.engine.run import EvaluationRun
 from evald_server.monitoring import Telemetry
@@ -283,7 +283,7 @@ class SuiteService:
             need(_check_may_use_secrets)
         return opened.connector
 
-    def _build(self, connector_pb: connector_service_pb2.Connector) -> AgentConnector:
+    def _build(self, connector_pb: connector_service_pb2.Connector) -> Connector:
         connector = self._connectors.build(connector_pb, "open.connector")
         if connector.brings_user:
             raise invalid(
@@ -294,7 +294,7 @@ class SuiteService:
         return connector
 
     def _setup(
-        self, run_id: str, opened: SuiteOpen, connector: AgentConnector | None, stream: RpcStream
+        self, run_id: str, opened: SuiteOpen, connector: Connector | None, stream: RpcStream
     ) -> SuiteSetup:
         labels = dict(opened.labels)
 

@@ -125,17 +125,17 @@ class RunLoop:
         for event in events:
             self._restore(event)
 
-    async def drive(self, *, patient: bool = False) -> None:
+    async def drive(self, *, wait_for_types: bool = False) -> None:
         """Bring the run to its end. Raises StoreProblem; every fault of its parts ends the run in error.
 
-        patient: raise TypesMissing, and leave the run as it is, where evaluators may still come.
+        wait_for_types: raise TypesMissing, and leave the run as it is, where evaluators may still come.
         """
         try:
             self._make_rules(await self._make_plan())
             await self._begin()
             await self._converse()
         except TypesMissing as problem:
-            if patient:
+            if wait_for_types:
                 raise
             if not self.run.HasField("start_time"):
                 await self.fail("INVALID_SCENARIO", str(problem))

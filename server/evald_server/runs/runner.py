@@ -21,7 +21,7 @@ from evald_server.engine.run import EvaluationRun
 from evald_server.judge.prompt_request import JudgeModels
 from evald_server.monitoring import Telemetry
 from evald_server.store.database import StoreProblem
-from evald_server.store.patience import patiently
+from evald_server.store.retries import with_retries
 from evald_server.store.runs import RunEvent, RunNotFound
 
 from .loop import EvaluationAdmission, LoopParts, RunLoop, TypesMissing
@@ -91,36 +91,39 @@ class ConnectorFactory(Protocol):
 
 
 class FairQueue:
-    """Ids of runs, first in first out for each caller, one caller after the other."""
+    """Runs, first in first out for each caller, one caller after the other.
+
+    Each waits with the context in which it was queued and is played in it, so that its judges are paid by who started
+    it, and not by whoever's run has ended before.
+    """
 
     def __init__(self) -> None:
         self._callers: OrderedDict[str, deque[str]] = OrderedDict()
-        self._waiting: set[str] = set()
+        self._waiting: dict[str, Context] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def put(self, caller: str, run_id: str) -> None:
-        """Add a run, unless it is in the queue already."""
+        """Add a run with the current context, unless it is in the queue already."""
         if run_id not in self._waiting:
-            self._waiting.add(run_id)
+            self._waiting[run_id] = copy_context()
             self._callers.setdefault(caller, deque()).append(run_id)
 
-    def take(self) -> str | None:
-        """Remove the next run and return it; None when there is none."""
+    def take(self) -> tuple[str, Context] | None:
+        """Remove the next run and return it with its context; None when there is none."""
         while self._callers:
             caller, runs = self._callers.popitem(last=False)
             run_id = runs.popleft()
             if runs:
                 self._callers[caller] = runs
-            if run_id in self._waiting:
-                self._waiting.remove(run_id)
-                return run_id
+            if context := self._waiting.pop(run_id, None):
+                return run_id, context
         return None
 
     def remove(self, run_id: str) -> None:
         """Remove a run, if it is there."""
-        self._waiting.discard(run_id)
+        self._waiting.pop(run_id, None)
 
 
 class _Draining(Exception):
@@ -155,16 +158,13 @@ class Runner:
         self._max_runs = max_runs
         self._store_seconds = store_seconds
         self._queue = FairQueue()
-        # Of queued runs: each is played in the context in which it was queued, so that its judges are paid by who
-        # started it, and not by whoever's run has ended before.
-        self._contexts: dict[str, Context] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._unplayed: dict[str, run_service_pb2.Run] = {}  # to be queued again when their tasks have ended
+        self._requeued: dict[str, run_service_pb2.Run] = {}  # to be queued again when their tasks have ended
         self._changes: set[asyncio.Task[Any]] = set()  # a task that nobody refers to may be collected
-        self._held = False
-        self._patient_until = 0.0
+        self._paused = False
+        self._wait_for_types_until = 0.0
         self._draining = False
         telemetry.runs.watch(running=lambda: len(self._tasks), queued=lambda: len(self._queue))
 
@@ -173,7 +173,7 @@ class Runner:
 
         They are played from `begin` on.
         """
-        self._held = True
+        self._paused = True
         for run in await self._store.unfinished():
             if run.status == _RUNNING:
                 await self._interrupt(run)
@@ -182,8 +182,8 @@ class Runner:
 
     def begin(self) -> None:
         """Play what is queued. Runs whose evaluators are missing wait for a while, because these may come back."""
-        self._held = False
-        self._patient_until = time.monotonic() + _RETURN_SECONDS
+        self._paused = False
+        self._wait_for_types_until = time.monotonic() + _RETURN_SECONDS
         self._fill()
 
     async def enqueue(
@@ -196,7 +196,7 @@ class Runner:
             self.submit(runs)
             return runs
 
-        return await self._to_its_end(enqueue())
+        return await self._shielded(enqueue())
 
     def submit(self, runs: Sequence[run_service_pb2.Run]) -> None:
         """Queue runs that are stored."""
@@ -207,17 +207,17 @@ class Runner:
 
     async def cancel(self, run_id: str) -> run_service_pb2.Run | None:
         """End a run; None if there is none. Raises RunStateProblem when it has ended, and StoreProblem."""
-        return await self._to_its_end(self._change(run_id, self._cancel))
+        return await self._shielded(self._change(run_id, self._cancel))
 
     async def retry(self, run_id: str) -> run_service_pb2.Run | None:
         """Start a run over that ended in error; None if there is none. Raises RunStateProblem and StoreProblem."""
-        return await self._to_its_end(self._change(run_id, self._retry))
+        return await self._shielded(self._change(run_id, self._retry))
 
     async def resume(self, run_id: str) -> run_service_pb2.Run | None:
         """Go on with an interrupted run; None if there is none. Raises RunStateProblem and StoreProblem."""
-        return await self._to_its_end(self._change(run_id, self._resume))
+        return await self._shielded(self._change(run_id, self._resume))
 
-    async def _to_its_end(self, change: Coroutine[Any, Any, T]) -> T:
+    async def _shielded(self, change: Coroutine[Any, Any, T]) -> T:
         """Make a change of which no half must be left, although its caller may go away meanwhile."""
         task = asyncio.create_task(change)
         self._changes.add(task)
@@ -243,7 +243,6 @@ class Runner:
 
     async def _cancel(self, run_id: str) -> run_service_pb2.Run | None:
         self._queue.remove(run_id)
-        self._contexts.pop(run_id, None)
         task = self._tasks.get(run_id)
         if task is not None:
             task.cancel()
@@ -319,14 +318,13 @@ class Runner:
         # Those of one StartRuns are one caller's; so are single runs against the same agent.
         caller = f"{run.execution_id or run.experiment_id or run.connector_id}"
         self._queue.put(caller, run.id)
-        self._contexts[run.id] = copy_context()
 
     def _fill(self) -> None:
-        while not self._held and not self._draining and len(self._tasks) < self._max_runs:
-            run_id = self._queue.take()
-            if run_id is None:
+        while not self._paused and not self._draining and len(self._tasks) < self._max_runs:
+            queued = self._queue.take()
+            if queued is None:
                 return
-            context = self._contexts.pop(run_id)
+            run_id, context = queued
             if run_id not in self._tasks:
                 self._run_task(run_id, self._execute(run_id), context)
 
@@ -337,7 +335,7 @@ class Runner:
 
     def _ended(self, run_id: str, _task: asyncio.Task[None]) -> None:
         del self._tasks[run_id]
-        run = self._unplayed.pop(run_id, None)
+        run = self._requeued.pop(run_id, None)
         if run is not None and not self._draining:
             self._put(run)
         self._fill()
@@ -368,7 +366,7 @@ class Runner:
             pass  # it was deleted
 
     async def _play(self, run_id: str) -> None:
-        run = await self._patiently(partial(self._store.get, run_id))
+        run = await self._with_retries(partial(self._store.get, run_id))
         if run is None or run.status != _QUEUED:
             return
         try:
@@ -382,13 +380,15 @@ class Runner:
             persona = run.persona if run.HasField("persona") else None
             user = run_user(run.scenario, persona, connector, self._models)
             events = await all_events(
-                lambda after, limit: self._patiently(partial(self._store.events, run_id, after, limit))
+                lambda after, limit: self._with_retries(partial(self._store.events, run_id, after, limit))
             )
             loop = RunLoop(run, events, self._parts, connector=connector, user=user, save=self._save)
-            await loop.drive(patient=time.monotonic() < self._patient_until and not self._draining)
+            await loop.drive(
+                wait_for_types=time.monotonic() < self._wait_for_types_until and not self._draining
+            )
         except TypesMissing:
             await asyncio.sleep(_AWAY_SECONDS)
-            self._unplayed[run_id] = run
+            self._requeued[run_id] = run
         finally:
             await connector.aclose()
 
@@ -399,7 +399,7 @@ class Runner:
         _log.error(
             "run %s raised, incident %s: %s", run_id, incident, str(raised), extra={"exception": raised.trace}
         )
-        run = await self._patiently(partial(self._store.get, run_id))
+        run = await self._with_retries(partial(self._store.get, run_id))
         if run is not None and not has_ended(run):
             run.error.code = "INTERNAL"
             run.error.message = f"The server has a fault (incident {incident}; its log has the details)"
@@ -413,11 +413,11 @@ class Runner:
         """
         while True:
             try:
-                run = await self._patiently(partial(self._store.get, run_id))
+                run = await self._with_retries(partial(self._store.get, run_id))
                 if run is not None and run.status == _RUNNING:
                     await self._interrupt(run)
                 elif run is not None and run.status == _QUEUED:
-                    self._unplayed[run_id] = run
+                    self._requeued[run_id] = run
             except StoreProblem:
                 if self._draining:
                     _log.error(
@@ -437,7 +437,7 @@ class Runner:
     async def _save(
         self, run: run_service_pb2.Run, events: Sequence[RunEvent], seconds: float | None = None
     ) -> None:
-        """Store a row and events, tell watchers, and count. seconds: see `_patiently`.
+        """Store a row and events, tell watchers, and count. seconds: see `_with_retries`.
 
         Raises StoreProblem, and _Draining when the run has to stop here.
         """
@@ -449,13 +449,15 @@ class Runner:
             if has_ended(run) or run.status == _INTERRUPTED:
                 self._count(run)
 
-        await self._patiently(save, seconds)
+        await self._with_retries(save, seconds)
         if self._draining and run.status == _RUNNING:
             raise _Draining
 
-    async def _patiently(self, work: Callable[[], Coroutine[Any, Any, T]], seconds: float | None = None) -> T:
+    async def _with_retries(
+        self, work: Callable[[], Coroutine[Any, Any, T]], seconds: float | None = None
+    ) -> T:
         """Do something with the store. seconds: how long to try, `store_seconds` when not given. Raises StoreProblem."""
-        return await patiently(
+        return await with_retries(
             work, self._store_seconds if seconds is None else seconds, lambda: self._draining
         )
 

@@ -194,9 +194,9 @@ class Database:
         return [_Outcome(None, StoreProblem(refusal.code, refusal.message)) for _ in works]
 
     def _transaction(
-        self, works: Sequence[Work[Any]], *, apart: bool = False, again: bool = True
+        self, works: Sequence[Work[Any]], *, savepoints: bool = False, retry: bool = True
     ) -> list[_Outcome]:
-        """Commit works together. apart: each in a savepoint, which makes it half as fast; only if one fails."""
+        """Commit works together. savepoints: one for each, at half the speed; only if one fails."""
         if not self._is_open():
             self._open()
         connection = self._connection
@@ -205,20 +205,20 @@ class Database:
         try:
             with connection.begin():
                 counts = rollups.collect(connection)
-                run = _in_savepoint if apart else _plainly
+                run = _in_savepoint if savepoints else _run_work
                 outcomes = [run(connection, work, counts) for work in works]
                 rollups.add(connection, counts)
                 committing = True
         except _WorkFailed as failed:
             if len(works) > 1:
-                return self._transaction(works, apart=True)
+                return self._transaction(works, savepoints=True)
             return [_Outcome(None, failed.problem)]
         except DBAPIError:
             if connection.invalidated:
                 self._disconnect()
                 # PostgreSQL was restarted. A commit without an answer may have happened: not a second time.
-                if again and not committing:
-                    return self._transaction(works, apart=apart, again=False)
+                if retry and not committing:
+                    return self._transaction(works, savepoints=savepoints, retry=False)
             raise
         return outcomes
 
@@ -315,7 +315,7 @@ class Database:
 
     # In a reader's thread.
 
-    def _read(self, work: Work[T], *, again: bool = True) -> T:
+    def _read(self, work: Work[T], *, retry: bool = True) -> T:
         assert self._engine is not None
         with self._engine.connect() as connection:
             if self._url is not None:
@@ -325,9 +325,9 @@ class Database:
                 with connection.begin():
                     return work(connection)
             except DBAPIError:
-                if not (again and connection.invalidated):
+                if not (retry and connection.invalidated):
                     raise
-        return self._read(work, again=False)
+        return self._read(work, retry=False)
 
 
 class _WorkFailed(Exception):
@@ -338,7 +338,7 @@ class _WorkFailed(Exception):
         self.problem = problem
 
 
-def _plainly(connection: Connection, work: Work[Any], counts: list[rollups.Count]) -> _Outcome:
+def _run_work(connection: Connection, work: Work[Any], _counts: object = None) -> _Outcome:
     """Run one work. Raises DBAPIError when the database is in trouble, _WorkFailed when the work is."""
     try:
         return _Outcome(work(connection))
@@ -354,7 +354,7 @@ def _in_savepoint(connection: Connection, work: Work[Any], counts: list[rollups.
     # Not begin_nested(), which takes five times as long.
     connection.exec_driver_sql("SAVEPOINT work")
     try:
-        outcome = _plainly(connection, work, counts)
+        outcome = _run_work(connection, work)
     except _WorkFailed as failed:
         connection.exec_driver_sql("ROLLBACK TO SAVEPOINT work")
         del counts[counted:]

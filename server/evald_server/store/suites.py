@@ -39,7 +39,7 @@ _RUN, _CASE = SUITE_RUNS.c, SUITE_CASES.c
 _ONE: Final = select(SUITE_RUNS).where(_RUN.id == bindparam("run_id"), _RUN.status != _DELETED)
 _SET: Final = update(SUITE_RUNS).where(_RUN.number == bindparam("run"))
 _INSERT_CASE: Final = PreparedInsert(SUITE_CASES)
-_THERE: Final = select(_CASE.case_id, _CASE.whole, _CASE.attempt).where(
+_STORED: Final = select(_CASE.case_id, _CASE.whole, _CASE.attempt).where(
     _CASE.number == bindparam("run"), _CASE.case_id.in_(bindparam("ids", expanding=True))
 )
 
@@ -156,16 +156,16 @@ class SuiteStore:
                 rows[case.case_id] = case
 
         def work(connection: Connection) -> list[str]:
-            there = _there(connection, key.number, list(rows))
+            stored = _stored(connection, key.number, list(rows))
             new = [
                 (key.number, plain_text(case.case_id), case.verdict, key.attempt, case.brief, case.whole)
                 for case in rows.values()
-                if case.case_id not in there
+                if case.case_id not in stored
             ]
             if new:
                 _INSERT_CASE.execute(connection, new)
             return repeated + [
-                name for name, found in there.items() if not (again and found.whole == rows[name].whole)
+                name for name, found in stored.items() if not (again and found.whole == rows[name].whole)
             ]
 
         return await self._database.write(work)
@@ -241,7 +241,7 @@ class SuiteStore:
 
     async def find(self, key: SuiteRunKey, ids: Sequence[str]) -> dict[str, FoundCase]:
         """Return those cases of a suite run with these ids that are stored."""
-        return await self._database.read(lambda connection: _there(connection, key.number, ids))
+        return await self._database.read(lambda connection: _stored(connection, key.number, ids))
 
     async def both(
         self,
@@ -277,7 +277,7 @@ class SuiteStore:
                 return False
             if row.status == RUNNING:
                 raise SuiteRunState(row.status)
-            _bury(connection, [row.number])
+            _mark_deleted(connection, [row.number])
             return True
 
         deleted = await self._database.write(work)
@@ -325,7 +325,7 @@ class SuiteStore:
             if not before:
                 return 0
             numbers = connection.scalars(old.where(or_(*before))).all()
-            _bury(connection, numbers)
+            _mark_deleted(connection, numbers)
             return len(numbers)
 
         total = await self._database.write(work)
@@ -359,12 +359,12 @@ def _row(run: SuiteRun) -> dict[str, Any]:
     return {"status": run.status, "verdict": run.verdict, "body": run.SerializeToString()}
 
 
-def _bury(connection: Connection, numbers: Sequence[int]) -> None:
-    """Take suite runs out of sight. Their ids are free from now on."""
+def _mark_deleted(connection: Connection, numbers: Sequence[int]) -> None:
+    """Hide suite runs from callers. Their ids are free from now on."""
     for number in numbers:
         # Not printable, so that no caller's suite run has it.
-        buried = f"\n{number}"
-        row = {"run": number, "status": _DELETED, "id": buried, "suite": "", "target": ""}
+        hidden = f"\n{number}"
+        row = {"run": number, "status": _DELETED, "id": hidden, "suite": "", "target": ""}
         connection.execute(_SET, row)
 
 
@@ -377,11 +377,11 @@ def _count(connection: Connection, number: int, run: SuiteRun) -> None:
         setattr(run, name, counts.get(verdict, 0))
 
 
-def _there(connection: Connection, number: int, ids: Sequence[str]) -> dict[str, FoundCase]:
+def _stored(connection: Connection, number: int, ids: Sequence[str]) -> dict[str, FoundCase]:
     found = {}
     for begin in range(0, len(ids), _AT_ONCE):
         wanted = {"run": number, "ids": ids[begin : begin + _AT_ONCE]}
-        for case_id, whole, attempt in connection.execute(_THERE, wanted):
+        for case_id, whole, attempt in connection.execute(_STORED, wanted):
             found[case_id] = FoundCase(whole, attempt)
     return found
 

@@ -1,4 +1,4 @@
-"""Waiting for a database that cannot be used for a while."""
+"""Retries while the database cannot be used."""
 
 import asyncio
 import time
@@ -14,14 +14,14 @@ _FIRST_DELAY: Final = 0.1
 _MAX_DELAY: Final = 2.0
 
 
-async def patiently(
-    work: Callable[[], Coroutine[Any, Any, T]], seconds: float, hurried: Callable[[], bool] = lambda: False
+async def with_retries(
+    work: Callable[[], Coroutine[Any, Any, T]], seconds: float, give_up: Callable[[], bool] = lambda: False
 ) -> T:
-    """Do something with the store, again and again for so many seconds. hurried: whether there is no time for that.
+    """Do something with the store; retry for so many seconds while it fails, or until `give_up` returns True.
 
     A cancelled task waits until the store is done, so that it is known what is stored. Raises StoreProblem.
     """
-    give_up = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     delay = _FIRST_DELAY
     while True:
         task = asyncio.create_task(work())
@@ -33,7 +33,7 @@ async def patiently(
                 task.exception()
             raise
         except StoreProblem:
-            if hurried() or time.monotonic() + delay > give_up:
+            if give_up() or time.monotonic() + delay > deadline:
                 raise
         await asyncio.sleep(delay)
         delay = min(2 * delay, _MAX_DELAY)
