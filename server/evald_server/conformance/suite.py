@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from .checks import RULES
 from .checks.turns import fits
 from .link import Link, PluginGone
 from .report import ConformanceReport, Finding, RuleOutcome
-from .rules import RULES, ContractRule, Severity
+from .rules import ContractRule, Severity
 from .samples import Sample, schema_of
 from .trial import NotTestable, Pace, RuleBroken, Trial
 
