@@ -9,7 +9,6 @@ import ssl
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from evald.contract import violation
 from evald.threads import Threads
 from evald_server.auth.audit import record
 from evald_server.auth.authenticator import Authenticator
@@ -592,7 +591,7 @@ def build_registry(
         state=State.ACTIVE if models.available else State.UNAVAILABLE,
     )
     registry.register(
-        code_definition(scripts, violation),
+        code_definition(scripts),
         Origin.BUILT_IN,
         state=State.UNAVAILABLE if scripts.unavailable else State.ACTIVE,
     )

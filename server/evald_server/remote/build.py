@@ -11,7 +11,7 @@ from .dial_allowlist import read_target
 from .errors import Refusal
 from .instances import Catalogue
 from .limits import RemoteLimits
-from .remotes import RemoteObserver, Remotes, StaticTarget
+from .remotes import RemoteObserver, Remotes
 
 
 def build_remotes(
@@ -46,7 +46,7 @@ def build_remotes(
                 ping_timeout=settings.remote_ping_seconds,
             ),
             allowed=settings.remote_allowed,
-            targets=[StaticTarget(one.target, one.tls_profile) for one in settings.remote_targets],
+            targets=settings.remote_targets,
             tls_profiles=profiles,
             blocked=settings.remote_blocked,
             current=current,

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Container, Coroutine, Mapping
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from evald.plugin.v1 import registry_service_pb2, task_pb2
 from evald_server.auth.principal import LOCAL, Principal, Role
@@ -38,13 +38,6 @@ _WITHOUT_LEASE: Final = {
     Mode.CONNECTED: "a worker that dials in, wanted one that has registered; stop the worker, or revoke its key",
     Mode.STATIC: "a target of the server's config, wanted an instance that has registered; take it out of the config",
 }
-
-
-class GrantedLease(NamedTuple):
-    """A granted lease. ttl: in seconds."""
-
-    lease_id: str
-    ttl: float
 
 
 class LeaseRegistry:
@@ -101,7 +94,7 @@ class LeaseRegistry:
 
     async def register(
         self, request: registry_service_pb2.RegisterRequest, principal: Principal = LOCAL
-    ) -> GrantedLease:
+    ) -> Lease:
         """Grant a lease. Raises Refusal, StoreProblem."""
         if not self._allowlist:
             raise Refusal(
@@ -153,7 +146,7 @@ class LeaseRegistry:
             # Replaced, removed or run out while it was written, which may have come after the removal from the store.
             # Its plugin is told with the first renewal.
             await self._forget(lease.id, revoked=state is LeaseState.REVOKED)
-            return GrantedLease(lease.id, ttl)
+            return lease
         if instance is not old:
             _log.info("remote instance %s: registered for %g s", instance.name, ttl)
         instance.start()
@@ -165,7 +158,7 @@ class LeaseRegistry:
             self._drop(lease)
             await self._store.delete(lease.id)
             raise refused
-        return GrantedLease(lease.id, ttl)
+        return lease
 
     def renew(
         self, lease_id: str, active_tasks: int, principal: Principal = LOCAL

@@ -4,9 +4,10 @@ import asyncio
 import secrets
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from evald_server.auth.principal import Principal
+from evald_server.config import RemoteTarget
 from evald_server.store.leases import LeaseStore
 
 from .channels import DialTls
@@ -33,20 +34,13 @@ class RemoteObserver(Protocol):
         """Count an expired lease."""
 
 
-class StaticTarget(NamedTuple):
-    """A target of the config. tls_profile: "" for none."""
-
-    target: str
-    tls_profile: str = ""
-
-
 class StaticTargets:
     """The instances of the config. They are never given up, and may offer other types after each connect."""
 
     def __init__(
         self,
         instances: InstanceRegistry,
-        targets: Iterable[StaticTarget],
+        targets: Iterable[RemoteTarget],
         tls_profiles: Mapping[str, DialTls],
     ) -> None:
         self._registry = instances
@@ -92,7 +86,7 @@ class Remotes:
         *,
         limits: RemoteLimits = RemoteLimits(),  # noqa: B008 - immutable
         allowed: Iterable[str] = (),
-        targets: Iterable[StaticTarget] = (),
+        targets: Iterable[RemoteTarget] = (),
         tls_profiles: Mapping[str, DialTls] | None = None,
         blocked: Container[str] = (),
         current: Callable[[Principal], Principal | None] = lambda principal: principal,

@@ -12,9 +12,8 @@ from evald.evaluator import TYPE_PATTERN
 from evald.v1 import evaluator_pb2
 from evald.worker.offer import CONTRACT
 
-from ..rules import TARGET, Severity, rule
+from ..rules import TARGET, RuleBroken, Severity, Trial, rule
 from ..samples import schema_of
-from ..trial import RuleBroken, Trial
 
 _SERVING: Final = 1
 _MAX_SCHEMA_BYTES: Final = 64 << 10

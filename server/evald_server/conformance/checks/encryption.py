@@ -14,8 +14,7 @@ import grpc
 from evald_server.dev_certificates import OpensslProblem, make_certificates
 
 from ..link import PluginGone
-from ..rules import CONNECT, TARGET, Severity, rule
-from ..trial import NotTestable, RuleBroken, Trial
+from ..rules import CONNECT, TARGET, NotTestable, RuleBroken, Severity, Trial, rule
 
 _HANDSHAKE_SECONDS: Final = 5.0
 

@@ -10,8 +10,7 @@ from evald.structs import struct_to_dict
 from evald.v1 import evaluator_pb2, result_pb2
 
 from ..link import MAX_OUTPUT_BYTES, RecordedOutput
-from ..rules import ContractRule, Severity, rule
-from ..trial import NotTestable, RuleBroken, Trial
+from ..rules import ContractRule, NotTestable, RuleBroken, Severity, Trial, rule
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = (
     result_pb2.VERDICT_PASSED,

@@ -6,10 +6,9 @@ from typing import Final
 from evald.plugin.v1 import registry_service_pb2 as pb
 
 from ..link import PluginGone
-from ..rules import CONNECT, Severity, rule
+from ..rules import CONNECT, RuleBroken, Severity, Trial, rule
 from ..samples import new_task
 from ..session_link import ConnectStream
-from ..trial import RuleBroken, Trial
 
 # Field 1999, length-delimited: a case of the oneof that nobody knows yet.
 _UNKNOWN_FRAME: Final = b"\xfa\x7c\x05later"

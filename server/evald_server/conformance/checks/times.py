@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager
 from evald.plugin.v1 import task_pb2
 
 from ..link import PendingReply
-from ..rules import rule
+from ..rules import NotTestable, RuleBroken, Trial, rule
 from ..samples import new_task
-from ..trial import NotTestable, RuleBroken, Trial
 
 
 @asynccontextmanager

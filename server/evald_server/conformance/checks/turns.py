@@ -10,7 +10,7 @@ from evald.evaluator import compile_schema
 from evald.v1 import context_pb2
 
 from ..link import PluginReply
-from ..rules import Severity, rule
+from ..rules import NotTestable, RuleBroken, Severity, Trial, rule
 from ..samples import (
     NON_LATIN,
     ONE_MEGABYTE,
@@ -23,7 +23,6 @@ from ..samples import (
     with_unknown_fields,
     without_messages,
 )
-from ..trial import NotTestable, RuleBroken, Trial
 
 # Statuses that may refuse a task instead of an ERROR.
 _REFUSALS = (
