@@ -41,7 +41,7 @@ from evald_server.judge.configured_models import ConfiguredModels, build_models
 from evald_server.judge.llm_judge import judge_definition
 from evald_server.monitoring import HttpServer, Telemetry
 from evald_server.plugins import load_plugins
-from evald_server.remote.build import build_remotes
+from evald_server.remote.remotes import Remotes
 from evald_server.rpc import catalog, evaluate, registry
 from evald_server.rpc.admission import Admission
 from evald_server.rpc.batch import BatchService
@@ -179,7 +179,7 @@ class App:
             log_calls=settings.log_calls,
         )
         try:
-            self.remotes = build_remotes(
+            self.remotes = Remotes(
                 settings, self.registry, self.telemetry, LeaseStore(self.database), self._current_plugin
             )
         except ValueError as problem:

@@ -13,7 +13,7 @@ from evald_server.store.database import StoreProblem
 from evald_server.store.leases import LeaseStore, StoredLease
 
 from .channels import DialTls
-from .dial_allowlist import DialAllowlist, Resolve, Resolver
+from .dial_allowlist import DialAllowlist, Resolver
 from .errors import Refusal, invalid
 from .grpc_instance import GrpcInstance
 from .instance import InstanceState, Mode
@@ -55,11 +55,9 @@ class LeaseRegistry:
         allowlist: DialAllowlist,
         *,
         tls_profiles: Mapping[str, DialTls],
-        blocked: Container[str] = (),
-        expired: Callable[[], None] = lambda: None,
-        current: Callable[[Principal], Principal | None] = lambda principal: principal,
-        resolve: Resolve | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        blocked: Container[str],
+        expired: Callable[[], None],
+        current: Callable[[Principal], Principal | None],
     ) -> None:
         self._instances = instances
         self._store = store
@@ -68,8 +66,8 @@ class LeaseRegistry:
         self._blocked = blocked
         self._expired = expired
         self._current = current
-        self._resolver = Resolver(allowlist, resolve)
-        self._leases = Leases(clock)
+        self._resolver = Resolver(allowlist)
+        self._leases = Leases()
         self._ticking: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._gone: set[GrpcInstance] = set()  # removed, but with open tasks or connections
