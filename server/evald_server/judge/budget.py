@@ -18,8 +18,8 @@ _log = logging.getLogger("evald.judge")
 
 _CODE: Final = "JUDGE_BUDGET_EXCEEDED"
 
-# Issuers of tokens may know any number of subjects, and every cost writes all accounts of the day. Principals without
-# a ceiling count for the server alone once there are as many.
+# A token issuer can name any number of subjects, and every cost writes the file with all accounts of the day. Beyond
+# this number, principals without a ceiling get no account of their own.
 _MAX_ACCOUNTS: Final = 1000
 
 
@@ -32,8 +32,8 @@ class Price(NamedTuple):
     def cost(self, usage: TokenUsage) -> float | None:
         """Return US dollars; None when the usage lacks input or output tokens.
 
-        No request is without input: an endpoint that reports none does not count. What the total has beyond both is
-        reasoning, which some endpoints leave out of the output and bill as such.
+        Every request has input, so usage without any is incomplete. Tokens of the total beyond both are reasoning,
+        which some endpoints bill as output but leave out of it.
         """
         if not usage.input_tokens or usage.output_tokens is None:
             return None
@@ -270,7 +270,7 @@ class Budget:
         self._start_new_day()
         for account in accounts:
             reserved = self._reserved.pop(account, 0.0) - reserved_usd
-            # What floating point leaves of nothing is nothing.
+            # Rounding errors may leave a little more than 0.
             if reserved > 1e-12:
                 self._reserved[account] = reserved
         if cost_usd:

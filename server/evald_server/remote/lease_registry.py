@@ -338,15 +338,12 @@ class LeaseRegistry:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             for lease in self._leases.expire():
-                self._expire(lease)
+                self._expired()
+                self._lost(lease, f"lease ran out after {lease.ttl:g} s")
             for instance in list(self._instances.by_id.values()):
                 if instance.lease and instance.owner and instance.plugin:
                     self._check_rights(instance.lease.id, instance.owner, instance.plugin)
             self._instances.forget_left()
-
-    def _expire(self, lease: Lease) -> None:
-        self._expired()
-        self._lost(lease, f"lease ran out after {lease.ttl:g} s")
 
     def _lost(self, lease: Lease, why: str, *, cut: bool = False) -> None:
         instance = self._instances.by_id.get(lease.instance_id)

@@ -21,7 +21,6 @@ from ..samples import (
     schema_of,
     turn,
     with_unknown_fields,
-    without_messages,
 )
 
 # Statuses that may refuse a task instead of an ERROR.
@@ -77,7 +76,9 @@ def _survives(context: Callable[[], context_pb2.EvaluatorContext]) -> Callable[[
 
 _empty_answer = rule("EV22", "An empty answer breaks nothing.")(_survives(lambda: turn("")))
 _null_answer = rule("EV23", "An answer that is null breaks nothing.")(_survives(lambda: turn(None)))
-_no_messages = rule("EV24", "A turn without messages breaks nothing.")(_survives(without_messages))
+_no_messages = rule("EV24", "A turn without messages breaks nothing.")(
+    _survives(context_pb2.EvaluatorContext)
+)
 _one_megabyte = rule("EV25", "An answer of 1 MB breaks nothing.")(_survives(lambda: turn(ONE_MEGABYTE)))
 _non_latin = rule("EV26", "Scripts other than Latin break nothing.")(_survives(lambda: turn(NON_LATIN)))
 _every_form = rule("EV27", "Tool calls, blocks and unknown roles break nothing.")(_survives(of_every_form))
