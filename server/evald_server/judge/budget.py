@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -293,30 +294,26 @@ class Budget:
             self._day, self._spent = day, {}
 
 
+@dataclass(slots=True)
 class Reservation:
     """The amount reserved for one request. The first settlement counts; later ones do nothing."""
 
-    __slots__ = ("_accounts", "_budget", "_open", "_reserved", "_spending")
-
-    def __init__(
-        self, budget: Budget, accounts: Sequence[str], spending: CallSpending, reserved_usd: float
-    ) -> None:
-        self._budget = budget
-        self._accounts = accounts
-        self._spending = spending
-        self._reserved = reserved_usd
-        self._open = True
+    budget: Budget
+    accounts: Sequence[str]
+    spending: CallSpending
+    reserved_usd: float
+    is_open: bool = True
 
     def settle(self, cost_usd: float | None) -> None:
         """Charge the cost; 0 for an error. Does nothing for None, an unknown cost."""
-        if cost_usd is None or not self._open:
+        if cost_usd is None or not self.is_open:
             return
-        self._open = False
-        self._budget.settle(self._accounts, self._reserved, cost_usd)
-        self._spending.reserved_usd = max(0.0, self._spending.reserved_usd - self._reserved)
+        self.is_open = False
+        self.budget.settle(self.accounts, self.reserved_usd, cost_usd)
+        self.spending.reserved_usd = max(0.0, self.spending.reserved_usd - self.reserved_usd)
 
     def settle_unknown(self) -> None:
         """No response, or none with a cost: charge the reserved maximum."""
-        if self._open:
-            self._open = False
-            self._budget.settle(self._accounts, self._reserved, self._reserved)
+        if self.is_open:
+            self.is_open = False
+            self.budget.settle(self.accounts, self.reserved_usd, self.reserved_usd)
