@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from evald.contract import violation
 from evald.threads import Threads
 from evald_server.auth.audit import record
 from evald_server.auth.authenticator import Authenticator
@@ -44,7 +43,7 @@ from evald_server.judge.configured_models import ConfiguredModels, build_models
 from evald_server.judge.llm_judge import judge_definition
 from evald_server.monitoring import HttpServer, Telemetry
 from evald_server.plugins import load_plugins
-from evald_server.remote.build import build_remotes
+from evald_server.remote.remotes import Remotes
 from evald_server.rpc import catalog, evaluate, registry
 from evald_server.rpc.admission import Admission
 from evald_server.rpc.batch import BatchService
@@ -189,7 +188,7 @@ class App:
             log_calls=settings.log_calls,
         )
         with _start_errors():
-            self.remotes = build_remotes(
+            self.remotes = Remotes(
                 settings, self.registry, self.telemetry, LeaseStore(self.database), self._current_plugin
             )
             self._connectors = Connectors(settings, give_way=self._rpc.give_way)
@@ -578,7 +577,7 @@ def build_registry(
         state=State.ACTIVE if models.available else State.UNAVAILABLE,
     )
     registry.register(
-        code_definition(scripts, violation),
+        code_definition(scripts),
         Origin.BUILT_IN,
         state=State.UNAVAILABLE if scripts.unavailable else State.ACTIVE,
     )

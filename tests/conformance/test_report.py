@@ -4,8 +4,8 @@ import json
 import xml.etree.ElementTree as ET
 
 from evald.plugin.v1 import task_pb2
+from evald_server.conformance.checks import RULES
 from evald_server.conformance.report import ConformanceReport, Finding, RuleOutcome, to_dict, to_junit
-from evald_server.conformance.rules import RULES
 
 NASTY = "\x1b[31m<b>&\x00\ufffe]]>\n"
 

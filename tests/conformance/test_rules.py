@@ -8,13 +8,13 @@ import pytest
 
 import evald
 from evald.credentials import server_credentials
+from evald_server.conformance.checks import RULES
 from evald_server.conformance.link import Mode
 from evald_server.conformance.report import ConformanceReport, RuleOutcome
-from evald_server.conformance.rules import RULES, ContractRule, Severity
+from evald_server.conformance.rules import ContractRule, Pace, Severity
 from evald_server.conformance.session_link import SessionLink
 from evald_server.conformance.suite import UnknownSample, check
 from evald_server.conformance.target_link import TargetLink
-from evald_server.conformance.trial import Pace
 from evald_server.dev_certificates import make_certificates
 
 from ..loop import run

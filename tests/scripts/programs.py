@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from evald.context import EvaluatorContext
-from evald.contract import violation
 from evald.evaluator import InvalidConfig
 from evald.result import Result
 from evald_server.scripts.evaluator import code_definition
@@ -58,7 +57,7 @@ async def judge(
 ) -> Result:
     """What the evaluator says with this config. A runner that the caller made is the caller's to close."""
     running = ScriptRunner(scripts) if isinstance(scripts, ScriptPolicy) else scripts
-    outcome = code_definition(running, violation).compile(config)(ctx)
+    outcome = code_definition(running).compile(config)(ctx)
     assert not isinstance(outcome, Result)
     result = await outcome
     if running is not scripts:
@@ -75,7 +74,7 @@ async def judge_with(path: str, policy: ScriptPolicy | None = None, **config: An
 def refused(policy: ScriptPolicy, config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Path and message of everything that the evaluator refuses in a config."""
     try:
-        code_definition(ScriptRunner(policy), violation).compile(config)
+        code_definition(ScriptRunner(policy)).compile(config)
     except InvalidConfig as problem:
         return [tuple(found) for found in problem.problems]
     raise AssertionError("not refused")

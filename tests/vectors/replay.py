@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from evald.context import EvaluatorContext
-from evald.contract import violation
 from evald.convert.spec import fill_options, spec_to_pb
 from evald.evaluator import EvaluatorDefinition, define_evaluator
 from evald.result import ASSERTION, Kind, Result, Verdict
@@ -148,7 +147,7 @@ class Call:
         for definition in self.plugins:
             registry.register(definition, Origin.PLUGIN)
         if self.scripts is not None:
-            registry.register(code_definition(ScriptRunner(self.scripts), violation), Origin.BUILT_IN)
+            registry.register(code_definition(ScriptRunner(self.scripts)), Origin.BUILT_IN)
         options = EvaluateOptions()
         fill_options(self.options, options)
         try:

@@ -41,11 +41,6 @@ def turn(answer: str | None = ANSWER) -> context_pb2.EvaluatorContext:
     return context
 
 
-def without_messages() -> context_pb2.EvaluatorContext:
-    """Build an empty turn."""
-    return context_pb2.EvaluatorContext()
-
-
 def of_every_form() -> context_pb2.EvaluatorContext:
     """Build a turn with tool calls, invalid arguments, blocks, null content and an unknown role."""
     context = context_pb2.EvaluatorContext(turn=2)

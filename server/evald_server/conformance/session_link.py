@@ -1,6 +1,7 @@
 """Link to a plugin that dials out: the kit serves RegistryService.Connect."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -286,30 +287,24 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
         await stream.serve()
 
 
+@dataclass(frozen=True, slots=True)
 class _SessionTask(PendingReply):
     """A task sent over a session."""
 
-    def __init__(
-        self,
-        link: SessionLink,
-        stream: ConnectStream,
-        task: task_pb2.EvaluationTask,
-        completed: "asyncio.Future[pb.TaskCompleted]",
-    ) -> None:
-        self._link = link
-        self._stream = stream
-        self._task = task
-        self._completed = completed
+    link: SessionLink
+    stream: ConnectStream
+    task: task_pb2.EvaluationTask
+    completed: "asyncio.Future[pb.TaskCompleted]"
 
     async def reply(self, seconds: float = PATIENCE_SECONDS) -> PluginReply:
         """See PendingReply."""
-        await asyncio.wait((self._completed,), timeout=seconds)
-        if not self._completed.done():
+        await asyncio.wait((self.completed,), timeout=seconds)
+        if not self.completed.done():
             return NO_ANSWER
-        if self._completed.cancelled():
+        if self.completed.cancelled():
             return PluginReply(detail="the session ended before there was an answer")
-        return self._link.record(self._task, self._completed.result().output)
+        return self.link.record(self.task, self.completed.result().output)
 
     async def cancel(self) -> None:
         """See PendingReply."""
-        await self._stream.send(cancel_task_id=self._task.task_id)
+        await self.stream.send(cancel_task_id=self.task.task_id)

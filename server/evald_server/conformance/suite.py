@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from .checks import RULES
 from .checks.turns import fits
 from .link import Link, PluginGone
 from .report import ConformanceReport, Finding, RuleOutcome
-from .rules import RULES, ContractRule, Severity
+from .rules import ContractRule, NotTestable, Pace, RuleBroken, Severity, Trial
 from .samples import Sample, schema_of
-from .trial import NotTestable, Pace, RuleBroken, Trial
 
 
 class UnknownSample(ValueError):

@@ -17,7 +17,7 @@ from evald.fields import did_you_mean, duration_to_pb
 from evald.structs import struct_to_dict
 from evald.v1 import connector_service_pb2, message_pb2
 from evald_server.config import Settings, split_address
-from evald_server.remote.build import read_tls_profiles
+from evald_server.remote.channels import read_tls_profiles
 from evald_server.remote.dial_allowlist import Resolve
 from evald_server.remote.errors import Refusal
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,8 +19,8 @@ _log = logging.getLogger("evald.judge")
 
 _CODE: Final = "JUDGE_BUDGET_EXCEEDED"
 
-# Issuers of tokens may know any number of subjects, and every cost writes all accounts of the day. Principals without
-# a ceiling count for the server alone once there are as many.
+# A token issuer can name any number of subjects, and every cost writes the file with all accounts of the day. Beyond
+# this number, principals without a ceiling get no account of their own.
 _MAX_ACCOUNTS: Final = 1000
 
 
@@ -32,8 +33,8 @@ class Price(NamedTuple):
     def cost(self, usage: TokenUsage) -> float | None:
         """Return US dollars; None when the usage lacks input or output tokens.
 
-        No request is without input: an endpoint that reports none does not count. What the total has beyond both is
-        reasoning, which some endpoints leave out of the output and bill as such.
+        Every request has input, so usage without any is incomplete. Tokens of the total beyond both are reasoning,
+        which some endpoints bill as output but leave out of it.
         """
         if not usage.input_tokens or usage.output_tokens is None:
             return None
@@ -270,7 +271,7 @@ class Budget:
         self._start_new_day()
         for account in accounts:
             reserved = self._reserved.pop(account, 0.0) - reserved_usd
-            # What floating point leaves of nothing is nothing.
+            # Rounding errors may leave a little more than 0.
             if reserved > 1e-12:
                 self._reserved[account] = reserved
         if cost_usd:
@@ -293,30 +294,26 @@ class Budget:
             self._day, self._spent = day, {}
 
 
+@dataclass(slots=True)
 class Reservation:
     """The amount reserved for one request. The first settlement counts; later ones do nothing."""
 
-    __slots__ = ("_accounts", "_budget", "_open", "_reserved", "_spending")
-
-    def __init__(
-        self, budget: Budget, accounts: Sequence[str], spending: CallSpending, reserved_usd: float
-    ) -> None:
-        self._budget = budget
-        self._accounts = accounts
-        self._spending = spending
-        self._reserved = reserved_usd
-        self._open = True
+    budget: Budget
+    accounts: Sequence[str]
+    spending: CallSpending
+    reserved_usd: float
+    is_open: bool = True
 
     def settle(self, cost_usd: float | None) -> None:
         """Charge the cost; 0 for an error. Does nothing for None, an unknown cost."""
-        if cost_usd is None or not self._open:
+        if cost_usd is None or not self.is_open:
             return
-        self._open = False
-        self._budget.settle(self._accounts, self._reserved, cost_usd)
-        self._spending.reserved_usd = max(0.0, self._spending.reserved_usd - self._reserved)
+        self.is_open = False
+        self.budget.settle(self.accounts, self.reserved_usd, cost_usd)
+        self.spending.reserved_usd = max(0.0, self.spending.reserved_usd - self.reserved_usd)
 
     def settle_unknown(self) -> None:
         """No response, or none with a cost: charge the reserved maximum."""
-        if self._open:
-            self._open = False
-            self._budget.settle(self._accounts, self._reserved, self._reserved)
+        if self.is_open:
+            self.is_open = False
+            self.budget.settle(self.accounts, self.reserved_usd, self.reserved_usd)

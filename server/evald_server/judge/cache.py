@@ -190,7 +190,7 @@ class DiskCache:
             db = sqlite3.connect(self._path, timeout=_LOCK_SECONDS, check_same_thread=False)
             try:
                 db.execute("PRAGMA journal_mode = WAL")
-                # A crash of the machine may lose the last answers, which can be bought again.
+                # A crash of the machine may lose the last answers, which then are requested again.
                 db.execute("PRAGMA synchronous = NORMAL")
                 db.executescript(_SCHEMA)
                 self._bytes = _total(db)

@@ -166,87 +166,66 @@ class LlmJudge(
         """Which parts of the context are shown."""
         return View(self.include_history, self.include_expected, self.include_system)
 
-    def _mode_problems(self) -> list[ConfigProblem]:
+    def _mode_problems(self) -> Iterator[ConfigProblem]:
         given = [mode for mode, (keys, _) in _MODES.items() if any(self._has(key) for key in keys)]
         if not given:
-            return [
-                ConfigProblem(
-                    "",
-                    "says not what to judge by; wanted one of: successCriteria and failureCriteria (or one of "
-                    "them), criteria, rubric, items, grader",
-                )
-            ]
-        if len(given) > 1:
+            yield ConfigProblem(
+                "",
+                "says not what to judge by; wanted one of: successCriteria and failureCriteria (or one of "
+                "them), criteria, rubric, items, grader",
+            )
+        elif len(given) > 1:
             first, second = (next(key for key in _MODES[mode][0] if self._has(key)) for mode in given[:2])
-            return [
-                ConfigProblem(
-                    f"/{to_camel(second)}",
-                    f"given together with {to_camel(first)}, but a judge is asked in one way only; use two evaluators",
+            text = f"given together with {to_camel(first)}, but a judge is asked in one way only; use two evaluators"
+            yield _problem(second, text)
+        else:
+            keys, allowed = _MODES[given[0]]
+            for key in sorted(frozenset().union(*(more for _, more in _MODES.values())) - allowed):
+                yield from self._without_meaning(
+                    (key,), f"{to_camel(keys[0])}; it goes with {_modes_of(key)}"
                 )
-            ]
-        keys, allowed = _MODES[given[0]]
-        return [
-            ConfigProblem(
-                f"/{to_camel(key)}", f"has no meaning with {to_camel(keys[0])}; it goes with {_modes_of(key)}"
-            )
-            for key in sorted(frozenset().union(*(more for _, more in _MODES.values())) - allowed)
-            if key in self.model_fields_set
-        ]
 
-    def _template_problems(self) -> list[ConfigProblem]:
+    def _template_problems(self) -> Iterator[ConfigProblem]:
         if self.grader is not None:
-            return [
-                ConfigProblem(
-                    f"/{to_camel(key)}", "has no meaning with grader, whose input says what is shown"
-                )
-                for key in ("prompt", *_VIEW_KEYS)
-                if key in self.model_fields_set
-            ]
+            yield from self._without_meaning(
+                ("prompt", *_VIEW_KEYS), "grader, whose input says what is shown"
+            )
+            return
         if self.prompt_template is None or self.rubric is None:
-            return []
+            return
         found = {match[1] for match in PLACEHOLDER.finditer(self.prompt_template)}
-        problems = [
-            ConfigProblem(
-                "/promptTemplate",
-                f"unknown placeholder {{{name}}}; the placeholders are {{rubric}} and {{output}}",
-            )
-            for name in sorted(found - PLACEHOLDERS)
-        ]
-        problems += [
-            ConfigProblem("/promptTemplate", f"{{{name}}} is missing, so that the judge would not see it")
-            for name in sorted(PLACEHOLDERS - found)
-        ]
-        problems += [
-            ConfigProblem(
-                f"/{to_camel(key)}", "has no meaning with promptTemplate, which shows the answer alone"
-            )
-            for key in _VIEW_KEYS
-            if key in self.model_fields_set
-        ]
-        return problems
+        for name in sorted(found - PLACEHOLDERS):
+            text = f"unknown placeholder {{{name}}}; the placeholders are {{rubric}} and {{output}}"
+            yield _problem("prompt_template", text)
+        for name in sorted(PLACEHOLDERS - found):
+            text = f"{{{name}}} is missing, so that the judge would not see it"
+            yield _problem("prompt_template", text)
+        yield from self._without_meaning(_VIEW_KEYS, "promptTemplate, which shows the answer alone")
 
-    def _panel_problems(self) -> list[ConfigProblem]:
+    def _panel_problems(self) -> Iterator[ConfigProblem]:
         if self.judges is None:
-            return []
-        problems = [
-            ConfigProblem(f"/{key}", "given together with judges; name the judge in one of the two places")
-            for key in ("judge", "model")
-            if self._has(key)
-        ]
+            return
+        for key in ("judge", "model"):
+            if self._has(key):
+                yield _problem(key, "given together with judges; name the judge in one of the two places")
         for position, panelist in enumerate(self.judges):
             first = self.judges.index(panelist)
             if first < position:
-                problems.append(
-                    ConfigProblem(
-                        f"/judges/{position}",
-                        f"the same as judges[{first}], so that it would vote twice; to ask a judge several "
-                        "times set samples",
-                    )
-                )
-        return problems
+                text = f"the same as judges[{first}], so that it would vote twice; to ask a judge several times set samples"
+                yield ConfigProblem(f"/judges/{position}", text)
+
+    def _without_meaning(self, keys: Sequence[str], beside: str) -> Iterator[ConfigProblem]:
+        """Yield a problem for each of these keys that is given."""
+        for key in keys:
+            if key in self.model_fields_set:
+                yield _problem(key, f"has no meaning with {beside}")
 
     def _has(self, key: str) -> bool:
         return getattr(self, key) is not None
+
+
+def _problem(key: str, message: str) -> ConfigProblem:
+    return ConfigProblem(f"/{to_camel(key)}", message)
 
 
 def _modes_of(key: str) -> str:

@@ -5,7 +5,8 @@ fence, each where its variable stands.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, model_validator
@@ -129,28 +130,8 @@ class ModelGrader(BaseModel):
         return len(self.input)
 
 
-class VariableTemplate(PromptTemplate):
-    """A prompt in which the value of every variable is data."""
-
-    def __init__(self, parts: Sequence[TemplatePart]) -> None:
-        self._parts = parts
-        self.variables = [part for part in parts if isinstance(part, Variable)]
-        self.count = len(self.variables)
-
-    def lines(self, ctx: EvaluatorContext) -> list[str]:
-        """See PromptTemplate."""
-        return [
-            encode({"variable": one.text, "value": as_text(value_of(one, ctx))}) for one in self.variables
-        ]
-
-    def fill(self, blocks: Sequence[str]) -> str:
-        """See PromptTemplate."""
-        left = iter(blocks)
-        return "".join(next(left) if isinstance(part, Variable) else part for part in self._parts)
-
-    def characters(self, ctx: EvaluatorContext) -> int:
-        """See PromptTemplate."""
-        return sum(len(as_text(value_of(one, ctx))) for one in self.variables)
+def _record(variable: Variable, ctx: EvaluatorContext) -> Mapping[str, str]:
+    return {"variable": variable.text, "value": as_text(value_of(variable, ctx))}
 
 
 class GraderMode(RubricMode):
@@ -166,9 +147,10 @@ class GraderMode(RubricMode):
             answer = {"type": "string", "enum": grader.labels}
             task = _LABEL_TASK.format(labels=encode({"labels": grader.labels}))
         key = "score" if grader.labels is None else "label"
-        template = VariableTemplate(grader.template)
-        super().__init__(task, object_schema(reasoning=TEXT, **{key: answer}), template)
-        self._variables = template.variables
+        parts = grader.template
+        self._variables = [part for part in parts if isinstance(part, Variable)]
+        template = [partial(_record, part) if isinstance(part, Variable) else part for part in parts]
+        super().__init__(task, object_schema(reasoning=TEXT, **{key: answer}), PromptTemplate(template))
         self._grader = grader
 
     def missing(self, ctx: EvaluatorContext) -> Result | None:

@@ -116,8 +116,7 @@ class Prompt:
     def _user_message(self, nonce: str, lines: Sequence[str]) -> str:
         rules, template = _RULES.format(nonce=nonce), self._mode.template
         if template is not None:
-            places = [[line] for line in lines] or [[]] * template.count
-            prompt = template.fill([f"\n{fenced(place, nonce)}\n" for place in places])
+            prompt = template.fill(lambda place: f"\n{fenced(place, nonce)}\n", lines)
             return f"{rules}\n\n{self._mode.task}\n\n{prompt}"
         data = fenced(lines, nonce)
         parts = _PARTS.format(expected=_EXPECTED if self._view.expected else "")

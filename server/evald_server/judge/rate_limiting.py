@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 # OpenAI's lowest tier, 500 requests a minute, is 8 concurrent requests of a second each.
@@ -15,19 +16,17 @@ _INITIAL_LIMIT: Final = 8
 _MAX_PAUSE_SECONDS: Final = 300.0
 
 
+@dataclass(slots=True)
 class LimiterSlot:
     """One of the concurrent requests. Set `succeeded` once the endpoint has answered."""
 
-    __slots__ = ("_limiter", "_round", "succeeded")
-
-    def __init__(self, limiter: "AdaptiveLimiter", round_number: int) -> None:
-        self._limiter = limiter
-        self._round = round_number
-        self.succeeded = False
+    limiter: "AdaptiveLimiter"
+    round: int
+    succeeded: bool = False
 
     def overloaded(self, pause_seconds: float) -> None:
         """Report that the endpoint refused the request as one too many: halve the limit, then pause."""
-        self._limiter.slow_down(self._round, pause_seconds)
+        self.limiter.slow_down(self.round, pause_seconds)
 
 
 class AdaptiveLimiter:

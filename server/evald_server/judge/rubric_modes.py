@@ -5,8 +5,9 @@ A mode holds the task for the prompt, the schema of the answer, and how an answe
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, Field
 
@@ -49,25 +50,29 @@ class Judgement(NamedTuple):
     value: float | None = None
 
 
-class PromptTemplate(ABC):
-    """A prompt in the caller's own words, with places for data.
+Place: TypeAlias = Callable[[EvaluatorContext], Mapping[str, str]]
+"""Returns the data of a place in a prompt, as a record for the fence."""
 
-    count: how many places there are.
-    """
 
-    count: int
+class PromptTemplate:
+    """A prompt in the caller's own words, with places for data. parts: its texts and places, in their order."""
 
-    @abstractmethod
+    def __init__(self, parts: Sequence[str | Place]) -> None:
+        self._parts = parts
+        self._places = [part for part in parts if not isinstance(part, str)]
+
     def lines(self, ctx: EvaluatorContext) -> Sequence[str]:
         """Return the encoded data of every place."""
+        return [encode(place(ctx)) for place in self._places]
 
-    @abstractmethod
-    def fill(self, blocks: Sequence[str]) -> str:
-        """Return the prompt with a fenced block in every place."""
+    def fill(self, block: Callable[[Sequence[str]], str], lines: Sequence[str]) -> str:
+        """Return the prompt with a block in every place, around its line; around nothing when there are no lines."""
+        left = iter(lines)
+        return "".join(part if isinstance(part, str) else block([*islice(left, 1)]) for part in self._parts)
 
-    @abstractmethod
     def characters(self, ctx: EvaluatorContext) -> int:
         """Return about how many characters the data have."""
+        return sum(sum(map(len, place(ctx).values())) for place in self._places)
 
 
 class RubricMode(ABC):
@@ -319,31 +324,15 @@ _RUBRIC_SCHEMA: Final = object_schema(
 _LINE: Final = re.compile(r"(SCORE|REASON):\s*(.*)", re.IGNORECASE | re.ASCII)
 
 
-class AnswerTemplate(PromptTemplate):
-    """A prompt with {rubric} and {output}.
+def _fill_in(template: str, rubric: str) -> PromptTemplate:
+    """Return the prompt, all its placeholders replaced in one pass: what looks like one in the values stays."""
+    values: Mapping[str, str | Place] = {"rubric": rubric, "output": _answer}
+    parts = enumerate(PLACEHOLDER.split(template))  # every second one is a name
+    return PromptTemplate([values[part] if position % 2 else part for position, part in parts])
 
-    Both are filled in in one pass, so that placeholders within the values stay as they are.
-    """
 
-    count = 1
-
-    def __init__(self, template: str, rubric: str) -> None:
-        self._template = template
-        self._rubric = rubric
-
-    def lines(self, ctx: EvaluatorContext) -> list[str]:
-        """See PromptTemplate."""
-        return [encode({"part": "answer", "content": ctx.answer or ""})]
-
-    def fill(self, blocks: Sequence[str]) -> str:
-        """See PromptTemplate."""
-        return PLACEHOLDER.sub(
-            lambda found: self._rubric if found[1] == "rubric" else blocks[0], self._template
-        )
-
-    def characters(self, ctx: EvaluatorContext) -> int:
-        """See PromptTemplate."""
-        return len(ctx.answer or "")
+def _answer(ctx: EvaluatorContext) -> Mapping[str, str]:
+    return {"part": "answer", "content": ctx.answer or ""}
 
 
 class PointsMode(RubricMode):
@@ -359,7 +348,7 @@ class PointsMode(RubricMode):
         if template is None:
             super().__init__(_RUBRIC_TASK.format(rubric=rubric), _RUBRIC_SCHEMA)
         else:
-            super().__init__(_LINES_TASK, None, AnswerTemplate(template, rubric))
+            super().__init__(_LINES_TASK, None, _fill_in(template, rubric))
         self._pass_score = pass_score
 
     def parse(self, answer: ModelAnswer, ctx: EvaluatorContext) -> Judgement:

@@ -5,6 +5,8 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
+from evald_server.config import Settings
+
 from .dial_allowlist import Dial
 
 _READY: Final = grpc.ChannelConnectivity.READY
@@ -16,6 +18,18 @@ class DialTls(NamedTuple):
     roots: bytes | None
     key: bytes | None = None
     chain: bytes | None = None
+
+
+def read_tls_profiles(settings: Settings) -> dict[str, DialTls]:
+    """Read the files of all TLS profiles. Raises ValueError, which names the wrong setting."""
+    profiles = {}
+    for name, profile in settings.remote_tls.items():
+        try:
+            files = (profile.ca_file, profile.key_file, profile.cert_file)
+            profiles[name] = DialTls(*(file.read_bytes() if file else None for file in files))
+        except OSError as problem:
+            raise ValueError(f"remote_tls: {name}: {problem}") from None
+    return profiles
 
 
 class NotConnected(Exception):

@@ -287,7 +287,7 @@ class InstanceRegistry:
         key = plugin_type.key
         pool = self.pools.get(key)
         if pool is not None:
-            # What several say of it may differ in its label and the like: the first one's word counts.
+            # Instances may describe it with different labels and the like: the first one's description is used.
             if pool.plugin_type.digest != plugin_type.digest and not set(pool.instances) - {instance}:
                 pool.plugin_type = plugin_type
                 self._catalogue.replace(self._definition(pool))

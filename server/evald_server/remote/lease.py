@@ -4,6 +4,7 @@ import heapq
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -20,16 +21,14 @@ class LeaseState(IntEnum):
 _MAX_REVOKED: Final = 10_000
 
 
+@dataclass(slots=True, eq=False)
 class Lease:
     """One lease. ttl: in seconds. expires: time on the clock of its Leases."""
 
-    __slots__ = ("expires", "id", "instance_id", "ttl")
-
-    def __init__(self, id: str, instance_id: str, ttl: float, expires: float) -> None:  # noqa: A002 - the word of the contract
-        self.id = id
-        self.instance_id = instance_id
-        self.ttl = ttl
-        self.expires = expires
+    id: str
+    instance_id: str
+    ttl: float
+    expires: float
 
 
 class Leases:

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Container, Coroutine, Mapping
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from evald.plugin.v1 import registry_service_pb2, task_pb2
 from evald_server.auth.principal import LOCAL, Principal, Role
@@ -13,7 +13,7 @@ from evald_server.store.database import StoreProblem
 from evald_server.store.leases import LeaseStore, StoredLease
 
 from .channels import DialTls
-from .dial_allowlist import DialAllowlist, Resolve, Resolver
+from .dial_allowlist import DialAllowlist, Resolver
 from .errors import Refusal, invalid
 from .grpc_instance import GrpcInstance
 from .instance import InstanceState, Mode
@@ -40,13 +40,6 @@ _WITHOUT_LEASE: Final = {
 }
 
 
-class GrantedLease(NamedTuple):
-    """A granted lease. ttl: in seconds."""
-
-    lease_id: str
-    ttl: float
-
-
 class LeaseRegistry:
     """Grants and renews leases, and removes the instances whose lease is over.
 
@@ -62,11 +55,9 @@ class LeaseRegistry:
         allowlist: DialAllowlist,
         *,
         tls_profiles: Mapping[str, DialTls],
-        blocked: Container[str] = (),
-        expired: Callable[[], None] = lambda: None,
-        current: Callable[[Principal], Principal | None] = lambda principal: principal,
-        resolve: Resolve | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        blocked: Container[str],
+        expired: Callable[[], None],
+        current: Callable[[Principal], Principal | None],
     ) -> None:
         self._instances = instances
         self._store = store
@@ -75,8 +66,8 @@ class LeaseRegistry:
         self._blocked = blocked
         self._expired = expired
         self._current = current
-        self._resolver = Resolver(allowlist, resolve)
-        self._leases = Leases(clock)
+        self._resolver = Resolver(allowlist)
+        self._leases = Leases()
         self._ticking: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._gone: set[GrpcInstance] = set()  # removed, but with open tasks or connections
@@ -101,7 +92,7 @@ class LeaseRegistry:
 
     async def register(
         self, request: registry_service_pb2.RegisterRequest, principal: Principal = LOCAL
-    ) -> GrantedLease:
+    ) -> Lease:
         """Grant a lease. Raises Refusal, StoreProblem."""
         if not self._allowlist:
             raise Refusal(
@@ -153,7 +144,7 @@ class LeaseRegistry:
             # Replaced, removed or run out while it was written, which may have come after the removal from the store.
             # Its plugin is told with the first renewal.
             await self._forget(lease.id, revoked=state is LeaseState.REVOKED)
-            return GrantedLease(lease.id, ttl)
+            return lease
         if instance is not old:
             _log.info("remote instance %s: registered for %g s", instance.name, ttl)
         instance.start()
@@ -165,7 +156,7 @@ class LeaseRegistry:
             self._drop(lease)
             await self._store.delete(lease.id)
             raise refused
-        return GrantedLease(lease.id, ttl)
+        return lease
 
     def renew(
         self, lease_id: str, active_tasks: int, principal: Principal = LOCAL
@@ -347,15 +338,12 @@ class LeaseRegistry:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             for lease in self._leases.expire():
-                self._expire(lease)
+                self._expired()
+                self._lost(lease, f"lease ran out after {lease.ttl:g} s")
             for instance in list(self._instances.by_id.values()):
                 if instance.lease and instance.owner and instance.plugin:
                     self._check_rights(instance.lease.id, instance.owner, instance.plugin)
             self._instances.forget_left()
-
-    def _expire(self, lease: Lease) -> None:
-        self._expired()
-        self._lost(lease, f"lease ran out after {lease.ttl:g} s")
 
     def _lost(self, lease: Lease, why: str, *, cut: bool = False) -> None:
         instance = self._instances.by_id.get(lease.instance_id)

@@ -2,15 +2,17 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from evald_server.auth.principal import Principal
+from evald_server.config import RemoteTarget, Settings
 from evald_server.store.leases import LeaseStore
 
-from .channels import DialTls
-from .dial_allowlist import DialAllowlist, Resolve, Resolver
+from .channels import DialTls, read_tls_profiles
+from .dial_allowlist import DialAllowlist, Resolver, read_target
+from .errors import Refusal
 from .evaluator import LatencyObserver
 from .grpc_instance import GrpcInstance
 from .instance import Mode
@@ -33,20 +35,13 @@ class RemoteObserver(Protocol):
         """Count an expired lease."""
 
 
-class StaticTarget(NamedTuple):
-    """A target of the config. tls_profile: "" for none."""
-
-    target: str
-    tls_profile: str = ""
-
-
 class StaticTargets:
     """The instances of the config. They are never given up, and may offer other types after each connect."""
 
     def __init__(
         self,
         instances: InstanceRegistry,
-        targets: Iterable[StaticTarget],
+        targets: Iterable[RemoteTarget],
         tls_profiles: Mapping[str, DialTls],
     ) -> None:
         self._registry = instances
@@ -86,33 +81,48 @@ class Remotes:
 
     def __init__(
         self,
+        settings: Settings,
         catalogue: Catalogue,
         observer: RemoteObserver,
         store: LeaseStore,
-        *,
-        limits: RemoteLimits = RemoteLimits(),  # noqa: B008 - immutable
-        allowed: Iterable[str] = (),
-        targets: Iterable[StaticTarget] = (),
-        tls_profiles: Mapping[str, DialTls] | None = None,
-        blocked: Container[str] = (),
-        current: Callable[[Principal], Principal | None] = lambda principal: principal,
-        resolve: Resolve | None = None,
+        current: Callable[[Principal], Principal | None],
     ) -> None:
+        """Raises ValueError, which names the wrong setting. current: as of LeaseRegistry."""
+        try:
+            for one in settings.remote_targets:
+                read_target(one.target)
+        except Refusal as problem:
+            raise ValueError(f"remote_targets: {problem.message}") from None
+        profiles = read_tls_profiles(settings)
+        try:
+            allowlist = DialAllowlist(settings.remote_allowed)
+        except ValueError as problem:
+            raise ValueError(f"remote_allowed: {problem}") from None
+        limits = RemoteLimits(
+            inflight=settings.remote_max_inflight,
+            queued=settings.remote_max_queued,
+            queue_seconds=settings.remote_max_queue_seconds,
+            instances=settings.remote_max_instances,
+            types=settings.remote_max_instances,
+            task_bytes=settings.remote_max_task_bytes,
+            lease_seconds=settings.remote_lease_seconds,
+            health_seconds=settings.remote_health_seconds,
+            ping_seconds=settings.remote_ping_seconds,
+            ping_timeout=settings.remote_ping_seconds,
+        )
         self.server_id = secrets.token_hex(8)
-        profiles = tls_profiles or {}
         self.instances = InstanceRegistry(catalogue, limits, observer.remote_tasks)
         self.sessions = WorkerSessions(self.instances, self.server_id)
         self.leases = LeaseRegistry(
             self.instances,
             store,
-            DialAllowlist(allowed),
+            allowlist,
             tls_profiles=profiles,
-            blocked=blocked,
+            blocked=settings.remote_blocked,
             expired=observer.lease_expired,
             current=current,
-            resolve=resolve,
         )
-        self._static_targets = StaticTargets(self.instances, targets, profiles)
+        self._static_targets = StaticTargets(self.instances, settings.remote_targets, profiles)
 
     async def start(self) -> None:
         """Restore leases and connect to static targets. Raises StoreProblem if the leases cannot be read."""

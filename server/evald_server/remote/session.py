@@ -45,11 +45,11 @@ def read_frame(data: bytes) -> wire_pb2.ConnectRequest:
 
 
 @dataclass(slots=True)
-class _Pending:
+class _PendingTask:
     """A task of the worker. output: serialized; None once its caller has left. unsent: its frame; empty once sent."""
 
     output: "asyncio.Future[bytes] | None"
-    task: RemoteTask
+    progress: Callable[[str, float | None], None]
     unsent: list[bytes]
 
     def fail(self, problem: Exception) -> bool:
@@ -58,79 +58,6 @@ class _Pending:
             return False
         self.output.set_exception(problem)
         return True
-
-
-class PendingTasks:
-    """The tasks of a worker, by id; those that it has and whose caller has left are among them.
-
-    complain: called when the worker breaks the contract.
-    """
-
-    def __init__(self, ids: TaskIds, complain: Callable[[str], None]) -> None:
-        self.by_id: dict[str, _Pending] = {}
-        self._ids = ids
-        self._complain = complain
-
-    def add(self, task: RemoteTask) -> _Pending:
-        """Add a task that is to be sent."""
-        frame = _Frame(task=task.pb).SerializeToString()
-        output: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.by_id[task.pb.task_id] = pending = _Pending(output, task, [frame])
-        return pending
-
-    async def wait(
-        self, pending: _Pending, cancel: Callable[[str], None], dropped: Callable[[], None]
-    ) -> bytes:
-        """Wait for the serialized output of a task.
-
-        cancel: tells the worker to stop it. dropped: called instead if it has not been sent and never will be.
-        Raises PluginTimeout, and what `complete` and `fail` set.
-        """
-        assert pending.output is not None
-        task_id = pending.task.pb.task_id
-        try:
-            async with asyncio.timeout(pending.task.seconds):
-                return await pending.output
-        except (asyncio.CancelledError, TimeoutError) as problem:
-            pending.output = None
-            if task_id in self.by_id and pending.unsent:
-                # A worker that does not read must not fill the memory with tasks that nobody waits for.
-                pending.unsent.clear()
-                del self.by_id[task_id]
-                dropped()
-            elif task_id in self.by_id:
-                cancel(task_id)
-            if isinstance(problem, TimeoutError):
-                raise PluginTimeout from None
-            raise
-
-    def complete(self, task_id: str, output: bytes) -> bool:
-        """Take an answer. Returns False if the task was not pending."""
-        pending = self.by_id.pop(task_id, None)
-        if pending is None:
-            # A late or repeated answer is harmless.
-            if not self._ids.were_given(task_id):
-                self._reject(task_id)
-            return False
-        if pending.output is not None and not pending.output.done():
-            pending.output.set_result(output)
-        return True
-
-    def fail(self, why: str) -> None:
-        """Fail all tasks with PluginUnavailable."""
-        tasks, self.by_id = self.by_id, {}
-        for pending in tasks.values():
-            pending.unsent.clear()
-            pending.fail(PluginUnavailable(why))
-
-    def _reject(self, task_id: str) -> None:
-        """Fail one task, because one will stay without an answer if the worker answers an unknown id."""
-        shown = printable(task_id)[:60]
-        self._complain(f"answered a task that it was never given: {shown!r}")
-        problem = ContractError(f"task_id: got {shown!r}, which this plugin was never given")
-        for pending in self.by_id.values():
-            if pending.fail(problem):
-                return
 
 
 class WorkerSession(Instance):
@@ -159,7 +86,9 @@ class WorkerSession(Instance):
         self.credit = min(credit, _MAX_CREDIT)
         self._limits = limits
         self._can_cancel = plugin.can(task_pb2.CAPABILITY_CANCEL)
-        self._tasks = PendingTasks(ids, self.complain)
+        self._ids = ids
+        # By id; those that it has and whose caller has left are among them.
+        self._tasks: dict[str, _PendingTask] = {}
         self._outgoing: deque[list[bytes]] = deque()  # one frame each; empty if it is not to be sent any more
         self._posted = asyncio.Event()
         self._stop_writing = False
@@ -215,7 +144,10 @@ class WorkerSession(Instance):
             pinging.cancel()
             # First: gRPC may cancel the call while it waits below, and nobody may wait for tasks that are lost.
             self.end()
-            self._tasks.fail("the stream ended")
+            tasks, self._tasks = self._tasks, {}
+            for pending in tasks.values():
+                pending.unsent.clear()
+                pending.fail(PluginUnavailable("the stream ended"))
             await asyncio.gather(reading, pinging, return_exceptions=True)
 
     async def flush(self) -> None:
@@ -236,9 +168,25 @@ class WorkerSession(Instance):
         """See Instance."""
         if self._over.done():
             raise PluginUnavailable("the session is over")
-        pending = self._tasks.add(task)
-        self._post(pending.unsent)
-        data = await self._tasks.wait(pending, self._cancel, lambda: self._grant(1))
+        task_id, unsent = task.pb.task_id, [_Frame(task=task.pb).SerializeToString()]
+        output: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._tasks[task_id] = pending = _PendingTask(output, task.progress, unsent)
+        self._post(unsent)
+        try:
+            async with asyncio.timeout(task.seconds):
+                data = await output
+        except (asyncio.CancelledError, TimeoutError) as problem:
+            pending.output = None
+            if task_id in self._tasks and unsent:
+                # A worker that does not read must not fill the memory with tasks that nobody waits for.
+                unsent.clear()
+                del self._tasks[task_id]
+                self._grant(1)
+            elif task_id in self._tasks and self._can_cancel:
+                self._send(_Frame(cancel_task_id=task_id))
+            if isinstance(problem, TimeoutError):
+                raise PluginTimeout from None
+            raise
         return read_answer(task_pb2.EvaluationOutput, data, self._limits.output_bytes)
 
     async def close(self) -> None:
@@ -282,9 +230,7 @@ class WorkerSession(Instance):
             frame = read_frame(data)
             kind = frame.WhichOneof("frame")
             if kind == "completed":
-                # A task that was not pending has given its credit back already.
-                if self._tasks.complete(frame.completed.task_id, frame.completed.output):
-                    self._grant(1)
+                self._complete(frame.completed.task_id, frame.completed.output)
             elif kind == "progress":
                 self._progress(frame.progress)
             elif kind == "credit":
@@ -322,16 +268,31 @@ class WorkerSession(Instance):
         self._stop_writing = True
         self._posted.set()
 
-    def _cancel(self, task_id: str) -> None:
-        if self._can_cancel:
-            self._send(_Frame(cancel_task_id=task_id))
+    def _complete(self, task_id: str, output: bytes) -> None:
+        pending = self._tasks.pop(task_id, None)
+        if pending is not None:
+            if pending.output is not None and not pending.output.done():
+                pending.output.set_result(output)
+            self._grant(1)
+        elif not self._ids.were_given(task_id):
+            self._reject(task_id)
+        # A late or repeated answer is harmless; its task has given its credit back already.
+
+    def _reject(self, task_id: str) -> None:
+        """Fail one task, because one will stay without an answer if the worker answers an unknown id."""
+        shown = printable(task_id)[:60]
+        self.complain(f"answered a task that it was never given: {shown!r}")
+        problem = ContractError(f"task_id: got {shown!r}, which this plugin was never given")
+        for pending in self._tasks.values():
+            if pending.fail(problem):
+                return
 
     async def _ping(self) -> None:
         limits = self._limits
         while True:
             await asyncio.sleep(limits.ping_seconds)
             self._nonce += 1
-            self._pinged = frozenset(self._tasks.by_id)
+            self._pinged = frozenset(self._tasks)
             self._ponged.clear()
             ping = _Frame()
             ping.ping.nonce = self._nonce
@@ -351,23 +312,22 @@ class WorkerSession(Instance):
         pinged, self._pinged = self._pinged, None
         self._ponged.set()
         # Frames keep their order: tasks that the worker had at the ping and has finished since are no longer
-        # in `by_id`. So it has at most as many cancelled tasks as it counts beyond the others.
-        by_id = self._tasks.by_id
-        left = [task_id for task_id in pinged if task_id in by_id]
-        cancelled = [task_id for task_id in left if by_id[task_id].output is None]
+        # in `tasks`. So it has at most as many cancelled tasks as it counts beyond the others.
+        tasks = self._tasks
+        left = [task_id for task_id in pinged if task_id in tasks]
+        cancelled = [task_id for task_id in left if tasks[task_id].output is None]
         busy = max(0, pong.active_tasks - (len(left) - len(cancelled)))
         gone = cancelled[: max(0, len(cancelled) - busy)]
         for task_id in gone:
-            del by_id[task_id]
+            del tasks[task_id]
         if gone:
             self._grant(len(gone))
 
     def _progress(self, progress: registry_service_pb2.TaskProgress) -> None:
-        pending = self._tasks.by_id.get(progress.task_id)
+        pending = self._tasks.get(progress.task_id)
         if pending is not None and pending.output is not None:
-            pending.task.progress(
-                progress.message, progress.fraction if progress.HasField("fraction") else None
-            )
+            fraction = progress.fraction if progress.HasField("fraction") else None
+            pending.progress(progress.message, fraction)
 
     def _grant(self, delta: int) -> None:
         self.credit = max(-_MAX_CREDIT, min(self.credit + delta, _MAX_CREDIT))

@@ -74,7 +74,7 @@ class RegistrationService:
             raise refused(problem) from None
         record("registered", caller(), instance=request.instance_id, target=request.target)
         response = _pb.RegisterResponse(
-            lease_id=granted.lease_id, contract_version=CONTRACT, server_id=self._remotes.server_id
+            lease_id=granted.id, contract_version=CONTRACT, server_id=self._remotes.server_id
         )
         response.ttl.FromMilliseconds(round(granted.ttl * 1000))
         response.renew_interval.FromMilliseconds(round(granted.ttl * 1000 / _RENEWALS))

@@ -6,11 +6,12 @@ import re
 import shlex
 import signal
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from pydantic import Field, PositiveFloat
 
 from evald.context import EvaluatorContext
+from evald.contract import violation
 from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
 from evald.result import ASSERTION, Kind, Result, errored
 from evald.scope import current_scope
@@ -92,11 +93,7 @@ class Code(
             raise ValueError("a word of the command holds a NUL character")
 
 
-Contract: TypeAlias = Callable[[Kind, object], str | None]
-"""Returns how a result violates the contract, None if it does not."""
-
-
-def code_definition(scripts: ScriptRunner, contract: Contract) -> EvaluatorDefinition:
+def code_definition(scripts: ScriptRunner) -> EvaluatorDefinition:
     """Return the `code` evaluator of a server. Where scripts cannot run, it says why and refuses every config."""
     definition = Code.definition()
     why = scripts.unavailable
@@ -105,7 +102,7 @@ def code_definition(scripts: ScriptRunner, contract: Contract) -> EvaluatorDefin
         code = Code.from_config(config)
         if why:
             raise _invalid("", why)
-        return CodeCheck(scripts, code, contract).evaluate
+        return CodeCheck(scripts, code).evaluate
 
     note = f"Not available: {why}." if why else f"Isolation on this server: {scripts.isolation}."
     return definition._replace(description=f"{definition.description} {note}", compile=compile_config)
@@ -114,9 +111,8 @@ def code_definition(scripts: ScriptRunner, contract: Contract) -> EvaluatorDefin
 class CodeCheck:
     """A compiled config, which is `config`."""
 
-    def __init__(self, scripts: ScriptRunner, code: Code, contract: Contract) -> None:
+    def __init__(self, scripts: ScriptRunner, code: Code) -> None:
         """Raises InvalidConfig for a command that the operator does not allow."""
-        self._contract = contract
         self._scripts = scripts
         self.config = code
         self._command = _command(scripts, code)
@@ -196,7 +192,7 @@ class CodeCheck:
         code = InvalidOutput.code
         try:
             result = read_output(ended.stdout, self.config.threshold)
-            problem = self._contract(Kind.ASSERTION, result)
+            problem = violation(Kind.ASSERTION, result)
         except InvalidOutput as found:
             problem, code = str(found), found.code
         if problem is None:

@@ -46,22 +46,22 @@ _MAX_PROBLEM_BYTES: "Final" = 4096
 _MAX_PASSES: "Final" = 100
 
 
-def main(control: int, order_fd: int) -> None:
-    """Run a script, and send over the control socket how it ended. order_fd: a file with the LaunchRequest."""
+def main(control: int, request_fd: int) -> None:
+    """Run a script, and send over the control socket how it ended. request_fd: a file with the LaunchRequest."""
     os.set_inheritable(control, False)
-    with open(order_fd, "rb") as file:
-        order = marshal.load(file)  # noqa: S302 - the server wrote it; json takes 9 ms to import
+    with open(request_fd, "rb") as file:
+        request = marshal.load(file)  # noqa: S302 - the server wrote it; json takes 9 ms to import
     kernel.adopt_orphans()
     woken, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker)
     # Closed by exec; until then, the script's process writes into it why exec failed.
-    trouble, teller = os.pipe()
+    error_reader, error_writer = os.pipe()
     script = os.fork()
     if not script:
-        _exec_script(order, teller)
-    os.close(teller)
+        _exec_script(request, error_writer)
+    os.close(error_writer)
     _close_pipes()
 
     status: int | None = None
@@ -73,7 +73,7 @@ def main(control: int, order_fd: int) -> None:
         status = (_reap() or {}).get(script)
     _kill_descendants()
 
-    problem = os.read(trouble, _MAX_PROBLEM_BYTES)
+    problem = os.read(error_reader, _MAX_PROBLEM_BYTES)
     code = b"" if status is None else str(os.waitstatus_to_exitcode(status)).encode()
     with suppress(OSError):  # the server is gone, or has closed the socket
         os.write(control, code + b"\n" + problem)
@@ -88,7 +88,7 @@ def _close_pipes() -> None:
         os.dup2(nothing, fd)
 
 
-def _exec_script(order: "dict[str, Any]", teller: int) -> None:
+def _exec_script(request: "dict[str, Any]", error_writer: int) -> None:
     """Apply limits and isolation, and execute the script. Does not return."""
     step = "its process cannot be prepared"
     try:
@@ -101,29 +101,29 @@ def _exec_script(order: "dict[str, Any]", teller: int) -> None:
         with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write("1000")
         os.nice(_NICENESS)
-        if order["user"] is not None:
+        if request["user"] is not None:
             step = "its file cannot be opened"
-            door = os.open(order["file"], os.O_RDONLY)
-            _change_user(order["user"])
-            if not os.access(order["file"], os.X_OK):
-                _exec_by_descriptor(door, order)
+            file_fd = os.open(request["file"], os.O_RDONLY)
+            _change_user(request["user"])
+            if not os.access(request["file"], os.X_OK):
+                _exec_by_descriptor(file_fd, request)
         step = "its process cannot be prepared"
         kernel.die_with_parent(signal.SIGKILL)
-        limits = dict(order["limits"])
+        limits = dict(request["limits"])
         limits["tasks"] += _tasks_of(os.getuid())
         for name, kind in _LIMITS.items():
             _limit(kind, limits[name])
         step = "its working directory cannot be entered"
-        os.chdir(order["cwd"])
+        os.chdir(request["cwd"])
         step = "it cannot be isolated"
         kernel.forgo_privileges()
-        if order["landlock"] is not None:
-            sandbox.enter(order["landlock"]["read"], order["landlock"]["write"])
+        if request["landlock"] is not None:
+            sandbox.enter(request["landlock"]["read"], request["landlock"]["write"])
         step = "it cannot be executed"
-        os.execve(order["argv"][0], order["argv"], order["environment"])  # noqa: S606 - no shell is the point
+        os.execve(request["argv"][0], request["argv"], request["environment"])  # noqa: S606 - no shell is the point
     except BaseException as problem:  # noqa: BLE001 - this process must end here, whatever happened
         why = problem.strerror if isinstance(problem, OSError) else type(problem).__name__
-        os.write(teller, f"{step}: {why}".encode())
+        os.write(error_writer, f"{step}: {why}".encode())
     finally:
         os._exit(127)
 
@@ -137,18 +137,18 @@ def _change_user(user: int) -> None:
     os.setresuid(user, user, user)
 
 
-def _exec_by_descriptor(door: int, order: "dict[str, Any]") -> None:
+def _exec_by_descriptor(file_fd: int, request: "dict[str, Any]") -> None:
     """Execute the script by its open descriptor: this user may not enter the directory of the file."""
-    name = f"/proc/self/fd/{door}"
-    os.set_inheritable(door, True)
-    if order["landlock"] is not None:
-        order["landlock"]["read"].append(name)
-    elif order["argv"][0] != order["file"]:
+    name = f"/proc/self/fd/{file_fd}"
+    os.set_inheritable(file_fd, True)
+    if request["landlock"] is not None:
+        request["landlock"]["read"].append(name)
+    elif request["argv"][0] != request["file"]:
         # bubblewrap reads it from the descriptor, and shows it under its own name.
-        at = order["argv"].index(order["file"])
-        order["argv"][at - 1 : at + 1] = ["--perms", "0555", "--ro-bind-data", str(door)]
+        at = request["argv"].index(request["file"])
+        request["argv"][at - 1 : at + 1] = ["--perms", "0555", "--ro-bind-data", str(file_fd)]
         return
-    order["argv"][0] = name
+    request["argv"][0] = name
 
 
 def _limit(kind: int, wanted: int) -> None:

@@ -89,7 +89,7 @@ class ScriptProcesses:
         self._reaping: set[asyncio.Task[None]] = set()
 
     async def run(
-        self, order: LaunchRequest, payload: bytes, seconds: float, output_bytes: int
+        self, request: LaunchRequest, payload: bytes, seconds: float, output_bytes: int
     ) -> ScriptExit:
         """Run a script. On time-out or cancellation, kill it with all its descendants.
 
@@ -102,10 +102,10 @@ class ScriptProcesses:
         self._controls.add(ours)
         process: Launcher | None = None
         try:
-            with theirs, _MemoryFile() as stdin, _MemoryFile() as told:
+            with theirs, _MemoryFile() as stdin, _MemoryFile() as request_file:
                 await stdin.write(payload)
-                await told.write(marshal.dumps(order._asdict()))
-                process = _start(stdin, told, theirs)
+                await request_file.write(marshal.dumps(request._asdict()))
+                process = _start(stdin, request_file, theirs)
             self._launchers.add(process)
             with process.stdout or nullcontext(), process.stderr or nullcontext():
                 ended = await _follow(process, ours, deadline - time.monotonic(), output_bytes)
@@ -139,20 +139,20 @@ class ScriptProcesses:
         self._launchers.discard(launcher)
 
 
-def _start(stdin: "_MemoryFile", told: "_MemoryFile", control: socket.socket) -> Launcher:
+def _start(stdin: "_MemoryFile", request_file: "_MemoryFile", control: socket.socket) -> Launcher:
     """Start the launcher, which takes a millisecond or two.
 
     Not by the event loop: uvloop's way forks, which copies this process's page tables and has gRPC
     prepare for a life in the child; subprocess's way does neither.
     """
-    words = (_ROOT, str(control.fileno()), str(told.fd))
+    words = (_ROOT, str(control.fileno()), str(request_file.fd))
     return subprocess.Popen(  # noqa: S603 - Python itself
         [sys.executable, "-I", "-S", "-c", _PROGRAM, *words],
         bufsize=0,
         stdin=stdin.fd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        pass_fds=(control.fileno(), told.fd),
+        pass_fds=(control.fileno(), request_file.fd),
         start_new_session=True,
         env={},
         cwd="/",

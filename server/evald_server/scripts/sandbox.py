@@ -1,4 +1,4 @@
-"""The sandbox of the kernel: Landlock takes the file system away from a process, and a seccomp filter sockets.
+"""The sandbox of the kernel: Landlock denies a process the file system, and a seccomp filter denies it sockets.
 
 Both hold for the process itself and all that it starts. Landlock alone limits TCP only, from its fourth version on.
 Sources of numbers and structures: the kernel's include/uapi/linux/landlock.h, filter.h, seccomp.h, audit.h, the
@@ -69,7 +69,7 @@ def is_available() -> bool:
 
 
 def enter(read: "Iterable[str]", write: "Iterable[str]" = ()) -> None:
-    """Leave this process these files and directories to read and execute, those files to write, and no new socket.
+    """Allow this process only to read and execute these files and directories, to write those files, and no new socket.
 
     Paths that do not exist are ignored. Needs `kernel.forgo_privileges`. Raises OSError, and KeyError on a machine
     that is not supported.

@@ -34,11 +34,9 @@ def payload_of(ctx: EvaluatorContext, config: Mapping[str, Any]) -> dict[str, st
     messages = f"[{before}{',' if before and turn else ''}{turn}]"
     before, turn = f"[{before}]", f"[{turn}]"
     expected_messages = _json([read(message) for message in ctx.expected.messages])
-    answer, config_json, metadata = _json(ctx.answer), _json(config), _json(ctx.metadata)
-    expected_text = _json(ctx.expected.text)
+    answer, expected_text = _json(ctx.answer), _json(ctx.expected.text)
     criteria = _json(ctx.scenario.success_criteria if ctx.scenario else None)
-    usage, cost, latency = _json(_usage(ctx)), _json(ctx.last_invocation.cost_usd), _json(_latency(ctx))
-    trace = _json(_trace(ctx))
+    question, latency = _json(_question(everything[:split])), _json(ctx.last_invocation.latency_ms)
     return {
         "version": "1",
         "turn": _json(ctx.turn),
@@ -55,20 +53,20 @@ def payload_of(ctx: EvaluatorContext, config: Mapping[str, Any]) -> dict[str, st
         "latency_ms": latency,
         "run_duration_ms": _json(ctx.run_duration_ms),
         "invocation_metadata": _json(ctx.last_invocation.metadata),
-        "metadata": metadata,
-        "config": config_json,
-        "token_usage": usage,
-        "cost_usd": cost,
+        "metadata": _json(ctx.metadata),
+        "config": _json(config),
+        "token_usage": _json(_usage(ctx)),
+        "cost_usd": _json(ctx.last_invocation.cost_usd),
         # AgentV, current.
         "input": before,
         "output": answer,
         "expected_output": expected_messages if ctx.expected.messages else expected_text,
         "criteria": criteria,
         "duration_ms": latency,
-        "trace_summary": trace,
+        "trace_summary": _json(_trace(ctx)),
         "input_files": "[]",
         # AgentV, before.
-        "question": _json(_question(everything[:split])),
+        "question": question,
         "expected_outcome": criteria,
         "reference_answer": expected_text,
         "candidate_answer": answer,
@@ -77,7 +75,7 @@ def payload_of(ctx: EvaluatorContext, config: Mapping[str, Any]) -> dict[str, st
         "expected_messages": expected_messages,
         "guideline_files": "[]",
         # AgentV, at first.
-        "task": _json(_question(everything[:split])),
+        "task": question,
         "outcome": criteria,
         "system_message": _json(_system(everything)),
     }
@@ -159,10 +157,6 @@ def _usage(ctx: EvaluatorContext) -> dict[str, int | None] | None:
     return {"input": usage.input_tokens, "output": usage.output_tokens, "total": usage.total}
 
 
-def _latency(ctx: EvaluatorContext) -> float | None:
-    return ctx.last_invocation.latency_ms
-
-
 def _trace(ctx: EvaluatorContext) -> dict[str, Any]:
     names = Counter(call.name for call in ctx.turn_tool_calls)
     return {
@@ -171,7 +165,7 @@ def _trace(ctx: EvaluatorContext) -> dict[str, Any]:
         "tool_calls": dict(names),
         "token_usage": _usage(ctx),
         "cost_usd": ctx.last_invocation.cost_usd,
-        "duration_ms": _latency(ctx),
+        "duration_ms": ctx.last_invocation.latency_ms,
     }
 
 

@@ -22,6 +22,13 @@ _MOST_DIGITS: Final = 308
 _FLAGS: Final = ("pass", "success", "passed")
 _CHECK_FLAGS: Final = ("pass", "passed", "met")
 _FINDINGS: Final = ("checks", "assertions", "hits", "misses")
+_WANTED: Final = {
+    bool: "true or false",
+    float: "a number",
+    str: "a text",
+    dict: "an object",
+    list: "a list",
+}
 _VERDICTS: Final = {
     "pass": Verdict.PASSED,
     "passed": Verdict.PASSED,
@@ -51,7 +58,7 @@ def read_output(output: bytes, pass_score: float = PASS_SCORE) -> Result:
     """Parse the output. Raises InvalidOutput."""
     data = _parse(output)
     checks = _checks(data)
-    score = _number(data, "score")
+    score: float | None = _get(data, float, "score")
     if score is not None and not 0 <= score <= 1:
         raise InvalidOutput(f"score: {score:g} is not between 0 and 1")
     verdict = _verdict(data)
@@ -64,12 +71,13 @@ def read_output(output: bytes, pass_score: float = PASS_SCORE) -> Result:
         # Where the script itself says that it failed, a high share is no score: a threshold would make it a pass.
         if verdict is Verdict.PASSED or share < pass_score:
             score = share
-    result = Result(verdict, _text(data, "reason", "reasoning"), score, _number(data, "value"))
+    reason = _get(data, str, "reason", "reasoning") or ""
+    result = Result(verdict, reason, score, _get(data, float, "value"))
     result.checks = checks
-    result.metadata = _object(data, "metadata", "details")
-    result.pending = verdict is Verdict.FAILED and _flag(data, "pending") is True
+    result.metadata = _get(data, dict, "metadata", "details")
+    result.pending = verdict is Verdict.FAILED and _get(data, bool, "pending") is True
     result.token_usage = _usage(data)
-    result.cost_usd = _number(data, "cost_usd", "costUsd")
+    result.cost_usd = _get(data, float, "cost_usd", "costUsd")
     if result.cost_usd is not None and result.cost_usd < 0:
         raise InvalidOutput(f"cost_usd: {result.cost_usd:g} is below 0")
     if not result.reason:
@@ -130,7 +138,7 @@ def _no_verdict(data: Mapping[str, Any]) -> InvalidOutput:
 def _verdict(data: Mapping[str, Any]) -> Verdict | None:
     said: dict[str, Verdict] = {}
     for key in _FLAGS:
-        flag = _flag(data, key)
+        flag = _get(data, bool, key)
         if flag is not None:
             said[key] = Verdict.PASSED if flag else Verdict.FAILED
     word = data.get("verdict")
@@ -147,10 +155,10 @@ def _checks(data: Mapping[str, Any]) -> list[Check]:
     """`checks`, AgentV's `assertions`, and its older `hits` and `misses`."""
     found: list[Check] = []
     for key in ("checks", "assertions"):
-        for index, item in enumerate(_list(data, key)):
+        for index, item in enumerate(_get(data, list, key) or ()):
             found.append(_check(item, f"{key}[{index}]"))
     for key, met in (("hits", True), ("misses", False)):
-        for index, item in enumerate(_list(data, key)):
+        for index, item in enumerate(_get(data, list, key) or ()):
             if not isinstance(item, str):
                 raise InvalidOutput(f"{key}[{index}]: a {_kind(item)}, wanted a text")
             if item.strip():
@@ -175,7 +183,7 @@ def _check(item: Any, where: str) -> Check:
 
 def _usage(data: Mapping[str, Any]) -> TokenUsage | None:
     """Parse the tokens that the script itself has spent on models."""
-    usage = _object(data, "token_usage", "tokenUsage")
+    usage = _get(data, dict, "token_usage", "tokenUsage")
     if usage is None:
         return None
     counts = []
@@ -202,53 +210,17 @@ def _reason(result: Result, pass_score: float) -> str:
     return text[0].upper() + text[1:]
 
 
-def _flag(data: Mapping[str, Any], key: str) -> bool | None:
-    value = data.get(key)
-    if value is not None and not isinstance(value, bool):
-        raise InvalidOutput(f"{key}: a {_kind(value)}, wanted true or false")
-    return value
-
-
-def _number(data: Mapping[str, Any], *keys: str) -> float | None:
+def _get(data: Mapping[str, Any], kind: type, *keys: str) -> Any:
+    """Return the first value under these keys, None when all are missing or null. Raises InvalidOutput."""
     for key in keys:
         value = data.get(key)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InvalidOutput(f"{key}: a {_kind(value)}, wanted a number")
+        is_kind = isinstance(value, kind) or (kind is float and isinstance(value, int))
+        if not is_kind or (isinstance(value, bool) and kind is not bool):
+            raise InvalidOutput(f"{key}: a {_kind(value)}, wanted {_WANTED[kind]}")
         return value
     return None
-
-
-def _text(data: Mapping[str, Any], *keys: str) -> str:
-    for key in keys:
-        value = data.get(key)
-        if value is None:
-            continue
-        if not isinstance(value, str):
-            raise InvalidOutput(f"{key}: a {_kind(value)}, wanted a text")
-        return value
-    return ""
-
-
-def _object(data: Mapping[str, Any], *keys: str) -> dict[str, Any] | None:
-    for key in keys:
-        value = data.get(key)
-        if value is None:
-            continue
-        if not isinstance(value, dict):
-            raise InvalidOutput(f"{key}: a {_kind(value)}, wanted an object")
-        return value
-    return None
-
-
-def _list(data: Mapping[str, Any], key: str) -> list[Any]:
-    value = data.get(key)
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise InvalidOutput(f"{key}: a {_kind(value)}, wanted a list")
-    return value
 
 
 def _kind(value: object) -> str:

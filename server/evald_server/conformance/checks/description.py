@@ -12,8 +12,8 @@ from evald.evaluator import TYPE_PATTERN
 from evald.v1 import evaluator_pb2
 from evald.worker.offer import CONTRACT
 
+from ..rules import TARGET, RuleBroken, Severity, Trial, rule
 from ..samples import schema_of
-from ..trial import RuleBroken, Trial
 
 _SERVING: Final = 1
 _MAX_SCHEMA_BYTES: Final = 64 << 10
@@ -21,23 +21,23 @@ _MAX_BUCKETS: Final = 20
 _DRAFT: Final = "json-schema.org/draft/2020-12/schema"
 
 
-async def is_named(trial: Trial) -> None:
-    """Check that the plugin has a name and a version."""
+@rule("EV01", "The plugin has a name and a version.")
+async def _is_named(trial: Trial) -> None:
     info = trial.link.info
     for field in ("name", "version"):
         if not getattr(info, field):
             raise RuleBroken(f"plugin.{field} is empty")
 
 
-async def speaks_the_contract(trial: Trial) -> None:
-    """Check that the plugin supports this version of the contract."""
+@rule("EV02", "It speaks evald.plugin.v1.")
+async def _speaks_the_contract(trial: Trial) -> None:
     versions = list(trial.link.info.contract_versions)
     if CONTRACT not in versions:
         raise RuleBroken(f"contract_versions is {versions}, wanted {CONTRACT!r} among them")
 
 
-async def offers_types_once(trial: Trial) -> None:
-    """Check that there is a type, and that each is listed once."""
+@rule("EV03", "It offers at least one type, and each type once.")
+async def _offers_types_once(trial: Trial) -> None:
     counts = Counter((found.type, found.version) for found in trial.link.info.evaluator_types)
     if not counts:
         raise RuleBroken("evaluator_types is empty")
@@ -46,8 +46,8 @@ async def offers_types_once(trial: Trial) -> None:
             raise RuleBroken(f'"{name}" {version} is offered {count} times')
 
 
-async def names_fit_the_pattern(trial: Trial) -> None:
-    """Check that type names and aliases match the pattern."""
+@rule("EV04", "Type names are lower case, at most 63 bytes.")
+async def _names_fit_the_pattern(trial: Trial) -> None:
     for found in trial.link.info.evaluator_types:
         for name in (found.type, *found.aliases):
             if not TYPE_PATTERN.fullmatch(name):
@@ -56,30 +56,30 @@ async def names_fit_the_pattern(trial: Trial) -> None:
                 )
 
 
-async def names_have_a_prefix(trial: Trial) -> None:
-    """Check that type names have a vendor prefix."""
+@rule("EV05", "Type names have a vendor prefix.", severity=Severity.SHOULD)
+async def _names_have_a_prefix(trial: Trial) -> None:
     for found in trial.link.info.evaluator_types:
         if "." not in found.type.strip("."):
             raise RuleBroken(f'"{found.type}"; wanted a prefix, for example "acme.{found.type.strip(".")}"')
 
 
-async def types_have_versions(trial: Trial) -> None:
-    """Check that every type has a version."""
+@rule("EV06", "Every type has a version.")
+async def _types_have_versions(trial: Trial) -> None:
     for found in trial.link.info.evaluator_types:
         if not found.version:
             raise RuleBroken(f'"{found.type}" has no version')
 
 
-async def types_have_kinds(trial: Trial) -> None:
-    """Check that every type is an assertion or a metric."""
+@rule("EV07", "Every type is an assertion or a metric.")
+async def _types_have_kinds(trial: Trial) -> None:
     known = (evaluator_pb2.EVALUATOR_KIND_ASSERTION, evaluator_pb2.EVALUATOR_KIND_METRIC)
     for found in trial.link.info.evaluator_types:
         if found.kind not in known:
             raise RuleBroken(f'"{found.type}" has kind {found.kind}, wanted ASSERTION or METRIC')
 
 
-async def schemas_are_valid(trial: Trial) -> None:
-    """Check that config schemas are valid JSON Schemas of an object."""
+@rule("EV08", "Config schemas are JSON Schemas of an object.")
+async def _schemas_are_valid(trial: Trial) -> None:
     is_schema = jsonschema_rs.Draft202012Validator({"$ref": f"https://{_DRAFT}"}, validate_formats=True)
     for found in trial.link.info.evaluator_types:
         size = len(found.config_schema_json.encode())
@@ -97,8 +97,8 @@ async def schemas_are_valid(trial: Trial) -> None:
             raise RuleBroken(f'"{found.type}": the schema is of a {schema["type"]!r}, wanted "object"')
 
 
-async def schemas_stand_alone(trial: Trial) -> None:
-    """Check that config schemas have no external references."""
+@rule("EV09", "Config schemas refer to nothing outside.")
+async def _schemas_stand_alone(trial: Trial) -> None:
     for found in trial.link.info.evaluator_types:
         for reference in _references(schema_of(found)):
             if not reference.startswith("#") and _DRAFT not in reference:
@@ -118,14 +118,14 @@ def _references(schema: Any) -> Iterator[str]:
             pending.extend(item)
 
 
-async def concurrency_is_a_number(trial: Trial) -> None:
-    """Check that max_concurrency is not negative."""
+@rule("EV10", "max_concurrency is 0 or more.")
+async def _concurrency_is_a_number(trial: Trial) -> None:
     if trial.link.info.max_concurrency < 0:
         raise RuleBroken(f"max_concurrency is {trial.link.info.max_concurrency}, wanted 0 or more")
 
 
-async def metrics_can_be_read(trial: Trial) -> None:
-    """Check that bucket bounds and ranges of metrics are consistent."""
+@rule("EV11", "Metric descriptors make sense.")
+async def _metrics_can_be_read(trial: Trial) -> None:
     for found in trial.link.info.evaluator_types:
         metric = found.metric
         bounds = list(metric.bucket_bounds)
@@ -139,15 +139,15 @@ async def metrics_can_be_read(trial: Trial) -> None:
             raise RuleBroken(f'"{found.type}": metric.minimum {metric.minimum:g} is above {metric.maximum:g}')
 
 
-async def describes_itself_alike(trial: Trial) -> None:
-    """Check that a second Describe returns the same description."""
+@rule("EV12", "Describe always says the same.", TARGET)
+async def _describes_itself_alike(trial: Trial) -> None:
     again = await trial.target.describe()
     if again != trial.link.info:
         raise RuleBroken("a second Describe gives another description")
 
 
-async def is_healthy(trial: Trial) -> None:
-    """Check that grpc.health.v1 reports the service as SERVING."""
+@rule("EV13", "Health of the service is SERVING.", TARGET)
+async def _is_healthy(trial: Trial) -> None:
     try:
         status = await trial.target.health()
     except grpc.aio.AioRpcError as problem:

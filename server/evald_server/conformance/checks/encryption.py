@@ -14,13 +14,13 @@ import grpc
 from evald_server.dev_certificates import OpensslProblem, make_certificates
 
 from ..link import PluginGone
-from ..trial import NotTestable, RuleBroken, Trial
+from ..rules import CONNECT, TARGET, NotTestable, RuleBroken, Severity, Trial, rule
 
 _HANDSHAKE_SECONDS: Final = 5.0
 
 
-async def refuses_another_ca(trial: Trial) -> None:
-    """Check that a server at the same address, with a certificate of an unknown CA, gets no connection."""
+@rule("EV70", "A server with a certificate of another CA gets no connection.", CONNECT)
+async def _refuses_another_ca(trial: Trial) -> None:
     link = trial.session
     if link.tls is None:
         raise NotTestable("needs TLS; give --cert and --key")
@@ -48,8 +48,8 @@ async def refuses_another_ca(trial: Trial) -> None:
         raise RuleBroken("it goes on with a server whose certificate is of a CA that it was not given")
 
 
-async def wants_a_certificate(trial: Trial) -> None:
-    """Check that a caller without a certificate is not answered."""
+@rule("EV71", "Callers without a certificate get no answer.", TARGET, severity=Severity.SHOULD)
+async def _wants_a_certificate(trial: Trial) -> None:
     tls = trial.target.tls
     if tls is None or tls.cert is None:
         raise NotTestable("needs TLS with a certificate of the caller; give --cert and --key")

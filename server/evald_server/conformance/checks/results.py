@@ -1,7 +1,7 @@
 """Rules for all outputs that the earlier checks recorded."""
 
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 
 from evald.contract import MAX_REASON_BYTES, ContractViolation, plain_data
 from evald.errorcodes import CODES
@@ -10,7 +10,7 @@ from evald.structs import struct_to_dict
 from evald.v1 import evaluator_pb2, result_pb2
 
 from ..link import MAX_OUTPUT_BYTES, RecordedOutput
-from ..trial import NotTestable, RuleBroken, Trial
+from ..rules import ContractRule, NotTestable, RuleBroken, Severity, Trial, rule
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = (
     result_pb2.VERDICT_PASSED,
@@ -29,29 +29,32 @@ def _outputs(trial: Trial) -> Iterator[tuple[RecordedOutput, _Output]]:
             yield said, said.output
 
 
-def _each(problem: Callable[[_Output], str | None]) -> Callable[[Trial], Awaitable[None]]:
-    """Make a rule for all outputs. problem: says what is wrong with one, None if nothing is."""
+def _every_output(
+    number: str, sentence: str, severity: Severity = Severity.MUST
+) -> Callable[[Callable[[_Output], str | None]], ContractRule]:
+    """Make a rule for all outputs of a function that says what is wrong with one, None if nothing is."""
 
-    async def check(trial: Trial) -> None:
-        for said, output in _outputs(trial):
-            found = problem(output)
-            if found:
-                raise RuleBroken(f'"{said.task.type}": {found}')
+    def make(problem: Callable[[_Output], str | None]) -> ContractRule:
+        async def check(trial: Trial) -> None:
+            for said, output in _outputs(trial):
+                found = problem(output)
+                if found:
+                    raise RuleBroken(f'"{said.task.type}": {found}')
 
-    return check
+        return rule(number, sentence, severity=severity, looks_back=True)(check)
+
+    return make
 
 
-@_each
-def verdicts_are_known(output: _Output) -> str | None:
-    """Check that every verdict is one of the four."""
+@_every_output("EV80", "Verdicts are PASSED, FAILED, ERROR or SKIPPED.")
+def _verdicts_are_known(output: _Output) -> str | None:
     if output.verdict in (_PASSED, _FAILED, _ERROR, _SKIPPED):
         return None
     return f"verdict is {output.verdict}, wanted PASSED, FAILED, ERROR or SKIPPED"
 
 
-@_each
-def scores_are_in_range(output: _Output) -> str | None:
-    """Check that scores are from 0 to 1, and that errors have none."""
+@_every_output("EV81", "Scores are from 0 to 1, and not on errors.")
+def _scores_are_in_range(output: _Output) -> str | None:
     if not output.HasField("score"):
         return None
     if output.verdict == _ERROR:
@@ -60,9 +63,8 @@ def scores_are_in_range(output: _Output) -> str | None:
     return None if math.isnan(output.score) or 0 <= output.score <= 1 else f"score is {output.score:g}"
 
 
-@_each
-def numbers_are_finite(output: _Output) -> str | None:
-    """Check that score, value and cost are neither NaN nor infinite."""
+@_every_output("EV82", "Numbers are finite.")
+def _numbers_are_finite(output: _Output) -> str | None:
     for name, number in (
         ("score", output.score if not math.isinf(output.score) else 0.0),
         ("value", output.value),
@@ -73,8 +75,8 @@ def numbers_are_finite(output: _Output) -> str | None:
     return None
 
 
-async def metrics_never_fail(trial: Trial) -> None:
-    """Check that metrics have a value, no score, and never fail."""
+@rule("EV83", "Metrics measure, and never fail.", looks_back=True)
+async def _metrics_never_fail(trial: Trial) -> None:
     metrics = {
         found.type
         for found in trial.link.info.evaluator_types
@@ -90,9 +92,8 @@ async def metrics_never_fail(trial: Trial) -> None:
                 raise RuleBroken(f'"{said.task.type}" is a metric, but has no value')
 
 
-@_each
-def errors_are_explained(output: _Output) -> str | None:
-    """Check that `error` is set exactly when the verdict is ERROR."""
+@_every_output("EV84", "`error` is set exactly when the verdict is ERROR.")
+def _errors_are_explained(output: _Output) -> str | None:
     if output.verdict == _ERROR and not output.HasField("error"):
         return "the verdict is ERROR, but error is not set"
     if output.verdict != _ERROR and output.HasField("error"):
@@ -100,31 +101,30 @@ def errors_are_explained(output: _Output) -> str | None:
     return None
 
 
-@_each
-def codes_are_known(output: _Output) -> str | None:
-    """Check that error codes are those of the contract."""
+@_every_output("EV85", "Error codes are those of the contract.")
+def _codes_are_known(output: _Output) -> str | None:
     if output.HasField("error") and output.error.code not in CODES:
         return f"error.code is {output.error.code[:80]!r}, wanted one of {', '.join(CODES)}"
     return None
 
 
-@_each
-def reasons_are_short(output: _Output) -> str | None:
-    """Check that reasons are within the limit; servers cut longer ones."""
+@_every_output("EV86", "Reasons have at most 8 KiB.", severity=Severity.SHOULD)
+def _reasons_are_short(output: _Output) -> str | None:
     size = len(output.reason.encode())
     return f"reason has {size} bytes, wanted at most {MAX_REASON_BYTES}" if size > MAX_REASON_BYTES else None
 
 
-async def outputs_are_small(trial: Trial) -> None:
-    """Check that outputs are within the limits of size and depth."""
+@rule("EV87", "Outputs are at most 1 MiB, their metadata 256 KiB, 32 levels, 10,000 items.", looks_back=True)
+async def _outputs_are_small(trial: Trial) -> None:
     for said in trial.link.outputs:
         if said.output is None:
             raise RuleBroken(f'"{said.task.type}": the output cannot be read')
-    await _is_small(trial)
+    for said, output in _outputs(trial):
+        if problem := _size_problem(output):
+            raise RuleBroken(f'"{said.task.type}": {problem}')
 
 
-@_each
-def _is_small(output: _Output) -> str | None:
+def _size_problem(output: _Output) -> str | None:
     size = output.ByteSize()
     if size > MAX_OUTPUT_BYTES:
         return f"the output has {size} bytes, wanted at most {MAX_OUTPUT_BYTES}"
@@ -136,9 +136,8 @@ def _is_small(output: _Output) -> str | None:
     return None
 
 
-@_each
-def pending_means_failed(output: _Output) -> str | None:
-    """Check that `pending` is set on failed results only."""
+@_every_output("EV88", "Only a failed verdict is pending.")
+def _pending_means_failed(output: _Output) -> str | None:
     if output.pending and output.verdict != _FAILED:
         return "pending is set, but the verdict is not FAILED"
     return None

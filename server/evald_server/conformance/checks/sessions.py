@@ -6,16 +6,16 @@ from typing import Final
 from evald.plugin.v1 import registry_service_pb2 as pb
 
 from ..link import PluginGone
+from ..rules import CONNECT, RuleBroken, Severity, Trial, rule
 from ..samples import new_task
 from ..session_link import ConnectStream
-from ..trial import RuleBroken, Trial
 
 # Field 1999, length-delimited: a case of the oneof that nobody knows yet.
 _UNKNOWN_FRAME: Final = b"\xfa\x7c\x05later"
 
 
-async def begins_with_hello(trial: Trial) -> None:
-    """Check that the first frame is hello, with an instance id."""
+@rule("EV60", "A session begins with hello.", CONNECT)
+async def _begins_with_hello(trial: Trial) -> None:
     hello = trial.session.stream.hello
     if hello is None:
         raise RuleBroken("the first frame is not hello")
@@ -23,8 +23,8 @@ async def begins_with_hello(trial: Trial) -> None:
         raise RuleBroken("hello.instance_id is empty")
 
 
-async def allows_what_it_can_take(trial: Trial) -> None:
-    """Check that the credit is between 1 and max_concurrency."""
+@rule("EV67", "Credit is at least 1, and never above max_concurrency.", CONNECT, looks_back=True)
+async def _allows_what_it_can_take(trial: Trial) -> None:
     link = trial.session
     first = link.streams[0].hello
     if first is None or first.initial_credit < 1:
@@ -38,22 +38,22 @@ async def allows_what_it_can_take(trial: Trial) -> None:
             )
 
 
-async def answers_pings(trial: Trial) -> None:
-    """Check that a ping is answered at once, with its nonce."""
+@rule("EV61", "A ping is answered within a second.", CONNECT)
+async def _answers_pings(trial: Trial) -> None:
     pong = await trial.session.ping(trial.pace.notice)
     if pong is None:
         raise RuleBroken(f"no pong with the ping's nonce within {trial.pace.notice:g}s")
 
 
-async def keeps_to_the_protocol(trial: Trial) -> None:
-    """Check that tasks are completed once, and that progress is of open tasks."""
+@rule("EV68", "Tasks are completed once; progress is of open ones.", CONNECT, looks_back=True)
+async def _keeps_to_the_protocol(trial: Trial) -> None:
     for stream in trial.session.streams:
         for problem in stream.problems:
             raise RuleBroken(problem)
 
 
-async def skips_frames(trial: Trial) -> None:
-    """Check that unknown frames are ignored."""
+@rule("EV62", "A session skips frames that it does not know.", CONNECT)
+async def _skips_frames(trial: Trial) -> None:
     stream = trial.session.stream
     await stream.send_bytes(_UNKNOWN_FRAME)
     await stream.send(cancel_task_id="conformance-no-such-task")
@@ -62,8 +62,8 @@ async def skips_frames(trial: Trial) -> None:
         raise RuleBroken("after a frame that it cannot know it answers no more")
 
 
-async def drains(trial: Trial) -> None:
-    """Check that, when the server stops, the plugin finishes open tasks, closes its stream and reconnects."""
+@rule("EV63", "Open tasks are finished when the server stops.", CONNECT)
+async def _drains(trial: Trial) -> None:
     link = trial.session
     stream, count = link.stream, len(link.streams)
     sample = trial.need_samples()[0]
@@ -88,8 +88,8 @@ async def drains(trial: Trial) -> None:
         )
 
 
-async def comes_back(trial: Trial) -> None:
-    """Check that the same instance reconnects after its stream broke."""
+@rule("EV64", "A broken session is opened anew within 10 s.", CONNECT)
+async def _comes_back(trial: Trial) -> None:
     link = trial.session
     stream, count = link.stream, len(link.streams)
     stream.end()
@@ -100,8 +100,8 @@ async def comes_back(trial: Trial) -> None:
         raise RuleBroken(f"instance_id was {before[:60]!r}, and is {now[:60]!r} after the stream broke")
 
 
-async def offers_to_go_on(trial: Trial) -> None:
-    """Check that, after its stream broke, hello names the session to resume."""
+@rule("EV65", "It offers to take a broken session over.", CONNECT, severity=Severity.SHOULD)
+async def _offers_to_go_on(trial: Trial) -> None:
     link = trial.session
     stream, count = link.stream, len(link.streams)
     stream.end()
@@ -111,8 +111,8 @@ async def offers_to_go_on(trial: Trial) -> None:
         raise RuleBroken(f"hello.resume_session_id is {offered[:60]!r}, wanted {stream.session_id!r}")
 
 
-async def outlives_the_server(trial: Trial) -> None:
-    """Check that the plugin reconnects after the server was killed and started again."""
+@rule("EV66", "It is back 10 s after the server is.", CONNECT)
+async def _outlives_the_server(trial: Trial) -> None:
     link = trial.session
     count = len(link.streams)
     await link.go_away()

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from evald.plugin.v1 import task_pb2
 
 from ..link import PendingReply
+from ..rules import NotTestable, RuleBroken, Trial, rule
 from ..samples import new_task
-from ..trial import NotTestable, RuleBroken, Trial
 
 
 @asynccontextmanager
@@ -40,8 +40,8 @@ async def _places_are_free(trial: Trial, when: str) -> None:
         raise RuleBroken(f"{when} its place was not free {trial.pace.notice:g}s later: {reply}")
 
 
-async def time_that_is_up(trial: Trial) -> None:
-    """Check that a task ends at its time limit and frees its slot."""
+@rule("EV40", "A task whose time is up ends.")
+async def _time_that_is_up(trial: Trial) -> None:
     pace = trial.pace
     async with _every_place_taken(trial, pace.short) as works:
         for work in works:
@@ -53,8 +53,8 @@ async def time_that_is_up(trial: Trial) -> None:
         await _places_are_free(trial, f"when a task's {pace.short:g}s were up")
 
 
-async def cancelled_tasks(trial: Trial) -> None:
-    """Check that a cancelled task ends and frees its slot."""
+@rule("EV41", "A task that is cancelled ends.")
+async def _cancelled_tasks(trial: Trial) -> None:
     trial.need_slow()
     if not trial.link.can(task_pb2.CAPABILITY_CANCEL):
         raise NotTestable("the plugin does not claim CAPABILITY_CANCEL")
@@ -64,8 +64,8 @@ async def cancelled_tasks(trial: Trial) -> None:
         await _places_are_free(trial, "when a task was cancelled")
 
 
-async def busy(trial: Trial) -> None:
-    """Check that the plugin answers pings or health checks while all slots are taken."""
+@rule("EV42", "A busy plugin still answers whether it is alive.")
+async def _busy(trial: Trial) -> None:
     pace = trial.pace
     async with _every_place_taken(trial, 4 * pace.notice) as works:
         if not await trial.link.respond(pace.notice):

@@ -10,6 +10,7 @@ from evald.evaluator import compile_schema
 from evald.v1 import context_pb2
 
 from ..link import PluginReply
+from ..rules import NotTestable, RuleBroken, Severity, Trial, rule
 from ..samples import (
     NON_LATIN,
     ONE_MEGABYTE,
@@ -20,9 +21,7 @@ from ..samples import (
     schema_of,
     turn,
     with_unknown_fields,
-    without_messages,
 )
-from ..trial import NotTestable, RuleBroken, Trial
 
 # Statuses that may refuse a task instead of an ERROR.
 _REFUSALS = (
@@ -33,8 +32,8 @@ _REFUSALS = (
 )
 
 
-async def plain_turn(trial: Trial) -> None:
-    """Check that an ordinary turn gets a verdict."""
+@rule("EV20", "A plain turn gets a verdict.")
+async def _plain_turn(trial: Trial) -> None:
     for sample in trial.need_samples():
         reply = await trial.link.evaluate(new_task(sample))
         if not reply.gave_verdict and not _is_unknown(reply):
@@ -46,8 +45,8 @@ def _is_unknown(reply: PluginReply) -> bool:
     return reply.output is not None and reply.output.verdict not in (1, 2, 3, 4)
 
 
-async def same_task_again(trial: Trial) -> None:
-    """Check that a repeated task gets the same result."""
+@rule("EV21", "A task that is sent again gets the same answer.")
+async def _same_task_again(trial: Trial) -> None:
     for sample in trial.need_samples():
         task = new_task(sample)
         first = await trial.link.evaluate(task)
@@ -75,12 +74,14 @@ def _survives(context: Callable[[], context_pb2.EvaluatorContext]) -> Callable[[
     return check
 
 
-empty_answer = _survives(lambda: turn(""))
-null_answer = _survives(lambda: turn(None))
-no_messages = _survives(without_messages)
-one_megabyte = _survives(lambda: turn(ONE_MEGABYTE))
-non_latin = _survives(lambda: turn(NON_LATIN))
-every_form = _survives(of_every_form)
+_empty_answer = rule("EV22", "An empty answer breaks nothing.")(_survives(lambda: turn("")))
+_null_answer = rule("EV23", "An answer that is null breaks nothing.")(_survives(lambda: turn(None)))
+_no_messages = rule("EV24", "A turn without messages breaks nothing.")(
+    _survives(context_pb2.EvaluatorContext)
+)
+_one_megabyte = rule("EV25", "An answer of 1 MB breaks nothing.")(_survives(lambda: turn(ONE_MEGABYTE)))
+_non_latin = rule("EV26", "Scripts other than Latin break nothing.")(_survives(lambda: turn(NON_LATIN)))
+_every_form = rule("EV27", "Tool calls, blocks and unknown roles break nothing.")(_survives(of_every_form))
 
 
 def _require_answer(sample: Sample, reply: PluginReply) -> None:
@@ -88,8 +89,8 @@ def _require_answer(sample: Sample, reply: PluginReply) -> None:
         raise RuleBroken(f'"{sample.type.type}": {reply}')
 
 
-async def unknown_fields(trial: Trial) -> None:
-    """Check that unknown fields are ignored."""
+@rule("EV28", "Unknown fields are tolerated.")
+async def _unknown_fields(trial: Trial) -> None:
     for sample in trial.need_samples():
         plain = await trial.link.evaluate(new_task(sample))
         later = await trial.link.evaluate(with_unknown_fields(new_task(sample)))
@@ -97,8 +98,8 @@ async def unknown_fields(trial: Trial) -> None:
             raise RuleBroken(f'"{sample.type.type}": {later}')
 
 
-async def unknown_type(trial: Trial) -> None:
-    """Check that a type that is not offered gets no verdict."""
+@rule("EV29", "A type that is not offered gets no verdict.")
+async def _unknown_type(trial: Trial) -> None:
     for sample in trial.need_samples()[:1]:
         task = new_task(sample)
         task.type, task.version = "conformance.no-such-type", ""
@@ -107,8 +108,8 @@ async def unknown_type(trial: Trial) -> None:
             raise RuleBroken("after a task of an unknown type it answers no more")
 
 
-async def unfit_config(trial: Trial) -> None:
-    """Check that an invalid config gets no verdict."""
+@rule("EV30", "A config that does not fit gets no verdict.", severity=Severity.SHOULD)
+async def _unfit_config(trial: Trial) -> None:
     tried = 0
     for sample in trial.need_samples():
         config = _unfit(sample)
@@ -140,8 +141,8 @@ def _require_refusal(what: str, reply: PluginReply) -> None:
         raise RuleBroken(f"{what}: {reply}; wanted ERROR, or status NOT_FOUND or INVALID_ARGUMENT")
 
 
-async def side_by_side(trial: Trial) -> None:
-    """Check concurrent tasks, every second one of an unknown type: each gets its own answer."""
+@rule("EV31", "As many tasks at a time as it has places each get their own answer.")
+async def _side_by_side(trial: Trial) -> None:
     sample, places = trial.need_samples()[0], trial.link.places
     tasks = [new_task(sample) for _ in range(max(4, 2 * places))]
     for task in tasks[1::2]:
