@@ -21,9 +21,8 @@ from .processes import ANY_PORT, EVALD, ServerProcess, server_process
 settings.register_profile("evald", deadline=None)
 settings.load_profile("evald")
 
-# Ten thousand collected tests are no garbage: at Python's thresholds a third of the time to collect them goes to
-# looking for some among them.
-_THRESHOLDS = gc.get_threshold()
+# Ten thousand collected tests are no garbage: at Python's thresholds a third of the time to collect them, and a
+# tenth of what they take, goes to looking for some among them.
 collect_rarely()
 
 
@@ -31,14 +30,6 @@ def pytest_collection_finish() -> None:
     """Keep what is loaded out of the collections that follow."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_runtest_setup() -> None:
-    """Collect as often as Python does, also after a command that ran in this process.
-
-    With grpcio 1.71 refused calls count as open until the garbage collector has found them.
-    """
-    gc.set_threshold(*_THRESHOLDS)
 
 
 # A shell's job in the background ignores it, and so would every server under test: Ctrl-C would end none of them.

@@ -23,7 +23,17 @@ from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.tokens import TokenVerifier
 from evald_server.config import Settings, load_settings
 
-from ..rpc.live import CONTAINS, EVALUATION, Live, refusal, request, serving, until
+from ..rpc.live import (
+    CONTAINS,
+    EVALUATION,
+    Live,
+    no_collector,
+    open_calls,
+    refusal,
+    request,
+    serving,
+    until,
+)
 from .issuer import AUDIENCE, ISSUER, KINDS, Issuer
 from .keyring import bearer, make_key
 
@@ -383,6 +393,31 @@ async def test_who_tries_tokens_out_is_told_to_wait(issuer: Issuer) -> None:
         text = live.app.telemetry.exposition("")[0].decode()
         assert 'evald_auth_total{kind="jwt",outcome="invalid"} 200.0' in text
         assert 'evald_auth_total{kind="jwt",outcome="limited"} 1.0' in text
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        (lambda issuer: (), "CREDENTIALS_MISSING"),
+        (lambda issuer: bearer("evald_unknown"), INVALID),
+        (lambda issuer: bearer(_stranger(issuer)), INVALID),
+        (lambda issuer: bearer(issuer.token(exp=1)), "CREDENTIALS_EXPIRED"),
+        (lambda issuer: bearer(issuer.token(roles=["viewer"])), "ROLE_MISSING"),
+    ],
+    ids=["no credentials", "no token", "of a stranger", "expired", "of another role"],
+)
+async def test_calls_that_are_refused_are_gone_and_keep_nobody_out(
+    issuer: Issuer, metadata: Callable[[Issuer], Any], reason: str
+) -> None:
+    """gRPC lets 100 calls be open on a connection, those included that wait for the garbage collector."""
+    refused, known = metadata(issuer), bearer(issuer.token())
+    async with serving(**issuer.settings) as live:
+        with no_collector():
+            before = open_calls()
+            for _ in range(120):
+                assert (await refusal(live.unary(request(CONTAINS), metadata=refused))).reason == reason
+            await until(lambda: open_calls() <= before + 1)  # the server hears of the last one's end
+            assert (await live.unary(request(CONTAINS), metadata=known)).summary.success
 
 
 async def test_keys_and_tokens_count_side_by_side(issuer: Issuer, tmp_path: Path) -> None:

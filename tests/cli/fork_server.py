@@ -14,27 +14,21 @@ import os
 import signal
 import sys
 from importlib import import_module
+from pkgutil import walk_packages
 from typing import Any
 
-COMMANDS = (
-    "serve",
-    "evaluate",
-    "catalog",
-    "validate",
-    "calibrate",
-    "remotes",
-    "conformance",
-    "demo",
-    "resources",
-    "runs",
-    "stored_import",
-)
+# With all modules in them, and what these import only when it is used.
+PACKAGES = ("evald.v1", "evald_server.cli", "evald_server.conformance", "evald_server.suites")
+LATE = ("alembic.command", "evald_server.app", "jinja2", "uvloop")
 TIMEOUT_SECONDS = 120
 
 
 def main() -> None:
     """Answer requests until standard input is closed."""
-    for name in ("evald", "evald_server.app", *(f"evald_server.cli.{name}" for name in COMMANDS)):
+    for package in PACKAGES:
+        for module in walk_packages(import_module(package).__path__, f"{package}."):
+            import_module(module.name)
+    for name in LATE:
         import_module(name)
     from evald_server.evaluators import BUILT_INS
 

@@ -1,8 +1,9 @@
 """A real server on a loopback port, and raw calls to it over a real channel."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+import gc
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import grpc
@@ -153,3 +154,19 @@ async def refusal(call: Any) -> Refusal:
     except grpc.aio.AioRpcError as error:
         return Refusal(error)
     raise AssertionError(f"not refused: {answer}")
+
+
+@contextmanager
+def no_collector() -> Iterator[None]:
+    """Python looks for no cycles of garbage meanwhile."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def open_calls() -> int:
+    """Calls that the server holds, those included that only the garbage collector can let go."""
+    return sum(type(thing).__name__ == "_ServicerContext" for thing in gc.get_objects())

@@ -5,9 +5,7 @@ connection with too many open: a call that waits for the garbage collector would
 """
 
 import asyncio
-import gc
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -18,7 +16,19 @@ from evald.evaluator import define_evaluator
 from evald.result import Kind
 from evald.v1 import evaluation_service_pb2
 
-from .live import CATALOG, CONTAINS, EVALUATION, Live, refusal, request, serving, spec, until
+from .live import (
+    CATALOG,
+    CONTAINS,
+    EVALUATION,
+    Live,
+    no_collector,
+    open_calls,
+    refusal,
+    request,
+    serving,
+    spec,
+    until,
+)
 
 _Frame = evaluation_service_pb2.EvaluateSessionRequest
 
@@ -162,22 +172,6 @@ async def health_of_nobody(live: Live) -> None:
 async def refused_batch(live: Live) -> None:
     stream = live.channel.stream_stream(EVALUATION + "EvaluateBatch")(iter([b"\xff"]))
     assert (await refusal(stream.read())).code is grpc.StatusCode.INVALID_ARGUMENT
-
-
-@contextmanager
-def no_collector() -> Iterator[None]:
-    """Python looks for no circles meanwhile."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-def open_calls() -> int:
-    """Calls that the server holds, those included that only the garbage collector can let go."""
-    return sum(type(thing).__name__ == "_ServicerContext" for thing in gc.get_objects())
 
 
 @pytest.mark.parametrize(

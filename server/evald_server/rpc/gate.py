@@ -274,6 +274,8 @@ class Gate(grpc.GenericRpcHandler):
         _, service, name = (method if method in self._methods else "/unknown/unknown").split("/")
         handler = self._methods.get(method, self._unknown).handle
         kind = _KINDS[handler.request_streaming, handler.response_streaming]
+        # Their frames lead to the call's, which holds this handler: a cycle that would keep the call.
+        problem.__traceback__ = problem.__context__ = problem.__cause__ = None
 
         async def refuse(stream: RpcStream) -> None:
             peer = stream.context.peer()
