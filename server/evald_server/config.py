@@ -473,7 +473,8 @@ class Settings(BaseSettings):
     judge_api_key_file: Path | None = Field(None, description="File with the default judge's API key.")
     judge: str | None = Field(None, description="Name of the default judge, if there are several.")
     judges: dict[str, JudgeSettings] = Field(
-        {}, description="Judges by name; [judges.default] adds to the settings judge_base_url to judge_api_key_file."
+        {},
+        description="Judges by name; [judges.default] adds to the settings judge_base_url to judge_api_key_file.",
     )
     judge_max_usd_per_call: float | None = Field(
         None, ge=0, allow_inf_nan=False, description="Maximum cost of one judge evaluation, in US dollars."

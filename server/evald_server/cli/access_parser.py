@@ -96,7 +96,10 @@ def add_access_commands(command: Callable[..., Any]) -> None:
     actions = keys.add_subparsers(metavar="ACTION", title="actions", dest="action", required=True)
     create = actions.add_parser("create", help="make a key, and show it once")
     create.add_argument(
-        "--principal", metavar="NAME", required=True, help="name of the caller; several keys may have the same one"
+        "--principal",
+        metavar="NAME",
+        required=True,
+        help="name of the caller; several keys may have the same one",
     )
     create.add_argument(
         "--role",
@@ -118,9 +121,14 @@ def add_access_commands(command: Callable[..., Any]) -> None:
         "--expires", metavar="DAYS", type=_days, default=90, help="lifetime: 30d, or never [90d]"
     )
     create.add_argument("--rate", metavar="N", type=float, help="maximum calls per second")
-    create.add_argument("--in-flight", metavar="N", type=int, help="maximum concurrent calls, sessions and watches")
     create.add_argument(
-        "--judge-usd-per-day", metavar="USD", type=float, help="maximum cost of judges per day (UTC), in US dollars"
+        "--in-flight", metavar="N", type=int, help="maximum concurrent calls, sessions and watches"
+    )
+    create.add_argument(
+        "--judge-usd-per-day",
+        metavar="USD",
+        type=float,
+        help="maximum cost of judges per day (UTC), in US dollars",
     )
     create.add_argument("--note", metavar="TEXT", default="", help="shown by `evald keys list`")
     listed = actions.add_parser("list", help="list all keys, without their secrets")

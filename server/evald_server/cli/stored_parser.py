@@ -160,7 +160,11 @@ def _filters(parser: Any, whole_number: Callable[[int], Any]) -> None:
     for one in ("scenario", "persona", "connector", "experiment"):
         group.add_argument(f"--{one}", metavar="NAME_OR_ID", help=f"of this {one}")
     group.add_argument(
-        "--execution", metavar="N", type=whole_number(2**62), default=0, help="of this execution of an experiment"
+        "--execution",
+        metavar="N",
+        type=whole_number(2**62),
+        default=0,
+        help="of this execution of an experiment",
     )
     group.add_argument("--status", choices=STATUSES, help="with this status")
     group.add_argument("--verdict", choices=VERDICTS, help="with this verdict")

@@ -94,7 +94,11 @@ def add_suite_commands(
     history.add_argument("--target", metavar="NAME", default="", help="against this target")
     history.add_argument("--case", metavar="ID", default="", help="of this case alone")
     history.add_argument(
-        "--limit", metavar="N", type=whole_number(1000), default=20, help="maximum number of suite runs, the latest ones [20]"
+        "--limit",
+        metavar="N",
+        type=whole_number(1000),
+        default=20,
+        help="maximum number of suite runs, the latest ones [20]",
     )
     history.add_argument("--html", metavar="FILE", help="write a page with plots as well")
     history.add_argument("--json", action="store_true", help="as JSON Lines")
@@ -133,7 +137,9 @@ def _test_options(
         type=number_between(0, 1),
         help="minimum share of cases that must pass [1]",
     )
-    how.add_argument("--concurrency", metavar="N", type=whole_number(256), help="maximum concurrent calls of agents [8]")
+    how.add_argument(
+        "--concurrency", metavar="N", type=whole_number(256), help="maximum concurrent calls of agents [8]"
+    )
     filters = parser.add_argument_group("filters")
     _repeatable(filters, "--tag", "TAG", "tags", "cases with this tag; repeatable, any of them")
     _repeatable(filters, "--exclude-tag", "TAG", "exclude_tags", "no cases with this tag; repeatable")
@@ -164,9 +170,7 @@ def _compare_options(
     parser.add_argument(
         "base", metavar="BASE", nargs="?", default="previous", help="suite run to compare with [previous]"
     )
-    parser.add_argument(
-        "new", metavar="NEW", nargs="?", default="latest", help="suite run to check [latest]"
-    )
+    parser.add_argument("new", metavar="NEW", nargs="?", default="latest", help="suite run to check [latest]")
     _repeatable(parser, "--suite", "NAME", "suites", "of which suite `latest` and `previous` are; repeatable")
     parser.add_argument(
         "--target", metavar="NAME", default="", help="against this target; that of the latest by default"
