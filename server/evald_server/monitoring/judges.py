@@ -139,11 +139,11 @@ class JudgeMetrics:
         """Yield the current families."""
         requests = counter(
             "evald_judge_requests",
-            "Requests to the models that judge, each attempt counted, by outcome.",
+            "Requests to the models that judge, each attempt on its own, by the outcome.",
         )
         tokens = counter("evald_judge_tokens", "Tokens of judges, as their endpoints report them.")
-        cost = counter("evald_judge_cost_usd", "Cost of judges, by the prices in the config.")
-        lookups = counter("evald_judge_cache", "Lookups of judges' answers in the cache, by result.")
+        cost = counter("evald_judge_cost_usd", "What judges have cost, by the prices in the config.")
+        lookups = counter("evald_judge_cache", "Answers of judges looked for in the cache, by the result.")
         durations = HistogramMetricFamily(
             "gen_ai_client_operation_duration_seconds",
             "How long requests to models took. error_type is empty for those that went well.",

@@ -52,9 +52,9 @@ class RunMetrics:
         turns = counter("evald_run_turns", "Turns of runs that were evaluated.")
         add_count(turns, {}, self._turns)
         durations = HistogramMetricFamily(
-            "evald_run_duration_seconds", "Duration of runs, including agent and judge.", labels=()
+            "evald_run_duration_seconds", "How long runs took from their start to their end.", labels=()
         )
         add_histogram(durations, [], self._durations)
         yield from (runs, turns, durations)
-        yield gauge("evald_runs_running", "Runs that are running now.", self._running)
-        yield gauge("evald_runs_queued", "Runs in the queue.", self._queued)
+        yield gauge("evald_runs_running", "Runs whose conversation goes on now.", self._running)
+        yield gauge("evald_runs_queued", "Runs that wait for their turn.", self._queued)

@@ -32,4 +32,4 @@ class SuiteMetrics:
         for outcome, count in self._outcomes.copy().items():
             add_count(runs, {"outcome": outcome}, count)
         yield runs
-        yield gauge("evald_suite_runs_running", "Suite runs that are running now.", self._running)
+        yield gauge("evald_suite_runs_running", "Suite runs whose cases run now.", self._running)
