@@ -2,7 +2,10 @@
 
 import asyncio
 from collections.abc import Coroutine
+from types import ModuleType
 from typing import Any, Final, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 
@@ -13,3 +16,21 @@ LOOP: Final[list[asyncio.AbstractEventLoop]] = []
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine from a test or fixture that is not async itself."""
     return LOOP[0].run_until_complete(main)
+
+
+def expect_thread(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[bool]:
+    """Watch a function of a module: the list says of every call whether it held up the event loop."""
+    function = getattr(module, name)
+    held_up: list[bool] = []
+
+    def watched(*args: Any) -> Any:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            held_up.append(False)
+        else:
+            held_up.append(True)
+        return function(*args)
+
+    monkeypatch.setattr(module, name, watched)
+    return held_up

@@ -52,7 +52,7 @@ BELOW = {
         "workers",
     },
     "store": set(),
-    "connectors": {"config", "redaction", "remote", "retries"},
+    "connectors": {"config", "engine", "redaction", "remote", "retries"},
     "runs": {"batch", "connectors", "store", "engine", "judge", "monitoring", "suites", "wire_pb2"},
     "rpc": {
         "auth",
@@ -264,14 +264,17 @@ def test_in_the_sdk_only_the_conversion_and_the_clients_touch_generated_code() -
     assert not offenders, _list(offenders)
 
 
-def test_importing_evald_loads_grpc_and_protobuf_and_nothing_heavy() -> None:
-    script = (
-        "import sys, threading, evald\n"
+@pytest.mark.parametrize(
+    "script", ["import evald", "import evald; evald.Client; evald.AsyncClient; evald.Tls"]
+)
+def test_importing_evald_loads_nothing_heavy_and_grpc_only_for_a_client(script: str) -> None:
+    code = (
+        f"import sys, threading; {script}\n"
         "assert threading.active_count() == 1, threading.enumerate()\n"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(run.stdout.split())
-    assert {"evald", "grpc"} <= loaded
+    assert ("grpc" in loaded) == ("Client" in script)
     heavy = {"evald_server", "pydantic", "jsonschema", "openai", "prometheus_client", "rich", "jsonschema_rs"}
     assert not heavy & loaded

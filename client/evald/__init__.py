@@ -6,15 +6,13 @@ run those in a process of their own. docs/sdk.md and
 docs/write-a-remote-evaluator.md show them.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .aio import AsyncClient
 from .batch import BatchItem
 from .catalog import EvaluatorType
-from .client import Client
 from .context import EvaluatorContext
-from .credentials import Tls
 from .errors import EvaldError, InvalidInput, TurnRefused, UnknownEvaluator
 from .evaluation import Evaluation, EvaluatorResult
 from .result import (
@@ -36,6 +34,9 @@ from .stream import Started
 from .turn import Turn
 
 if TYPE_CHECKING:
+    from .aio import AsyncClient
+    from .client import Client
+    from .credentials import Tls
     from .evaluator import Evaluator, EvaluatorDefinition, Metric, assertion, define_evaluator, metric
     from .worker import DiallingWorker, ListeningWorker, connect, serve
 
@@ -84,23 +85,22 @@ __all__ = [  # noqa: RUF022 - plain alphabetical order
     "unproven",
 ]
 
-# Authors need pydantic, callers do not: importing it would double the time of `import evald`.
-_AUTHORING = frozenset(
-    ("Evaluator", "EvaluatorDefinition", "Metric", "assertion", "define_evaluator", "metric")
-)
-_SERVING = frozenset(("DiallingWorker", "ListeningWorker", "connect", "serve"))
+# Imported on first use: authors need pydantic and callers gRPC, each of which would double the time of `import evald`.
+_MODULES = {
+    "AsyncClient": "aio",
+    "Client": "client",
+    "Tls": "credentials",
+    **dict.fromkeys(
+        ("Evaluator", "EvaluatorDefinition", "Metric", "assertion", "define_evaluator", "metric"), "evaluator"
+    ),
+    **dict.fromkeys(("DiallingWorker", "ListeningWorker", "connect", "serve"), "worker"),
+}
 
 if not TYPE_CHECKING:  # a type checker would take it to mean that every name exists
 
     def __getattr__(name: str) -> Any:
-        if name in _AUTHORING:
-            from . import evaluator
-
-            value = getattr(evaluator, name)
-        elif name in _SERVING:
-            from . import worker
-
-            value = getattr(worker, name)
+        if name in _MODULES:
+            value = getattr(import_module(f".{_MODULES[name]}", __name__), name)
         elif name == "__version__":
             from importlib.metadata import version
 

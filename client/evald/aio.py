@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import grpc
 import grpc.aio
 
-from .batch import IN_FLIGHT, BatchAnswer, BatchFlow, BatchItemLike, BatchSummary, OnProgress, length_of
+from .batch import IN_FLIGHT, BatchAnswer, BatchFlow, BatchItemLike, BatchSummary, OnProgress
 from .catalog import CatalogChange, EvaluatorType, SpecViolation
 from .connection import Connection, TypedErrors, rest_of, waited_too_long
 from .convert.requests import (
@@ -175,13 +175,13 @@ class AsyncClient(Connection):
         items: an iterable or an asynchronous one. Other arguments and errors as in `Client.batch`.
         """
         flow = BatchFlow(
+            items,
             evaluators,
             options,
             labels,
             brief=brief,
             max_in_flight=max_in_flight,
             max_message_bytes=self._max_message_bytes,
-            total=length_of(items),
             on_progress=on_progress,
         )
         sent_with = self._sent_with(timeout)
@@ -216,7 +216,7 @@ class AsyncClient(Connection):
         while True:
             with self._typed_errors:
                 page = await self._stubs.catalog.ListEvaluatorTypes(
-                    list_types_request(kind or 0, token), **self._short(timeout)
+                    list_types_request(kind, token), **self._short(timeout)
                 )
             found += map(EvaluatorType.from_pb, page.evaluator_types)
             token = page.next_page_token
@@ -352,8 +352,7 @@ class AsyncBatch:
         return self._flow.summary
 
     async def __aiter__(self) -> AsyncIterator[BatchAnswer]:
-        if self._complete:
-            raise RuntimeError("a batch is iterated over once; ask the client for another one")
+        self._flow.begin()
         call = self._start()
         typed_errors = _TypedStreamErrors(self._server, call)
         tasks = [asyncio.create_task(self._feed(call)), asyncio.create_task(self._send(call))]

@@ -2,14 +2,14 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from .convert.requests import batch_item, batch_open, batch_request
 from .errors import EvaluatorError, InvalidInput
 from .evaluation import Evaluation
-from .fields import shown
+from .fields import shown, whole
 from .records import present
 from .result import Verdict
 from .spec import OptionsLike, SpecLike
@@ -193,6 +193,7 @@ class BatchFlow:
 
     def __init__(
         self,
+        items: Any,
         evaluators: Iterable[SpecLike],
         options: OptionsLike | None,
         labels: Mapping[str, str] | None,
@@ -200,18 +201,21 @@ class BatchFlow:
         brief: bool,
         max_in_flight: int,
         max_message_bytes: int,
-        total: int | None,
         on_progress: OnProgress | None,
     ) -> None:
-        if max_in_flight < 1:
+        # A text or one turn would be iterated over by its letters or keys, and each of these evaluated.
+        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable | AsyncIterable):
+            raise InvalidInput("items", shown(items), "an iterable of turns")
+        if not whole(max_in_flight, "max_in_flight"):
             raise InvalidInput("max_in_flight", shown(max_in_flight), "1 or more")
         self.summary: BatchSummary | None = None
         self._open: Any = batch_open(evaluators, options, labels, brief=brief)
         self._max_in_flight = max_in_flight
         self._max_message_bytes = max_message_bytes
-        self._total = total
+        self._total = len(items) if isinstance(items, Sized) else None
         self._on_progress = on_progress
         self._lock = threading.Lock()
+        self._begun = False
         self._waiting: deque[tuple[Any, int]] = deque()
         self._waiting_bytes = 0
         self._added = 0
@@ -219,6 +223,13 @@ class BatchFlow:
         self._done = 0
         self._refused = 0
         self._verdicts = dict.fromkeys(Verdict, 0)
+
+    def begin(self) -> None:
+        """Note that the batch is iterated over. Raises RuntimeError for the second time."""
+        with self._lock:
+            if self._begun:
+                raise RuntimeError("a batch is iterated over once; ask the client for another one")
+            self._begun = True
 
     @property
     def room(self) -> bool:
@@ -303,8 +314,3 @@ def _parts(item: BatchItemLike, place: int) -> tuple[str, Turn, Iterable[SpecLik
     if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str):
         return item[0], as_turn(item[1]), ()
     return str(place), as_turn(item), ()
-
-
-def length_of(items: Any) -> int | None:
-    """Return the number of items; None when the iterable does not know it."""
-    return len(items) if hasattr(items, "__len__") else None

@@ -69,9 +69,13 @@ class ToolCall:
     def args(self) -> Any:
         """The arguments as data; {} when empty. Raises ValueError when they are not valid JSON, and
         strict_json.TooLarge when they are larger than evald reads."""
+        return self.read_args()
+
+    def read_args(self, check: Callable[[], None] | None = None) -> Any:
+        """Return `args`. check: called regularly while long ones are read; may raise to stop the work."""
         if self._args is UNREAD:
             try:
-                self._args = parse_json(self.arguments) if self.arguments.strip() else {}
+                self._args = parse_json(self.arguments, check) if self.arguments.strip() else {}
             except ValueError as problem:
                 self._args = _Unreadable(str(problem))
         if self._args.__class__ is _Unreadable:
@@ -124,9 +128,8 @@ class Message:
         return [ToolCall(call) for call in self._pb.tool_calls]
 
     def agent_calls(self, check: Callable[[], None]) -> list[ToolCall]:
-        """Return the tool calls of an assistant message; none for other roles. check: as for `collect_tool_calls`."""
-        if self._pb.HasField("blocks") and self._pb.role == "assistant":
-            check_blocks(self._pb)  # here, because the message does not know its place in the conversation
+        """Return the tool calls of an assistant message; none for other roles that are known. check, and what is raised:
+        as for `collect_tool_calls`, but the message does not know its place."""
         return collect_tool_calls([self._pb], check)
 
     @property
@@ -170,22 +173,24 @@ def collect_tool_calls(
     check: called regularly while there are many messages; may raise to stop the work.
     first, path: index of the first message and where the messages are, for errors.
     Raises UnreadableContent for a content block that looks like a text or a call and is not known, and for calls
-    of a role that is not known, such as "Assistant".
+    of a role that is not known, such as "Assistant"; in blocks, too.
     """
     found: list[ToolCall] = []
     for index, pb in enumerate(messages, first):
-        if pb.role == "assistant":
-            if pb.HasField("blocks"):
-                try:
-                    check_blocks(pb)
-                except InvalidInput as problem:
-                    raise problem.below(f"{path}[{index}]") from None
+        role = pb.role
+        known = role in ROLES
+        if pb.HasField("blocks") and (role == "assistant" or not known):
+            try:
+                check_blocks(pb)
+            except InvalidInput as problem:
+                raise problem.below(f"{path}[{index}]") from None
+        if role == "assistant":
             for call in pb.tool_calls:
                 found.append(ToolCall(call))
                 if not len(found) & 127:
                     check()
-        elif pb.role not in ROLES and pb.tool_calls:
-            got = f"{shown(pb.role)}, with tool calls"
+        elif not known and pb.tool_calls:
+            got = f"{shown(role)}, with tool calls"
             raise UnreadableContent(f"{path}[{index}].role", got, '"assistant"')
     return found
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 import grpc
 
-from .batch import IN_FLIGHT, BatchAnswer, BatchFlow, BatchItemLike, BatchSummary, OnProgress, length_of
+from .batch import IN_FLIGHT, BatchAnswer, BatchFlow, BatchItemLike, BatchSummary, OnProgress
 from .catalog import CatalogChange, EvaluatorType, SpecViolation
 from .connection import Connection, TypedErrors, rest_of, waited_too_long
 from .convert.requests import (
@@ -43,7 +43,7 @@ class Client(Connection):
         EVALD_TOKEN_FILE. Sent as `authorization: Bearer ...` with every call.
     insecure: let a token be sent to another machine without TLS.
     credentials: of the channel, instead of tls.
-    metadata: sent with every call, for example {"authorization": "Bearer ..."}.
+    metadata: sent with every call, for example {"authorization": "Bearer ..."}; bytes for names that end with -bin.
     max_message_bytes: largest message sent or received.
 
     Raises InvalidInput when `server` is not such an address, for example a URL or a host without a port.
@@ -165,13 +165,13 @@ class Client(Connection):
         timeout: seconds for the whole batch; None means no limit.
         """
         flow = BatchFlow(
+            items,
             evaluators,
             options,
             labels,
             brief=brief,
             max_in_flight=max_in_flight,
             max_message_bytes=self._max_message_bytes,
-            total=length_of(items),
             on_progress=on_progress,
         )
         sent_with = self._sent_with(timeout)
@@ -203,7 +203,7 @@ class Client(Connection):
         while True:
             with self._typed_errors:
                 page = self._stubs.catalog.ListEvaluatorTypes(
-                    list_types_request(kind or 0, token), **self._short(timeout)
+                    list_types_request(kind, token), **self._short(timeout)
                 )
             found += map(EvaluatorType.from_pb, page.evaluator_types)
             token = page.next_page_token
@@ -335,9 +335,8 @@ class Batch:
         return self._flow.summary
 
     def __iter__(self) -> Iterator[BatchAnswer]:
-        if self._complete:
-            raise RuntimeError("a batch is iterated over once; ask the client for another one")
         flow = self._flow
+        flow.begin()
         responses: queue.SimpleQueue[Any] = queue.SimpleQueue()
         call = self._start(self._messages())
         # A thread of its own, because gRPC cannot be asked whether a response is there already.
@@ -386,7 +385,7 @@ def _pump(call: Any, responses: "queue.SimpleQueue[Any]") -> None:
     try:
         for response in call:
             responses.put(response)
-    except grpc.RpcError as problem:
+    except Exception as problem:  # noqa: BLE001 - raised where the responses are read
         responses.put(problem)
     else:
         responses.put(None)

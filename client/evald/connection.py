@@ -1,26 +1,36 @@
 """The connection to a server: address, channel, timeouts, metadata, and the conversion of gRPC's errors."""
 
 import json
-import math
 import os
 import re
 import threading
 import time
 from collections.abc import Mapping
+from numbers import Real
 from types import TracebackType
 from typing import Any, ClassVar, Final
 
 import grpc
 
-from .credentials import Access, Tls, Token, is_this_machine, tls_of_environment, token_of_environment
+from .credentials import (
+    Access,
+    Tls,
+    Token,
+    is_this_machine,
+    read_metadata,
+    tls_of_environment,
+    token_of_environment,
+)
 from .errors import DeadlineExceeded, InvalidInput, from_rpc_error
-from .fields import shown
+from .fields import shown, whole
 
 DEFAULT_SERVER: Final = "127.0.0.1:50051"
 # The server's own default for a call without a deadline.
 DEFAULT_TIMEOUT: Final = 60.0
 # The server's default limit.
 MAX_MESSAGE_BYTES: Final = 16 << 20
+# 30 years. gRPC adds the timeout to the time of day in nanoseconds, and a sum beyond 2**63 is a deadline in the past.
+_LONGEST_TIMEOUT: Final = 1e9
 # Unary evaluations in flight on one connection; more wait. Half of the server's limit of 100 calls: gRPC's server counts
 # a call until its memory is freed, which is after its answer, and refuses the calls that take the place of answered ones.
 MAX_IN_FLIGHT: Final = 50
@@ -101,13 +111,20 @@ def open_to(
     token: Token | None = None,
     insecure: bool = False,
     credentials: grpc.ChannelCredentials | None = None,
-    metadata: Mapping[str, str] | None = None,
+    metadata: Mapping[str, str | bytes] | None = None,
 ) -> tuple[str, Access]:
     """Return the address to call, and the credentials for it: those given, or else those of the environment.
 
-    Raises InvalidInput for what contradicts itself, and for a token that would be sent to another machine in plaintext.
+    Raises InvalidInput for a wrong type, for what contradicts itself, and for a token that would be sent to another
+    machine in plaintext.
     """
-    sent = tuple((metadata or {}).items())
+    sent = read_metadata(metadata)
+    for name, value, types, wanted in (
+        ("tls", tls, Tls | bool | None, "evald.Tls(...), True, False or None"),
+        ("credentials", credentials, grpc.ChannelCredentials | None, "grpc.ChannelCredentials"),
+    ):
+        if not isinstance(value, types):
+            raise InvalidInput(name, f"a {type(value).__name__}", wanted)
     if credentials is not None and tls:
         raise InvalidInput("tls", "both tls and credentials", "one of them")
     if tls is None and credentials is None:
@@ -174,13 +191,15 @@ class Connection:
         token: Token | None = None,
         insecure: bool = False,
         credentials: grpc.ChannelCredentials | None = None,
-        metadata: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str | bytes] | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self.server, self._access = open_to(
             server, tls=tls, token=token, credentials=credentials, metadata=metadata, insecure=insecure
         )
-        self._timeout = timeout
+        self._timeout = _limit(timeout)
+        if not whole(max_message_bytes, "max_message_bytes", largest=(1 << 31) - 1):
+            raise InvalidInput("max_message_bytes", "0", "1 or more")
         self._max_message_bytes = max_message_bytes
         self._options = [*channel_options(max_message_bytes), *self._access.options(self.server)]
         self._typed_errors = self._errors_type(self.server)
@@ -213,16 +232,22 @@ class Connection:
 
     def _sent_with(self, timeout: float | None) -> dict[str, Any]:
         """Return gRPC's arguments of a call. timeout: seconds; None or math.inf for no limit."""
-        if timeout is not None and not timeout > 0:
-            raise InvalidInput("timeout", shown(timeout), "seconds above 0, or math.inf for no limit")
-        limit = None if timeout is None or timeout == math.inf else timeout
-        return {"timeout": limit, "metadata": self._access.headers()}
+        return {"timeout": _limit(timeout), "metadata": self._access.headers()}
 
     def _short(self, timeout: float | None) -> dict[str, Any]:
         return self._sent_with(self._timeout if timeout is None else timeout)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.server!r})"
+
+
+def _limit(timeout: float | None) -> float | None:
+    """Return a timeout in seconds for gRPC; None for no limit. Raises InvalidInput."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, Real) or not timeout > 0:
+        raise InvalidInput("timeout", shown(timeout), "seconds above 0, or math.inf for no limit")
+    return None if timeout > _LONGEST_TIMEOUT else timeout
 
 
 def rest_of(sent_with: dict[str, Any], began: float) -> dict[str, Any]:

@@ -194,11 +194,6 @@ class EvaluatorContext:
         return self._pb.ByteSize()
 
     @property
-    def turn_message_count(self) -> int:
-        """Number of messages in the turn."""
-        return len(self._of_turn())
-
-    @property
     def answer(self) -> str | None:
         """Text of the answer; "" when it has none; None when no assistant message of the turn says anything."""
         if self._answer is UNREAD:
@@ -239,6 +234,13 @@ class EvaluatorContext:
             return message_text(pb)
         except InvalidInput as problem:
             raise problem.below(path) from None
+
+    @property
+    def agent_spoke(self) -> bool:
+        """Whether an assistant message of the conversation says anything: a text, a tool call or a refusal."""
+        return self.answer is not None or any(
+            pb.role == "assistant" and says_something(pb) for pb in self._all()
+        )
 
     def answer_of(self, which: Which) -> str | None:
         """Return the answer, the first assistant text of the turn, or all of them joined by newlines."""
@@ -286,7 +288,7 @@ class EvaluatorContext:
         found = self._answer_json
         if found is None:
             try:
-                found = parse_json(self.answer or ""), None
+                found = parse_json(self.answer or "", self.check_time), None
             except ValueError as problem:
                 found = None, str(problem)
             except TooLarge as problem:

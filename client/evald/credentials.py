@@ -2,8 +2,9 @@
 
 import errno
 import os
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -12,11 +13,16 @@ import grpc
 
 from .addresses import is_loopback
 from .errors import InvalidInput
+from .fields import shown
 
 Token: TypeAlias = str | Path | Callable[[], str]
 """A token, the file that holds it, or a function that returns it; the latter two are asked again for every call."""
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
+
+# What HTTP/2 and gRPC take: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
+_HEADER: Final = re.compile(r"[0-9a-z_.-]+")
+_HEADER_TEXT: Final = re.compile(r"[\x20-\x7e]*")
 
 _ON: Final = frozenset(("1", "true", "yes", "on"))
 _OFF: Final = frozenset(("", "0", "false", "no", "off"))
@@ -86,6 +92,26 @@ class Access:
             # A proxy of the environment would get a token that is not encrypted, and connect to its own loopback.
             options.append(("grpc.enable_http_proxy", 0))
         return options
+
+
+def read_metadata(metadata: Any) -> Metadata:
+    """Return the headers to send with every call. Raises InvalidInput, which shows no value: it may be a secret."""
+    if metadata is None:
+        return ()
+    if not isinstance(metadata, Mapping):
+        raise InvalidInput("metadata", f"a {type(metadata).__name__}", "an object of names and values")
+    for name, value in metadata.items():
+        if not isinstance(name, str) or not _HEADER.fullmatch(name):
+            raise InvalidInput("metadata", shown(name), "names of a-z, 0-9, '-', '_' and '.'")
+        path, found = f"metadata.{name}", f"a {type(value).__name__}"
+        if name.endswith("-bin"):
+            if not isinstance(value, bytes):
+                raise InvalidInput(path, found, "bytes, as every name that ends with -bin")
+        elif not isinstance(value, str):
+            raise InvalidInput(path, found, "text")
+        elif not _HEADER_TEXT.fullmatch(value):
+            raise InvalidInput(path, "a text that cannot be sent", "printable ASCII")
+    return tuple(metadata.items())
 
 
 def tls_of_environment() -> Tls | None:
@@ -194,8 +220,12 @@ def _current(token: Token) -> str:
             why = problem.strerror if isinstance(problem, OSError) else "is not a text of ASCII"
             raise InvalidInput("token", f"{token}: {why}", "a file with the token") from None
     else:
-        text = token if isinstance(token, str) else token()
+        text = token() if callable(token) else token
     # Never shown, not even in part.
+    if not isinstance(text, str):
+        raise InvalidInput(
+            "token", f"a {type(text).__name__}", "a text, a Path or a function that returns a text"
+        )
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         raise InvalidInput("token", "a text that cannot be sent", "printable ASCII without spaces")
     return text
@@ -204,6 +234,8 @@ def _current(token: Token) -> str:
 def _read(name: str, path: str | Path | None) -> bytes | None:
     if path is None:
         return None
+    if not isinstance(path, str | Path):
+        raise InvalidInput(name, shown(path), "the path of a PEM file")
     try:
         data = _file(Path(path))
     except OSError as problem:

@@ -24,7 +24,7 @@ from .blocks import MAX_BLOCKS, TooMany
 from .chat import ROLES
 from .errors import InvalidInput
 from .fields import duration_to_pb, milliseconds, plain, seconds, shown, snake, text
-from .strict_json import no_constant
+from .strict_json import STRICT_JSON
 from .structs import MAX_DEPTH, RepeatedField, TooDeep, check_levels, fill_fields
 
 if TYPE_CHECKING:
@@ -80,21 +80,6 @@ def check_nodes(data: str, path: str) -> None:
             raise TooMany(path, "or more keys and values", nodes if nodes > MAX_NODES else strings, MAX_NODES)
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise ValueError(f"an object has the key {key[:60]!r} twice")
-            seen.add(key)
-    return found
-
-
-# One for all calls: making a decoder takes as long as decoding a short conversation.
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=no_constant)
-
-
 def parse_messages_json(
     data: str | bytes,
     into: "Messages",
@@ -113,7 +98,7 @@ def parse_messages_json(
     try:
         decoded = data.decode() if isinstance(data, bytes) else data
         check_nodes(decoded, path)
-        messages = _DECODER.decode(decoded)
+        messages = STRICT_JSON.decode(decoded)
     except TooMany:
         raise
     except RecursionError:

@@ -110,8 +110,8 @@ class Result:
     metadata: JSON-like evidence for debugging.
     checks: single findings behind the verdict.
     pending: a failed verdict that a later turn can still turn into a passed one.
-    unproven: failed because there was nothing to look at: neither negation nor a threshold may
-    turn that into passed.
+    unproven: failed because there was nothing to look at, or because judges disagree half and half: neither
+    negation nor a threshold may turn that into passed.
     token_usage, cost_usd: what the evaluator itself spent.
     raw_request: the request to a judge or a script, without secrets.
     cached: it comes from a cache, without cost.

@@ -1,10 +1,11 @@
-"""Strict JSON as Python data, and back: NaN and Infinity are refused, and so is what is larger than evald reads."""
+"""Strict JSON as Python data, and back: NaN, Infinity and keys that an object has twice are refused, and so is what is
+larger than evald reads."""
 
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
-from functools import cache, partial
 from typing import Any, Final, NoReturn
 
 
@@ -16,6 +17,10 @@ class TooLarge(Exception):
     """
 
 
+class DuplicateKey(ValueError):
+    """An object has a key twice: RFC 8259 leaves open which one counts, and readers differ."""
+
+
 NESTED_TOO_DEEP: Final = "JSON is nested deeper than the about 900 levels that evald reads"
 _TOO_MANY_DIGITS: Final = "JSON has a number of more than 4,300 digits, which is more than evald reads"
 
@@ -25,40 +30,56 @@ def no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of these keys and values, or raise DuplicateKey: the `object_pairs_hook` of a strict decoder."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise DuplicateKey(f"got the key {twice[:60]!r} a second time")
+    return found
+
+
 # Made once: json.loads makes a decoder for each call that has options, a quarter of the whole cost.
-STRICT_JSON: Final = json.JSONDecoder(parse_constant=no_constant)
+STRICT_JSON: Final = json.JSONDecoder(parse_constant=no_constant, object_pairs_hook=unique_keys)
 
 
-@cache
-def _decode_fast() -> Callable[[str], Any]:
-    """Return pydantic's decoder, which takes half the time of the standard library's.
+def parse_json(text: str, check: Callable[[], None] | None = None) -> Any:
+    """Parse strict JSON, without NaN, Infinity and duplicate keys.
 
-    Imported at the first use, because clients that only send requests never need it.
+    check: called about every 2 ms while a long text is read; may raise.
+    Raises ValueError, which says what is wrong and where, DuplicateKey among them, and TooLarge for JSON that is
+    nested too deep or has a number with too many digits.
     """
-    from pydantic_core import from_json
-
-    # Texts of answers seldom come twice, and to look for each among those that were takes a tenth of the time.
-    return partial(from_json, allow_inf_nan=False, cache_strings="keys")
+    long = check is not None and len(text) > _PIECE
+    return _read((_checking(check) if long and check else STRICT_JSON).decode, text)
 
 
-def parse_json(text: str) -> Any:
-    """Parse strict JSON, without NaN and Infinity.
+def _checking(check: Callable[[], None]) -> json.JSONDecoder:
+    """Return a strict decoder that calls `check` between numbers and objects, where other threads may run, too."""
+    read = 0
 
-    Raises ValueError, which says what is wrong and where, and TooLarge for JSON that is nested too deep or has
-    a number with too many digits.
-    """
-    try:
-        return _decode_fast()(text)
-    except ValueError:
-        pass
-    # The standard library says better what is wrong, and reads half surrogate pairs.
-    return _read(STRICT_JSON.decode, text)
+    def counted(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def called(token: Any) -> Any:
+            nonlocal read
+            read += 1
+            if not read & 1023:
+                check()
+            return convert(token)
+
+        return called
+
+    return json.JSONDecoder(
+        parse_constant=no_constant,
+        object_pairs_hook=counted(unique_keys),
+        parse_int=counted(int),
+        parse_float=counted(float),
+    )
 
 
 def parse_json_at(text: str, start: int) -> tuple[Any, int]:
     """Parse the JSON value that begins at `start`. Returns the value and the index where it ends.
 
-    Raises json.JSONDecodeError for what is not JSON, and TooLarge as `parse_json` does.
+    Raises json.JSONDecodeError for what is not JSON, and DuplicateKey and TooLarge as `parse_json` does.
     """
     found: tuple[Any, int] = _read(STRICT_JSON.raw_decode, text, start)
     return found

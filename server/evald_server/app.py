@@ -215,7 +215,7 @@ class App:
             max_principal_calls=settings.max_principal_calls or max(1, settings.max_calls // 4),
             max_open_calls=settings.max_open_calls,
             message_timeout=settings.message_timeout,
-            late=partial(self.telemetry.rejected, "message_timeout"),
+            timed_out=partial(self.telemetry.rejected, "message_timeout"),
         )
         self._data_dir: DataDir | None = None
         self._ports: dict[str, RpcPort] = {}  # of gRPC, by address
@@ -516,7 +516,7 @@ class App:
                 "GetEvaluatorType": rpc.unary(catalog.NAME, "GetEvaluatorType", types.get_type),
                 "WatchEvaluatorTypes": rpc.watch(catalog.NAME, "WatchEvaluatorTypes", types.watch),
             },
-            registry.NAME: registry.handlers(self._registrations, rpc.unary, rpc.stream, rpc.watch),
+            registry.NAME: self._registrations.handlers(rpc),
         }
         services = run_services(
             rpc,

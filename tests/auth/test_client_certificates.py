@@ -240,10 +240,10 @@ async def test_a_key_that_was_just_let_in_is_not_looked_at_again(
 
         async def spared() -> bool:
             await live.unary(request(CONTAINS), metadata=bearer(key))
-            return copy_context().run(gate.service, details) is gate._reading[details.method]
+            return copy_context().run(gate.service, details) is gate._methods[details.method].read
 
         await until(spared)
-        assert CertificateGate(gate).service(details) is gate._late[details.method]
+        assert CertificateGate(gate).service(details) is gate._methods[details.method].authenticate
 
 
 async def test_the_line_that_says_ready_names_both_ports(
@@ -280,7 +280,7 @@ async def _health(live: Live) -> AsyncIterator[str]:
 async def test_every_method_is_checked_on_the_port_of_certificates(server: Server) -> None:
     for name in ("stolen", "idle"):
         async with server.connected(name) as live:
-            for method in [*server.app._gate._handlers, "/x/y"]:
+            for method in [*server.app._gate._methods, "/x/y"]:
                 if METHODS.get(method) is OPEN:
                     continue
                 refused = await opened(live, method)
@@ -404,7 +404,7 @@ async def test_a_file_of_clients_that_breaks_changes_nothing(
     async with _serving(authority, tmp_path) as server, server.connected("ci") as live:
         server.clients.write_text("[[clients]]\n")
         await until(lambda: "clients[0]: san is missing" in caplog.text)
-        assert "what stood in it before still counts" in caplog.text
+        assert "its last valid content stays in use" in caplog.text
         assert (await live.unary(request(CONTAINS))).summary.success
 
 

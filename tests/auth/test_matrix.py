@@ -126,7 +126,7 @@ def _count(live: Live, kind: str, outcome: str) -> int:
 
 
 def test_every_method_is_served_or_said_not_to_be(server: Asked) -> None:
-    assert set(ALL) - set(server.live.app._gate._handlers) == NOT_SERVED
+    assert set(ALL) - set(server.live.app._gate._methods) == NOT_SERVED
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -434,7 +434,7 @@ async def test_streams_end_when_their_key_leaves_the_set_and_an_hour_after_the_t
         assert (ended.code, ended.reason) == (grpc.StatusCode.UNAUTHENTICATED, INVALID)
         assert not calls[1].done()
         tokens._now = lambda: time.time() + 3590
-        live.app._gate._judge_streams()
+        live.app._gate._check_streams()
         assert not live.app._rpc._ending
         tokens._now = lambda: time.time() + 3600
         ended = await refusal(_to_the_end(calls[1]))

@@ -6,7 +6,7 @@ import sys
 
 def test_a_batch_process_loads_nothing_that_only_the_server_needs() -> None:
     code = (
-        "import runpy, sys; runpy.run_module('evald_server.batch.child', run_name='__main__', alter_sys=True); "
+        "import runpy, sys; runpy.run_module('evald_server.batch', run_name='__main__', alter_sys=True); "
         "print(*sys.modules, file=sys.stderr)"
     )
     # Without a server, whose config it waits for, it ends.
@@ -20,5 +20,5 @@ def test_a_batch_process_loads_nothing_that_only_the_server_needs() -> None:
     )
     loaded = set(done.stderr.split())
     assert {"evald_server.engine.run", "evald.evaluator", "re2", "jsonschema_rs"} <= loaded
-    unwanted = {"openai", "prometheus_client", "sqlite3", "uvloop", "httpx", "jsonschema", "rich"}
+    unwanted = {"grpc", "openai", "prometheus_client", "sqlite3", "uvloop", "httpx", "jsonschema", "rich"}
     assert not unwanted & loaded

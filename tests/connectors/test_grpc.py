@@ -124,7 +124,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     ),
     "both": (response(messages=FINE, messages_json="[]"), "wanted one of them"),
     "bad-json": (response(messages_json="[{"), "invocation.messages: not valid JSON"),
-    "another-currency": (response(messages=FINE, cost={"currency_code": "EUR"}), "got 'EUR', wanted 'USD'"),
+    "another-currency": (response(messages=FINE, cost={"currency_code": "EUR"}), 'got "EUR", wanted "USD"'),
     "negative-cost": (
         response(messages=FINE, cost={"currency_code": "USD", "amount": -1}),
         "cost.amount: got -1.0",
@@ -133,8 +133,16 @@ BAD: dict[str, tuple[bytes, str]] = {
         response(messages=FINE, cost={"currency_code": "USD", "amount": float("inf")}),
         "cost.amount: got inf",
     ),
-    "negative-usage": (response(messages=FINE, token_usage={"input_tokens": -1}), "token_usage: got -1"),
-    "negative-latency": (response(messages=FINE, latency={"seconds": -1}), "latency: got a negative time"),
+    "negative-usage": (
+        response(messages=FINE, token_usage={"input_tokens": -1}),
+        "token_usage.input_tokens: got -1",
+    ),
+    "negative-latency": (response(messages=FINE, latency={"seconds": -1}), "latency: got -1s"),
+    "a-latency-of-ages": (response(messages=FINE, latency={"seconds": 1 << 60}), "wanted a number from 0 to"),
+    "tokens-beyond-all-sums": (
+        response(messages=FINE, token_usage={"total_tokens": 1 << 62}),
+        "token_usage.total_tokens: got 4611686018427387904",
+    ),
     "too-long": (response(messages=[{"role": "assistant", "text": "x" * (9 << 20)}]), "longer than 8 MiB"),
     "too-many": (response(messages=FINE * 5001), "5001 messages, wanted at most 5000"),
 }

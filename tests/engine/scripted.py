@@ -32,7 +32,7 @@ def definition(
         kind=kind,
         label=name.title(),
         description="",
-        config_schema={"type": "object"},
+        config_schema=lambda: "{}",
         compile=lambda _config: behaviour,
         inline=inline,
         metric=Metric() if kind is Kind.METRIC else None,
@@ -79,7 +79,7 @@ def outcome(config: Mapping[str, Any]) -> Any:
 
 
 SCRIPTED = EvaluatorDefinition(
-    "scripted", Kind.ASSERTION, "Scripted", "", {"type": "object"}, _by_config, inline=True
+    "scripted", Kind.ASSERTION, "Scripted", "", lambda: "{}", _by_config, inline=True
 )
 FOREIGN = SCRIPTED._replace(type="foreign", inline=False)
 WAITING = SCRIPTED._replace(type="waiting", compile=_async_by_config, inline=False)

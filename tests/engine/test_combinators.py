@@ -88,6 +88,16 @@ def test_negated_it_passes_only_if_it_would_whatever_the_missing_data_say(
     assert engine.verdict([{**spec, "negate": True}]) is wanted
 
 
+@pytest.mark.parametrize("negate", [False, True])
+@pytest.mark.parametrize("others", [(), (_child("skip"),)], ids=["alone", "the other one skipped"])
+def test_a_share_of_weights_that_add_up_to_nothing_is_no_verdict(
+    engine: Engine, others: tuple[dict[str, Any], ...], negate: bool
+) -> None:
+    for do in ("pass", "fail"):
+        spec = _spec("at-least", _child(do, weight=0), *others, negate=negate, threshold=0.5)
+        assert engine.verdict([spec]) is ERROR
+
+
 def test_a_formula_of_missing_data_fails_whatever_its_shape(engine: Engine) -> None:
     for formula in ("1 - a", "4 * (a - 0.5) ^ 2", "0 * a + 1"):
         summary = engine.run([_spec("formula", _child("blind", name="a"), formula=formula)])

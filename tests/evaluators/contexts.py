@@ -94,7 +94,7 @@ def calls(*names: str) -> dict[str, Any]:
     """An assistant message that calls these tools without arguments."""
     return {
         "role": "assistant",
-        "content": None,
+        "content": None if names else "Done.",
         "tool_calls": [
             {"id": f"call_{position}", "function": {"name": name, "arguments": "{}"}}
             for position, name in enumerate(names)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from evald.context import EvaluatorContext
+from evald.context import EvaluatorContext, OutOfTime
 from evald.evaluator import assertion
 from evald.foreign import guarded
 from evald.result import Verdict
@@ -90,6 +90,25 @@ def test_what_only_looks_like_such_a_number_is_read(text: str) -> None:
 def test_arguments_beyond_the_limits_are_an_error(name: str, beyond: str) -> None:
     ctx = context([_call(BEYOND[beyond])])
     _is_too_large(evaluate(_both_ways(_spec(name, READS_THE_CALL[name])), ctx))
+
+
+@pytest.mark.parametrize("name", [*READS_THE_ANSWER, *READS_THE_CALL])
+def test_json_that_has_a_key_twice_passes_neither_way(name: str) -> None:
+    """Readers keep the first or the last value of such a key, so the data have no one meaning."""
+    twice = '{"a": 2, "a": 1, "b": {"a": 1}}'
+    ctx = answered(twice) if name in READS_THE_ANSWER else context([_call(twice)])
+    for result in evaluate(_both_ways(_spec(name, (READS_THE_ANSWER | READS_THE_CALL)[name])), ctx).results:
+        assert result.verdict == Verdict.FAILED, result
+
+
+def test_reading_long_json_stops_when_the_time_is_up() -> None:
+    for text in ("[" + '{"a":"b"},' * 20_000 + "{}]", "[" + "1.5," * 50_000 + "1]"):
+        ctx = answered(text)
+        ctx.stop_at(1)
+        with pytest.raises(OutOfTime):
+            _ = ctx.answer_json
+        ctx.stop_at(0)
+        assert ctx.answer_json[1] is None
 
 
 @pytest.mark.parametrize("beyond", BEYOND)

@@ -8,10 +8,10 @@ from evald_server.evaluators.json_values import (
     equal,
     lookup,
     parse_path,
-    pointer,
     shown,
     within,
 )
+from evald_server.jsonschema.check import json_pointer
 
 
 @pytest.mark.parametrize(
@@ -117,5 +117,5 @@ def test_a_value_is_shown_short_and_printable() -> None:
 
 
 def test_a_place_is_shown_as_a_json_pointer() -> None:
-    assert pointer(("a/b", 0, "~")) == "/a~1b/0/~0"
-    assert pointer(()) == ""
+    assert json_pointer(("a/b", 0, "~")) == "/a~1b/0/~0"
+    assert json_pointer(()) == ""

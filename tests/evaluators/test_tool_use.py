@@ -296,7 +296,7 @@ def test_the_config_schema_says_what_each_choice_means(type_name: str) -> None:
         found = set(schema.get("enum", ()))
         return found.union(*(choices(branch) for branch in schema.get("anyOf", ())))
 
-    schema = BUILT_INS[type_name].definition().config_schema
+    schema = json.loads(BUILT_INS[type_name].definition().config_schema())
     described = 0
     for owner in (schema, *schema.get("$defs", {}).values()):
         for key, inner in owner.get("properties", {}).items():

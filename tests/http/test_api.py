@@ -30,6 +30,12 @@ BAD_BODIES: dict[str, tuple[str, str, Any, str]] = {
     ),
     "deep": ("POST", "/evaluate", "[" * 5000, "body: JSON is nested deeper"),
     "a list": ("POST", "/scenarios", [], "body: got [] (list); wanted an object"),
+    "labels as a list": (
+        "POST",
+        "/evaluate",
+        {"labels": ["a"]},
+        "labels: got ['a'] (list); wanted an object",
+    ),
     "a list for an evaluation": ("POST", "/evaluate", [], "body: got [] (list); wanted an object"),
     "an unknown key": (
         "POST",
@@ -219,6 +225,11 @@ async def test_secrets_of_connectors_are_masked_and_kept() -> None:
         changed = await client.put(url, json={"name": "D", "headers": {"X-Team": "***", "X-Other": "new"}})
         assert changed.status_code == 200, changed.text
         assert changed.json()["headers"] == {"X-Team": "***", "X-Other": "***"}
+        for moved in ({}, changed.json()):
+            refused = await client.put(url, json={**moved, "baseUrl": "http://127.0.0.1:8"})
+            assert refused.status_code == 400, refused.text
+            assert "headers['X-Other']: its stored value was given for another" in refused.json()["error"]
+            assert "headers['X-Team']" in refused.text
         assert "blue" not in (await client.get(url)).text + (await client.get("/api/connectors")).text
 
 

@@ -9,11 +9,12 @@ import ssl
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import grpc
+import h11
 import pytest
 from starlette.requests import Request
 
@@ -38,6 +39,11 @@ from .test_bridge import envelope, web
 EVALUATE = "/evald.v1.EvaluationService/"
 WATCH = "/evald.v1.CatalogService/WatchEvaluatorTypes"
 EVENTS = JSON | {"accept": "text/event-stream"}
+LARGE = bytes(16 << 20)
+GET_TYPE = "/evald.v1.CatalogService/GetEvaluatorType"
+ASK_TYPE = head(
+    "POST", GET_TYPE, {"host": "localhost", "content-type": "application/proto", "content-length": "0"}
+)
 LOOPBACK = {"listen": "127.0.0.1:0", "http": None, "web": "127.0.0.1:0"}
 
 
@@ -209,6 +215,92 @@ async def test_when_there_are_too_many_the_one_that_waited_longest_goes(live: Li
             assert (await receive(second)).status == 404
 
 
+@asynccontextmanager
+async def _unread_answers(live: Live, number: int) -> AsyncIterator[list[asyncio.StreamReader]]:
+    """Callers who have asked for 16 MB, and have not read them."""
+
+    async def answer(_request: bytes, _context: Any) -> bytes:
+        return LARGE
+
+    live.app._gate._handlers[GET_TYPE] = grpc.unary_unary_rpc_method_handler(answer)
+    async with AsyncExitStack() as opened:
+        readers: list[asyncio.StreamReader] = []
+        for count in range(1, number + 1):
+            reader, writer = await opened.enter_async_context(connected(web(live)))
+            writer.write(ASK_TYPE)
+            readers.append(reader)
+            await until(lambda count=count: len(_unread(live)) == count)
+        yield readers
+
+
+def _unread(live: Live) -> list[Any]:
+    """The connections that wait for their caller to read."""
+    assert live.app._web is not None
+    return [connection for connection in live.app._web._open if connection.unread]
+
+
+async def test_a_large_answer_is_not_cut_off_while_its_caller_reads(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_port, "_HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(web_port, "_SWEEP_SECONDS", 0.02)
+    async with _unread_answers(live, 1) as (reader,):
+        await asyncio.sleep(0.5)
+        answer = await receive(reader)
+        assert len(answer.body) == len(LARGE)
+
+
+async def test_who_takes_a_few_bytes_of_a_large_answer_at_a_time_is_cut_off(live: Live) -> None:
+    async with _unread_answers(live, 1) as (reader,):
+        (connection,) = _unread(live)
+        await reader.readexactly(len(LARGE) // 2)
+        await until(lambda: connection.unread < len(LARGE) * 0.6)
+        later = connection.since + 36
+        assert not connection.is_overdue(later)
+        await reader.readexactly(10)
+        assert connection.is_overdue(later + 36)
+
+
+async def test_answers_that_nobody_reads_keep_nobody_out(live: Live) -> None:
+    assert live.app._web is not None
+    live.app._web._max_connections = 2
+    async with _unread_answers(live, 2):
+        assert (await send(web(live), "GET", "/nothing")).status == 404
+
+
+async def test_answers_that_wait_to_be_read_are_bounded_together(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with _unread_answers(live, 2) as (first, _):
+        waiting = _unread(live)
+        monkeypatch.setattr(web_port, "_MAX_UNREAD_BYTES", sum(connection.unread for connection in waiting))
+        async with connected(web(live)) as (third, writer):
+            writer.write(ASK_TYPE)
+            await until(lambda: len(set(waiting) & set(_unread(live))) == 1)
+            with pytest.raises((h11.RemoteProtocolError, ConnectionResetError)):
+                await receive(first)
+            assert len((await receive(third)).body) == len(LARGE)
+
+
+async def test_a_few_lists_are_collected_at_a_time(live: Live) -> None:
+    """The work of many large ones would keep all other requests waiting."""
+    now, most = 0, 0
+
+    async def answer(_request: bytes, _context: Any) -> bytes:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.01)
+        now -= 1
+        return b""
+
+    method = "/evald.v1.ScenarioService/ListScenarios"
+    live.app._gate._handlers[method] = grpc.unary_unary_rpc_method_handler(answer)
+    answers = await asyncio.gather(*(send(web(live), "GET", "/api/scenarios") for _ in range(20)))
+    assert [found.status for found in answers] == [200] * 20
+    assert most == 2
+
+
 @pytest.mark.parametrize("path", ["/console/sign-in", EVALUATE + "EvaluateUnary"])
 async def test_bodies_that_do_not_come_keep_nobody_out(path: str, tmp_path: Path) -> None:
     """Read or not: of the first the body is waited for, of the second nobody waits for it."""
@@ -284,7 +376,8 @@ async def test_a_reader_of_events_who_has_sent_a_body_may_hang_up(live: Live) ->
         finally:
             ended.set()
 
-    live.app._gate._handlers["/evald.v1.RunService/WatchRun"] = grpc.unary_stream_rpc_method_handler(watch)
+    methods, name = live.app._gate._methods, "/evald.v1.RunService/WatchRun"
+    methods[name] = methods[name]._replace(handle=grpc.unary_stream_rpc_method_handler(watch))
     async with connected(web(live)) as (_, writer):
         writer.write(
             head("GET", "/console/runs/1/events", {"host": "localhost", "content-length": "2"}) + b"{}"

@@ -637,6 +637,9 @@ async def test_headers_are_not_shown_and_kept_when_they_are_not_typed_again(
         refused = await browser.press(path, "save", {"/headers/1/name": "X-Other"})
         assert refused.status_code == 400
         assert any("***" in said or "X-Other" in said for said in wrong(refused.text))
+        moved = await browser.press(path, "save", {"/baseUrl": "http://127.0.0.1:1"})
+        assert moved.status_code == 400
+        assert any("give the value again" in said for said in wrong(moved.text))
 
 
 async def test_scenarios_go_out_and_come_in_again(browser: Browser) -> None:

@@ -16,7 +16,9 @@ from evald_server.http.console.forms import MAX_FIELDS, Field, Problems, data_of
 from .forms import posted, rendered
 
 APP = App(Settings.model_validate({"listen": "127.0.0.1:0", "http": None, "web": None}))
-SCHEMAS = {entry.definition.type: entry.definition.config_schema for entry in APP.registry.types()}
+SCHEMAS = {
+    entry.definition.type: json.loads(entry.definition.config_schema()) for entry in APP.registry.types()
+}
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 JSON = st.recursive(

@@ -46,6 +46,7 @@ def test_an_object_alone_or_in_one_fence_is_read(text: str) -> None:
         f"```json\nhere: {GOOD}\n```",
         '```json\n{"score": 0.1, "score": 0.9}\n```',
         '```json\n{"score": NaN}\n```',
+        '{"score": 0.9, "reasoning": "fine", "more": [' + "{}," * 100_000 + "{}]}",
         "```json\n" + '{"a":' * 100_000 + "\n```",
     ],
     ids=lambda text: text[:30],

@@ -1,5 +1,6 @@
 """What is wrong with a config is refused before anything runs, with its place."""
 
+import json
 from typing import Any
 
 import pytest
@@ -98,7 +99,7 @@ def test_a_good_config_is_taken_and_fits_the_schema_of_the_catalogue(config: dic
     definition = judge_definition(MODELS)
     definition.compile(config)
     if "success_criteria" not in config:  # the schema knows one spelling
-        assert not Schema(dict(definition.config_schema)).errors(config, "")
+        assert not Schema(json.loads(definition.config_schema())).errors(config, "")
 
 
 @pytest.mark.parametrize("name", ["llm-judge", "llm_judge", "llm-rubric", "llm_rubric", "quality"])

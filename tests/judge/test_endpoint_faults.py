@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from evald.errorcodes import CODES
+from evald_server.judge import endpoint
 from evald_server.judge.prompt_request import CallSpending
 
 from ..attempts import attempts
+from ..loop import expect_thread
 from .asking import KEY, asking, fault, question, within
 from .wire import Answer, answer, chunk, completion, events, wire
 
@@ -47,6 +49,11 @@ FINAL: dict[str, tuple[Answer, str, str]] = {
         answer(422, {"detail": [{"loc": ["body", "n"], "msg": "Input should be valid", "input": "secret"}]}),
         "JUDGE_UNAVAILABLE",
         "body.n: Input should be valid",
+    ),
+    "400 as a list of something else": (
+        answer(422, {"detail": [{"loc": 5, "msg": "no list of places"}, {"loc": None}, 7]}),
+        "JUDGE_UNAVAILABLE",
+        "no list of places",
     ),
     "redirect": (answer(307, b"", location="http://127.0.0.1:9/v1"), "JUDGE_UNAVAILABLE", "redirects"),
     "empty account": (
@@ -223,6 +230,23 @@ async def test_whether_asking_anew_may_help_is_said_with_what_the_model_said() -
         assert (problem.unusable, problem.text) == (True, "A fine answer!")
     async with wire(answer(401, b"")) as server, asking(server.base_url) as judge:
         assert not (await fault(judge.model().ask(question(), CallSpending()))).unusable
+
+
+async def test_a_long_answer_holds_up_nobody_while_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    held_up = expect_thread(monkeypatch, endpoint, "parse_completion")
+    text = json.dumps({"score": 0.5, "reasoning": "so so" * 20_000})
+    async with wire(answer(200, completion(text))) as server, asking(server.base_url) as judge:
+        assert (await judge.model().ask(question(), CallSpending())).text == text
+    assert held_up == [False]
+
+
+async def test_cookies_are_not_kept() -> None:
+    cookie = answer(200, completion('{"score": 0.5, "reasoning": "so so"}'), set_cookie="route=7; Path=/")
+    async with wire(cookie) as server, asking(server.base_url) as judge:
+        for _ in range(2):
+            await judge.model().ask(question(), CallSpending())
+        assert [head for head, _ in server.requests if "cookie" in head.lower()] == []
+        assert len(server.requests) == 2
 
 
 async def test_an_endpoint_that_is_not_there_is_told_as_such() -> None:

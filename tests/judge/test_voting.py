@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from evald.result import Verdict
 from evald.scope import SCOPE, Scope
+from evald_server.engine.postprocess import adjust
 from evald_server.judge.prompt_request import JudgeError
 from evald_server.judge.rubric_modes import Judgement
 from evald_server.judge.voting import Decision, Vote, VoteCount, collect_votes, deciding_vote
@@ -67,7 +69,10 @@ def test_a_fault_never_changes_what_the_judges_would_have_said_to_another_verdic
         for filled in product((True, False), repeat=held):
             rest = iter(filled)
             full = [next(rest) if stand is None else stand for stand in stands]
-            could_be.add(Decision.PASSES if sum(full) > seats / 2 else Decision.FAILS)
+            more = 2 * sum(full) - seats
+            could_be.add(Decision.PASSES if more > 0 else Decision.FAILS if more < 0 else Decision.TIED)
+        if could_be == {Decision.FAILS, Decision.TIED}:
+            could_be = {Decision.TIED}  # no pass, and none for who negates it
         assert said is (could_be.pop() if len(could_be) == 1 else Decision.UNDECIDABLE)
 
 
@@ -76,7 +81,7 @@ def test_the_vote_that_speaks_for_all_stands_as_the_majority_does(seats: int) ->
     for stands in product((True, False, None), repeat=seats):
         votes = [vote(stand, number / 10) for number, stand in enumerate(stands)]
         outcome = VoteCount.of(seats, votes).decision
-        wanted = {Decision.PASSES: True, Decision.FAILS: False, Decision.UNDECIDABLE: None}[outcome]
+        wanted = {Decision.PASSES: True, Decision.UNDECIDABLE: None}.get(outcome, False)
         assert deciding_vote(votes).passes is wanted
 
 
@@ -96,7 +101,7 @@ async def test_asking_stops_with_the_verdict_that_all_votes_would_give(seats: in
 
 
 @pytest.mark.parametrize(
-    ("seats", "to_pass", "to_fail"), [(1, 1, 1), (2, 2, 1), (3, 2, 2), (4, 3, 2), (5, 3, 3)]
+    ("seats", "to_pass", "to_fail"), [(1, 1, 1), (2, 2, 2), (3, 2, 2), (4, 3, 3), (5, 3, 3)]
 )
 def test_of_votes_that_agree_no_more_are_asked_for_than_decide(
     seats: int, to_pass: int, to_fail: int
@@ -172,7 +177,33 @@ def test_the_score_reason_and_checks_are_those_of_the_judge_in_the_middle() -> N
 def test_an_even_panel_that_is_divided_fails_with_the_words_of_who_fails_it() -> None:
     models = ScriptedModels(a=[score(1, "good")], b=[score(0.1, "bad")])
     result = judge(models, {"criteria": "c", "judges": ["a", "b"]})
-    assert (result.verdict, result.score, result.reason) == (FAILED, 0.1, "bad (1 of 2 judges agree)")
+    reason = "bad (1 of 2 judges agree, a tie is no pass)"
+    assert (result.verdict, result.score, result.reason) == (FAILED, 0.1, reason)
+
+
+@pytest.mark.parametrize(
+    ("replies", "config", "negated"),
+    [
+        pytest.param({"a": [YES], "b": [NO]}, {}, FAILED, id="two judges"),
+        pytest.param(
+            {"a": [NO], "b": [DOWN]}, {}, FAILED, id="a vote is missing that could have made it a tie"
+        ),
+        pytest.param({"a": [YES, NO]}, {"samples": 2}, FAILED, id="two samples"),
+        pytest.param(
+            {"a": [YES, NO], "b": [YES] * 2, "c": [NO] * 2}, {"samples": 2}, FAILED, id="a tied judge"
+        ),
+        pytest.param({"a": [YES, NO], "b": [NO] * 2, "c": [NO] * 2}, {"samples": 2}, PASSED, id="outvoted"),
+        pytest.param({"a": [NO], "b": [NO]}, {}, PASSED, id="no tie"),
+    ],
+)
+def test_a_tie_passes_neither_plain_nor_negated_nor_by_a_threshold(
+    replies: dict[str, list[Reply]], config: dict[str, Any], negated: Verdict
+) -> None:
+    result = judge(ScriptedModels(**replies), {"successCriteria": "s", "judges": list(replies), **config})
+    assert result.verdict is FAILED
+    for threshold, negate, verdict in ((None, True, negated), (0.0, False, PASSED)):
+        spec: Any = SimpleNamespace(threshold=threshold, negate=negate)
+        assert adjust(spec, result).verdict is (FAILED if negated is FAILED else verdict)
 
 
 def test_an_undecidable_panel_says_how_many_votes_are_missing_and_who_voted_how() -> None:

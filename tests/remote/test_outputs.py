@@ -12,9 +12,11 @@ from evald.plugin.v1 import task_pb2
 from evald.result import Kind
 from evald.v1 import evaluator_pb2
 from evald_server import wire_pb2
+from evald_server.remote import evaluator
 from evald_server.remote.errors import ContractError
 from evald_server.remote.evaluator import read_output
 
+from ..loop import expect_thread
 from ..rpc.live import request, serving, spec
 from .scripted import WORD, answers, evaluator_type, listening, register, worker
 
@@ -52,6 +54,10 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
     "unproven-pass": ({"verdict": 1, "unproven": True}, "unproven"),
     "nan-metadata": ({"verdict": 1, "metadata": Struct(fields={"a": Value(number_value=NAN)})}, "metadata.a"),
     "deep-metadata": ({"verdict": 1, "metadata": _deep(33)}, "metadata"),
+    "much-metadata": (
+        {"verdict": 1, "metadata": Struct(fields={str(n): Value() for n in range(20_000)})},
+        "metadata",
+    ),
     "many-checks": ({"verdict": 1, "checks": [{"text": "x"}] * 1001}, "checks"),
     "negative-tokens": ({"verdict": 1, "token_usage": {"input_tokens": -1}}, "token_usage.input_tokens"),
     "negative-cost": ({"verdict": 1, "cost": {"amount": -1}}, "cost.amount"),
@@ -107,7 +113,10 @@ def test_costs_in_other_currencies_are_left_out() -> None:
 LARGE: Any = ({"verdict": 1, "reason": "x" * ((1 << 20) + 1)}, "at most 1048576")
 
 
-async def test_no_lie_is_averaged_or_passed_on_and_no_session_dies_of_it() -> None:
+async def test_no_lie_is_averaged_or_passed_on_and_no_session_dies_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held_up = expect_thread(monkeypatch, evaluator, "read_output")
     async with serving() as live, worker(live, "acme.word", "acme.honest") as plugin:
         lies = LIES | {"large": LARGE}
 
@@ -127,6 +136,8 @@ async def test_no_lie_is_averaged_or_passed_on_and_no_session_dies_of_it() -> No
             assert not lied.HasField("score")
             assert honest.score == summary.min_score == summary.mean_score == 0.5
             assert not summary.success
+            if name == "much-metadata":
+                assert False in held_up, "its conversion takes half a second"
         (session,) = live.app.remotes.instances.by_id.values()
         assert not session.breaker.is_open, "one caller's config must not shut out the others"
 

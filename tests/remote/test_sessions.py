@@ -8,8 +8,10 @@ import pytest
 
 from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.plugin.v1 import task_pb2
+from evald_server.remote import plugin_type
 
 from ..attempts import attempts
+from ..loop import expect_thread
 from ..rpc.live import Live, refusal, request, serving, spec, until
 from .scripted import (
     PASSED,
@@ -353,12 +355,14 @@ async def test_workers_can_be_kept_out() -> None:
         )
 
 
-async def test_a_hundred_types_come_and_go_with_their_worker() -> None:
+async def test_a_hundred_types_come_and_go_with_their_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    held_up = expect_thread(monkeypatch, plugin_type, "read_plugin")
     types = [evaluator_type(f"acme.t{number}") for number in range(100)]
     async with serving() as live:
         async with worker(live, *types, credit=100):
             specs = [spec(one.type) for one in types]
             assert (await live.unary(request(*specs))).summary.passed_count == 100
+            assert held_up == [False], "a hundred schemas take a second"
         await until(lambda: not live.app.remotes.instances.by_id)
         (result,) = (await live.unary(request(spec("acme.t7")))).summary.results
         assert result.error.code == "REMOTE_UNAVAILABLE"

@@ -10,6 +10,8 @@ import pytest
 
 from evald_server.app import App, StartError
 from evald_server.config import Settings
+from evald_server.data_dir import LOCK
+from evald_server.store.database import FILE_NAME
 
 from ..loop import run
 from ..processes import server_process
@@ -52,6 +54,26 @@ def test_a_second_server_is_refused_until_the_first_one_is_gone(
         first.process.send_signal(ended_by)
         first.process.wait(60)
         run(starts_and_stops(directory))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the lock")
+@pytest.mark.parametrize("way", ["symbolic link", "hard link", "without the lock file"])
+def test_a_second_server_is_refused_whatever_way_leads_to_the_database(tmp_path: Path, way: str) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    other.mkdir()
+    with server_process("--data-dir", str(data)) as first:
+        if way == "symbolic link":
+            (other / FILE_NAME).symlink_to(data / FILE_NAME)
+        elif way == "hard link":
+            (other / FILE_NAME).hardlink_to(data / FILE_NAME)
+        else:
+            (data / LOCK).unlink()
+            other = data
+        with pytest.raises(StartError, match=r"another server uses this database.*EVALD_DATA_DIR"):
+            run(starts_and_stops(other))
+        first.process.terminate()
+        first.process.wait(60)
+        run(starts_and_stops(other))
 
 
 def test_it_is_told_where_the_first_one_is_and_what_to_do(tmp_path: Path) -> None:

@@ -120,7 +120,9 @@ async def test_messages_json_stands_wherever_messages_stand() -> None:
         context = context_pb2.EvaluatorContext(messages_json=text)
         answer = await live.unary(Request(context=context, evaluators=[CONTAINS]))
         assert answer.summary.success
-        context.last_invocation.messages_json = json.dumps([{"role": "assistant", "content": "no"}])
+        more = [{"role": "assistant", "content": "hello"}, {"role": "assistant", "content": "no"}]
+        context.messages_json = json.dumps([{"role": "user", "content": "hi"}, *more])
+        context.last_invocation.messages_json = json.dumps(more[1:])
         answer = await live.unary(Request(context=context, evaluators=[CONTAINS]))
         assert not answer.summary.success
 

@@ -90,6 +90,54 @@ def test_calls_of_an_unknown_role_pass_no_check_for_absence(role: str, client: e
     assert f"messages[1].role: got '{role}'" in error.message
 
 
+@pytest.mark.parametrize("kind", ["tool_use", "tool-call", "function_call"])
+def test_calls_in_blocks_of_an_unknown_role_pass_no_check_for_absence(
+    kind: str, client: evald.Client
+) -> None:
+    turn = sent({"type": kind, "id": "c", "name": "get_weather", "input": {}})
+    messages = turn.to_proto().messages
+    messages[1].role = "Assistant"
+    messages.add(role="assistant", text="Done.")
+    for result in client.evaluate(turn, [spec for spec in ABSENCE if spec["type"] in ABOUT_CALLS]).results:
+        assert result.error
+        assert result.error.code == "UNREADABLE_CONTENT"
+        assert (
+            f"messages[1].blocks.items[0].type: '{kind}', which looks like a tool call"
+            in result.error.message
+        )
+
+
+CALLED = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "delete", "arguments": "{}"}}]}
+DONE = {"role": "assistant", "content": "Done."}
+
+
+@pytest.mark.parametrize(
+    ("messages", "turn_messages", "field"),
+    [
+        pytest.param([QUESTION, DONE], [CALLED, DONE], "[0]", id="a call in the turn alone"),
+        pytest.param([QUESTION, CALLED, DONE], [{**DONE, "content": "Yes."}], "[0]", id="another answer"),
+        pytest.param([QUESTION, CALLED, DONE], [CALLED], "[0]", id="not the last ones"),
+        pytest.param([DONE], [CALLED, DONE], "", id="more than the conversation has"),
+    ],
+)
+def test_a_turn_that_is_no_tail_of_the_conversation_is_refused(
+    messages: list[Any], turn_messages: list[Any], field: str, client: evald.Client
+) -> None:
+    turn = evald.Turn(messages=messages, turn_messages=turn_messages)
+    with pytest.raises(
+        evald.errors.InvalidRequest, match="wanted the last messages of the conversation"
+    ) as refused:
+        client.evaluate(turn, ABSENCE)
+    assert refused.value.violations[0].field == f"context.last_invocation.messages{field}"
+
+
+def test_a_turn_may_be_the_tail_of_the_conversation_or_all_there_is(client: evald.Client) -> None:
+    never = {"type": "tool-use", "config": {"expectations": [{"name": "delete", "maxCalls": 0}]}}
+    for messages in ([QUESTION, CALLED, DONE], []):
+        turn = evald.Turn(messages=messages, turn_messages=[CALLED, DONE])
+        assert client.evaluate(turn, [never]).verdict is Verdict.FAILED
+
+
 @pytest.mark.parametrize("block", UNREADABLE.values(), ids=UNREADABLE.keys())
 def test_the_same_in_json_is_read_or_refused(block: dict[str, Any], client: evald.Client) -> None:
     text = json.dumps([QUESTION, {"role": "assistant", "content": [block]}])
@@ -99,6 +147,41 @@ def test_the_same_in_json_is_read_or_refused(block: dict[str, Any], client: eval
         assert refused.value.violations[0].field == "context.messages_json[1].content[0].type"
     else:
         assert client.evaluate(text, ABSENCE).failures
+
+
+@pytest.mark.parametrize("scope", ["turn", "conversation"])
+@pytest.mark.parametrize(
+    ("messages", "why"),
+    [
+        ([], "No assistant message found"),
+        ([QUESTION], "No assistant message found"),
+        ([QUESTION, {"role": "bot", "content": "Done."}], "No assistant message found: only of 'bot'"),
+    ],
+    ids=["nothing", "a question", "a role that is not known"],
+)
+def test_where_the_agent_has_said_nothing_no_check_of_its_calls_passes(
+    messages: list[Any], why: str, scope: str, client: evald.Client
+) -> None:
+    types: dict[str, dict[str, Any]] = {
+        "tool-use": {"expectations": [{"name": "delete", "maxCalls": 0}]},
+        "tool-call-budget": {"maxCalls": 0},
+        "trajectory": {"expected": []},
+    }
+    specs = [{"type": name, "config": {**config, "scope": scope}} for name, config in types.items()]
+    specs += [{"type": "tool-use", "config": {"expectations": [{"name": "delete"}]}, "negate": True}]
+    specs += [{"type": "execution-limits", "config": {"maxToolCalls": 5}}]
+    *results, limits = client.evaluate(messages, specs).results
+    assert [(result.verdict, result.reason) for result in results] == [(Verdict.FAILED, why)] * 4
+    assert (limits.verdict, limits.reason) == (
+        Verdict.FAILED,
+        "0 of 1 limits kept: Tool calls data not available",
+    )
+
+
+def test_checks_of_the_conversations_calls_look_at_earlier_turns(client: evald.Client) -> None:
+    never = {"type": "tool-call-budget", "config": {"maxCalls": 0, "scope": "conversation"}}
+    assert client.evaluate([QUESTION, DONE, QUESTION], [never]).passed
+    assert client.evaluate([QUESTION, CALLED, QUESTION], [never]).verdict is Verdict.FAILED
 
 
 SILENT: dict[str, Any] = {
@@ -113,7 +196,7 @@ SILENT: dict[str, Any] = {
 def test_a_message_that_says_nothing_passes_no_check_of_the_answer(
     message: dict[str, Any], client: evald.Client
 ) -> None:
-    specs = [spec for spec in ABSENCE if spec["type"] not in ABOUT_CALLS]
+    specs = [*ABSENCE, {"type": "tool-use", "config": {"expectations": [{"name": "x"}]}, "negate": True}]
     messages = [QUESTION, {"role": "assistant", **message}]
     for turn in (messages, json.dumps(messages)):
         evaluation = client.evaluate(turn, specs)

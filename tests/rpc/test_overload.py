@@ -64,7 +64,7 @@ async def test_who_stands_in_line_for_too_long_is_refused() -> None:
         found = await refusal(live.unary(request(spec("held"))))
         assert time.monotonic() - began >= 0.1
         assert found.reason == "OVERLOADED"
-        assert "no place within" in found.message
+        assert "no slot within" in found.message
         held.released.set()
         assert (await busy).summary.success
 

@@ -6,9 +6,11 @@ import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import grpc
 import pytest
+from google.protobuf.field_mask_pb2 import FieldMask
 
 from evald.v1 import connector_service_pb2 as connectors_pb
 from evald.v1 import experiment_service_pb2 as experiments_pb
@@ -353,14 +355,50 @@ async def test_values_of_headers_are_never_shown_and_survive_an_update(
     made = Connector(name="agent", type="http", base_url="http://127.0.0.1:9", headers=headers)
     created = (await stub.CreateConnector(connectors_pb.CreateConnectorRequest(connector=made))).connector
     assert dict(created.headers) == {"authorization": "Bearer ${EVALD_SECRET_KEY}", "x-tenant": "***"}
-    created.base_url = "http://127.0.0.1:8"
+    created.base_url = "http://127.0.0.1:9/v2"
     updated = (await stub.UpdateConnector(connectors_pb.UpdateConnectorRequest(connector=created))).connector
-    assert updated.base_url == "http://127.0.0.1:8"
+    assert updated.base_url == "http://127.0.0.1:9/v2"
     assert dict(updated.headers) == dict(created.headers)
     stored = await ResourceStore(live.app.database).get(ResourceKind.CONNECTOR, created.id)
     assert stored is not None
     assert b"blue" in stored.body
     assert b"s3cret" not in stored.body
+
+
+@pytest.mark.parametrize(
+    ("place", "changed"),
+    [
+        ("http://127.0.0.1:9", {"base_url": "https://127.0.0.1:9"}),
+        ("http://127.0.0.1", {"base_url": "http://127.0.0.2"}),
+        ("http://127.0.0.1", {"base_url": "http://127.0.0.1:81"}),
+        ("http://127.0.0.1:9", {"base_url": "127.0.0.1:9", "type": "grpc"}),
+    ],
+    ids=["scheme", "host", "port", "type"],
+)
+@pytest.mark.parametrize("paths", [[], ["base_url", "type"]], ids=["all fields", "without headers"])
+async def test_hidden_values_of_headers_are_not_sent_to_another_place(
+    live: Live, place: str, changed: dict[str, str], paths: list[str]
+) -> None:
+    stub = ConnectorServiceStub(live.channel)
+    headers = {"authorization": "Bearer ${EVALD_SECRET_KEY}", "x-tenant": "blue", "x-team": "red"}
+    made = Connector(name=str(uuid4()), type="http", base_url=place, headers=headers)
+    created = (await stub.CreateConnector(connectors_pb.CreateConnectorRequest(connector=made))).connector
+    created.MergeFrom(Connector(**changed))
+    created.headers["x-team"] = "green"
+    request = connectors_pb.UpdateConnectorRequest(connector=created, update_mask=FieldMask(paths=paths))
+    refused = await refusal(stub.UpdateConnector(request))
+    assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+    wanted = ["connector.headers['x-tenant']"] + (["connector.headers['x-team']"] if paths else [])
+    assert refused.fields == sorted(wanted)
+    assert "give the value again" in refused.message
+    assert "blue" not in refused.message
+    del request.update_mask.paths[:]
+    request.connector.headers["x-tenant"] = "blue"
+    moved = (await stub.UpdateConnector(request)).connector
+    assert moved.base_url == changed["base_url"]
+    stored = await ResourceStore(live.app.database).get(ResourceKind.CONNECTOR, created.id)
+    assert stored is not None
+    assert b"blue" in stored.body
 
 
 async def test_a_secret_in_a_header_is_refused(live: Live) -> None:

@@ -485,6 +485,38 @@ async def test_an_imported_run_that_nobody_can_have_played_is_refused_before_it_
         await refused(["run.output.evaluator_results"], output=RunOutput(evaluator_results=results.results))
 
 
+IMPOSSIBLE: dict[str, Any] = {
+    "verdict": {"verdict": 7},
+    "turn_count": {"turn_count": -1},
+    "token_usage.input_tokens": {"token_usage": {"input_tokens": -5}},
+    "cost.amount": {"cost": {"currency_code": "USD", "amount": -0.5}},
+    "result.score": {"result": {"score": 1.5}},
+    "output.total_latency": {"output": {"total_latency": {"seconds": -1}}},
+    "output.evaluator_results[0].verdict": {"output": {"evaluator_results": [{"verdict": 99}]}},
+    "turns[0].latency": {"turns": [{"latency": {"nanos": -1}}]},
+    "turns[0].time_to_first_token": {"turns": [{"time_to_first_token": {"seconds": 1 << 60}}]},
+    "turns[0].evaluation.verdict": {"turns": [{"evaluation": {"verdict": -1}}]},
+    "turns[0].evaluation.failed_count": {"turns": [{"evaluation": {"failed_count": -1}}]},
+    "turns[0].evaluation.results[0].kind": {"turns": [{"evaluation": {"results": [{"kind": 9}]}}]},
+    "turns[0].evaluation.results[0].duration": {
+        "turns": [{"evaluation": {"results": [{"duration": {"seconds": -9}}]}}]
+    },
+    "complete_time": {"start_time": {"seconds": 10}, "complete_time": {"seconds": 9}},
+}
+
+
+async def test_an_imported_run_with_impossible_values_is_refused_with_their_paths() -> None:
+    async with serving() as live:
+        floor = Floor(live)
+        for path, more in IMPOSSIBLE.items():
+            run = Run(**{"id": "odd", "status": runs_pb.RUN_STATUS_COMPLETED, "verdict": 1, **more})
+            found = await refusal(floor.runs.ImportRun(runs_pb.ImportRunRequest(run=run)))
+            assert (found.code, found.fields) == (grpc.StatusCode.INVALID_ARGUMENT, [f"run.{path}"])
+            assert "wanted" in found.message
+            with pytest.raises(grpc.aio.AioRpcError):
+                await floor.get("odd")
+
+
 async def test_an_imported_run_that_was_interrupted_goes_on_and_is_watched_to_its_end() -> None:
     async with serving() as live:
         floor = Floor(live)
@@ -552,12 +584,12 @@ async def test_what_no_server_can_have_played_is_not_imported() -> None:
         refused = await refusal(floor.runs.ImportRun(runs_pb.ImportRunRequest(run=run)))
         assert refused.fields == [
             "run.id",
+            "run.scenario.max_messages",
             "run.status",
             "run.verdict",
-            "run.scenario.max_messages",
-            "run.turns[0]",
             "run.result.score",
             'run.output.metrics["cost"]',
+            "run.turns[0].first_message",
             'run.connector.config["temperatures"][1]["high"]',
             "run.create_time",
         ]

@@ -84,6 +84,9 @@ async def test_a_turn_that_is_not_right_is_refused_and_the_session_goes_on() -> 
     bad.turn.new_messages_json = '[{"role": 7}]'
     both = turn(4, "hello")
     both.turn.new_messages_json = json.dumps([{"role": "user", "content": "x"}])
+    hidden = turn(4, "hello")
+    call = hidden.turn.last_invocation.messages.add(role="assistant").tool_calls.add(id="c")
+    call.function.name = "delete"
     async with serving() as live:
         frames = await live.session(
             [
@@ -92,15 +95,17 @@ async def test_a_turn_that_is_not_right_is_refused_and_the_session_goes_on() -> 
                 turn(2, "hello"),
                 bad,
                 both,
+                hidden,
                 turn(5, "hello"),
             ]
         )
         kinds = [frame.WhichOneof("frame") for frame in frames]
-        assert kinds == ["event", "error", "error", "error", "event", "session_summary"]
-        assert {frame.error.code for frame in frames[1:4]} == {"INVALID_ITEM"}
+        assert kinds == ["event", *["error"] * 4, "event", "session_summary"]
+        assert {frame.error.code for frame in frames[1:5]} == {"INVALID_ITEM"}
+        assert "turn.last_invocation.messages[0]: differs from message 4" in frames[4].error.message
         assert "turn.turn_id: got 2, wanted more than 2" in frames[1].error.message
         assert "turn.new_messages_json" in frames[2].error.message
-        assert frames[-1].session_summary.turn_count == 5
+        assert frames[-1].session_summary.turn_count == 6
 
 
 def json_turn(turn_id: int, text: str) -> Frame:

@@ -1,6 +1,7 @@
 """Many runs at once, and what happens to a run from outside."""
 
 import asyncio
+import time
 from contextvars import ContextVar
 from typing import Any
 
@@ -219,6 +220,30 @@ async def test_a_run_that_is_cancelled_ends_there() -> None:
     assert house.agent.now == 0
     assert await house.runner.cancel("nobody") is None
     assert house.counted("evald_runs") == {"cancelled": 2}
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+@pytest.mark.parametrize("end", ["completed", "cancelled", "interrupted"])
+async def test_a_clock_that_is_set_changes_no_duration(
+    monkeypatch: pytest.MonkeyPatch, hours: int, end: str
+) -> None:
+    house = House(Gate())
+    (run_id,) = await house.submit()
+    house.agent.open(1)
+    for _ in range(2):
+        await house.agent.asked.get()
+    time_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: time_ns() + hours * 3_600_000_000_000)
+    if end == "cancelled":
+        await house.runner.cancel(run_id)
+    elif end == "interrupted":
+        await house.runner.drain(0)
+    house.agent.open()
+    run = await house.until(run_id, COMPLETED, CANCELLED, INTERRUPTED)
+    seconds = run.complete_time.seconds - run.start_time.seconds
+    assert seconds >= 0
+    if not (end == "cancelled" and hours > 0):  # its time is the clock's
+        assert seconds < 1800
 
 
 async def test_a_run_in_error_is_retried_from_the_start() -> None:

@@ -17,9 +17,10 @@ from evald.structs import struct_to_dict
 from evald.v1 import evaluator_pb2, result_pb2
 from evald_server.app import App, StartError
 from evald_server.config import Settings, SettingsError, load_settings
+from evald_server.scripts import evaluator
 from evald_server.scripts.evaluator import stderr_tail
 
-from ..loop import run
+from ..loop import expect_thread, run
 from ..rpc.live import CONTAINS, EVALUATION, refusal, request, serving, spec
 from .programs import PASSES, Folder, living
 from .test_process import gone, started
@@ -39,7 +40,8 @@ def evaluate(path: str, config: dict[str, Any] | None = None, **settings: Any) -
 
 
 @pytest.mark.parametrize("name", ["code", "script", "code_judge", "code-judge"])
-def test_a_script_judges_under_every_name(folder: Folder, name: str) -> None:
+def test_a_script_judges_under_every_name(folder: Folder, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    held_up = expect_thread(monkeypatch, evaluator, "read_output")
     path = folder.python(
         """
         turn = json.load(sys.stdin)
@@ -57,6 +59,7 @@ def test_a_script_judges_under_every_name(folder: Folder, name: str) -> None:
     assert evaluation.verdict == result.verdict == result_pb2.VERDICT_PASSED
     assert (result.type, result.score, result.reason) == ("code", 1.0, "greets")
     assert [(check.text, check.met) for check in result.checks] == [("says hello", True)]
+    assert held_up == [False], "a megabyte of empty objects takes half a second"
 
 
 def test_the_raw_request_tells_what_was_asked_without_its_content(folder: Folder) -> None:

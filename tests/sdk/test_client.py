@@ -27,7 +27,7 @@ from evald.batch import BatchProgress
 from evald.result import Kind
 from evald_server import testing
 
-from .both import Calls, awaiting_server, blocking_server
+from .both import Calls, awaiting, awaiting_server, blocking, blocking_server
 
 TURN = Turn(
     [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Your reference is BK-12345."}],
@@ -231,6 +231,12 @@ def test_a_batch_is_iterated_over_once() -> None:
         assert len(list(batch)) == 1
         with pytest.raises(RuntimeError, match="once"):
             list(batch)
+        batch = client.batch([TURN] * 2, [PARIS], max_in_flight=1)
+        first = iter(batch)
+        next(first)
+        with pytest.raises(RuntimeError, match="once"):
+            next(iter(batch))
+        assert len(list(first)) == 1
 
 
 def test_specs_are_validated_and_not_run(calls: Calls) -> None:
@@ -286,10 +292,78 @@ def test_a_message_that_is_too_large_is_refused_and_not_retried(calls: Calls) ->
         calls.call("evaluate", huge, ["response-length"])
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
-def test_a_timeout_is_above_zero(calls: Calls, timeout: float) -> None:
-    with pytest.raises(errors.InvalidInput, match="timeout"):
+WRONG_TIMEOUTS = [0, -1, math.nan, True, "5", [1], 1j]
+
+
+@pytest.mark.parametrize("timeout", WRONG_TIMEOUTS, ids=str)
+def test_a_timeout_is_a_number_above_zero(calls: Calls, timeout: Any) -> None:
+    with pytest.raises(errors.InvalidInput, match=r"^timeout: .*seconds above 0"):
         calls.call("evaluate", TURN, [PARIS], timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e18, 10**400], ids=["infinity", "float", "int"])
+def test_a_timeout_that_never_ends_is_no_limit(calls: Calls, timeout: float) -> None:
+    assert calls.call("evaluate", answer(1), [PARIS], timeout=timeout)
+    assert calls.take(None, "stream", answer(1), [PARIS], timeout=timeout)[-1].passed
+
+
+WRONG_ARGUMENTS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], str]] = {
+    "labels": ("evaluate", (TURN, [PARIS]), {"labels": [("a", "b")]}, "labels: got"),
+    "request_id": ("evaluate", (TURN, [PARIS]), {"request_id": 5}, "request_id: got 5"),
+    "kind": ("evaluator_types", (), {"kind": "metric"}, "kind: got 'metric'"),
+    "type_name": ("evaluator_type", (5,), {}, "type_name: got 5"),
+    "version": ("evaluator_type", ("regex", None), {}, "version: got null"),
+    "after_revision": ("watch_evaluator_types", ("5",), {}, "after_revision: got '5'"),
+    "items: a number": ("batch", (5,), {}, "items: got 5"),
+    "items: a text": ("batch", ("abc",), {}, "items: got 'abc'"),
+    "items: one turn": ("batch", ({"response": "Paris"},), {}, "items: got an object"),
+    "max_in_flight: a text": ("batch", ([],), {"max_in_flight": "5"}, "max_in_flight: got '5'"),
+    "max_in_flight: NaN": ("batch", ([],), {"max_in_flight": math.nan}, "max_in_flight: got nan"),
+    "max_in_flight: 0": ("batch", ([],), {"max_in_flight": 0}, "max_in_flight: got 0"),
+    "brief": ("batch", ([],), {"brief": "yes"}, "brief: got 'yes'"),
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "args", "options", "message"), WRONG_ARGUMENTS.values(), ids=WRONG_ARGUMENTS
+)
+def test_an_argument_of_the_wrong_type_is_refused_by_name(
+    calls: Calls, method: str, args: tuple[Any, ...], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(errors.InvalidInput, match=f"^{message}.*; wanted"):
+        calls.batch(*args, **options) if method == "batch" else calls.call(method, *args, **options)
+
+
+WRONG_SETTINGS: dict[str, tuple[str, Any]] = {
+    "timeout": ("timeout", "5"),
+    "tls": ("tls", "ca.pem"),
+    "tls.ca": ("tls", evald.Tls(5)),  # type: ignore[arg-type]
+    "token: a number": ("token", 5),
+    "token: bytes": ("token", b"canary"),
+    "token: a function": ("token", lambda: 5),
+    "credentials": ("credentials", "canary"),
+    "max_message_bytes: 0": ("max_message_bytes", 0),
+    "max_message_bytes: a text": ("max_message_bytes", "16"),
+    "max_message_bytes: beyond gRPC": ("max_message_bytes", 1 << 31),
+    "metadata: pairs": ("metadata", [("a", "canary")]),
+    "metadata: a number": ("metadata", {"a": 5}),
+    "metadata: a name": ("metadata", {"Authorization": "canary"}),
+    "metadata.a": ("metadata", {"a": "canary\n"}),
+    "metadata.a-bin": ("metadata", {"a-bin": "canary"}),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG_SETTINGS.values(), ids=WRONG_SETTINGS)
+@pytest.mark.parametrize("kind", [blocking, awaiting], ids=["Client", "AsyncClient"])
+def test_a_setting_of_the_wrong_type_is_refused_by_name_and_shows_no_secret(
+    kind: Any, name: str, value: Any
+) -> None:
+    with (
+        pytest.raises(errors.InvalidInput, match=f"^{name}.*; wanted") as refused,
+        kind("127.0.0.1:1", **{name: value}) as calls,
+    ):
+        calls.call("evaluator_types")
+    assert "canary" not in str(refused.value)
 
 
 def test_a_client_can_be_shared_between_threads() -> None:

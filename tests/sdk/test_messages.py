@@ -233,8 +233,14 @@ BAD_JSON = {
     "empty": ("", "not valid JSON"),
     "NaN": ('[{"role": "user", "x": NaN}]', "NaN is not JSON"),
     "infinity": ('[{"role": "user", "x": -Infinity}]', "-Infinity is not JSON"),
-    "the same key twice": ('[{"role": "user", "content": "a", "content": "b"}]', "the key 'content' twice"),
-    "the same key twice, deep down": ('[{"role": "user", "x": [{"a": 1, "a": 1}]}]', "the key 'a' twice"),
+    "the same key twice": (
+        '[{"role": "user", "content": "a", "content": "b"}]',
+        "the key 'content' a second time",
+    ),
+    "the same key twice, deep down": (
+        '[{"role": "user", "x": [{"a": 1, "a": 1}]}]',
+        "the key 'a' a second time",
+    ),
     "an object": ('{"role": "user"}', "an object"),
     "null": ("null", "got null"),
     "no UTF-8": (b'[{"role": "\xff"}]', "no UTF-8 at byte 11"),
@@ -294,7 +300,7 @@ def test_the_limit_of_messages_is_inclusive() -> None:
 
 def test_an_object_with_very_many_keys_is_searched_for_duplicates_in_linear_time() -> None:
     keys = ", ".join(f'"{number}": 0' for number in range(50_000))
-    with pytest.raises(InvalidInput, match="the key '49999' twice"):
+    with pytest.raises(InvalidInput, match="the key '49999' a second time"):
         parsed(f'[{{"role": "user", "x": {{{keys}, "49999": 1}}}}]')
 
 

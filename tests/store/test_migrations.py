@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
+from evald_server.store import database as database_module
 from evald_server.store import migrations, rollups
 from evald_server.store.database import Database
 from evald_server.store.rollups import DAY, HOUR, Rollup, ValueCount
@@ -16,9 +18,16 @@ from evald_server.store.schema import METADATA
 from .conftest import Place
 
 
-async def test_the_migrations_give_the_tables_of_the_schema(
-    lasting_place: Place, open_database: Callable[[Place], Database]
+@pytest.mark.parametrize("migrated", [True, False])
+async def test_a_new_database_has_the_tables_of_the_migrations(
+    lasting_place: Place,
+    open_database: Callable[[Place], Database],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    migrated: bool,
 ) -> None:
+    if migrated:
+        monkeypatch.setattr(database_module, "migrate", migrations.upgrade)
     database = open_database(lasting_place)
     await database.start()
 

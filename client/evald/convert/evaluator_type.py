@@ -1,6 +1,5 @@
 """Convert an evaluator to its entry in the catalogue."""
 
-import json
 from typing import TYPE_CHECKING
 
 from ..v1 import evaluator_pb2
@@ -18,8 +17,7 @@ def type_to_pb(definition: "EvaluatorDefinition") -> evaluator_pb2.EvaluatorType
         description=definition.description,
         kind=int(definition.kind),  # type: ignore[arg-type]
         auto=definition.auto,
-        config_schema_json=definition.config_schema_json
-        or json.dumps(definition.config_schema, ensure_ascii=False, separators=(",", ":")),
+        config_schema_json=definition.config_schema(),
         deterministic=definition.deterministic,
         final_turn_only=definition.final_turn_only,
         # The contract has names alone: one that implies config would mean something else elsewhere.

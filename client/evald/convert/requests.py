@@ -4,14 +4,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import InvalidInput
-from ..fields import text
+from ..fields import flag, shown, text, whole
+from ..result import Kind
 from ..spec import OptionsLike, SpecLike
 from ..v1 import catalog_service_pb2, context_pb2, evaluation_service_pb2
 from .spec import fill_options, fill_specs
 
 
 def _fill_labels(labels: Mapping[str, str] | None, into: Any) -> None:
-    for key, value in (labels or {}).items():
+    if labels is None:
+        return
+    if not isinstance(labels, Mapping):
+        raise InvalidInput("labels", shown(labels), "an object of names and values")
+    for key, value in labels.items():
         into[text(key, "labels")] = text(value, f"labels.{key}")
 
 
@@ -97,7 +102,7 @@ def batch_open(
     brief: bool,
 ) -> evaluation_service_pb2.BatchOpen:
     """Build the opening of a batch: what all items share. Raises InvalidInput."""
-    pb = evaluation_service_pb2.BatchOpen(brief=brief)
+    pb = evaluation_service_pb2.BatchOpen(brief=flag(brief, "brief"))
     fill_specs(evaluators, pb.evaluators)
     fill_options(options, pb.options)
     _fill_labels(labels, pb.labels)
@@ -127,17 +132,24 @@ def validate_request(evaluators: Iterable[SpecLike]) -> evaluation_service_pb2.V
     return pb
 
 
-def list_types_request(kind: Any, page_token: str) -> catalog_service_pb2.ListEvaluatorTypesRequest:
-    """Build the request of `ListEvaluatorTypes`. kind: 0 for all."""
+def list_types_request(kind: Kind | None, page_token: str) -> catalog_service_pb2.ListEvaluatorTypesRequest:
+    """Build the request of `ListEvaluatorTypes`. kind: None for all. Raises InvalidInput."""
+    if kind not in (None, *Kind):
+        raise InvalidInput("kind", shown(kind), "Kind.ASSERTION or Kind.METRIC")
     # 1,000: the largest page that the contract allows, so that one call is enough.
-    return catalog_service_pb2.ListEvaluatorTypesRequest(page_size=1000, page_token=page_token, kind=kind)
+    number: Any = kind or 0
+    return catalog_service_pb2.ListEvaluatorTypesRequest(page_size=1000, page_token=page_token, kind=number)
 
 
 def get_type_request(name: str, version: str) -> catalog_service_pb2.GetEvaluatorTypeRequest:
-    """Build the request of `GetEvaluatorType`."""
-    return catalog_service_pb2.GetEvaluatorTypeRequest(type=name, version=version)
+    """Build the request of `GetEvaluatorType`. Raises InvalidInput."""
+    return catalog_service_pb2.GetEvaluatorTypeRequest(
+        type=text(name, "type_name"), version=text(version, "version")
+    )
 
 
 def watch_types_request(after_revision: int) -> catalog_service_pb2.WatchEvaluatorTypesRequest:
-    """Build the request of `WatchEvaluatorTypes`."""
-    return catalog_service_pb2.WatchEvaluatorTypesRequest(after_revision=after_revision)
+    """Build the request of `WatchEvaluatorTypes`. Raises InvalidInput."""
+    return catalog_service_pb2.WatchEvaluatorTypesRequest(
+        after_revision=whole(after_revision, "after_revision")
+    )

@@ -1,4 +1,4 @@
-"""The program of a batch process: evaluates the server's chunks, one after the other.
+"""A batch process: evaluates the server's chunks, one after the other.
 
 It has only the built-in evaluators that never wait. `pool` starts it.
 """
@@ -86,7 +86,8 @@ def _stand_back() -> None:
     warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve the process that started this one, on the standard streams."""
     # What a library may print must not get between the answers.
     with os.fdopen(os.dup(1), "wb") as stdout:
         os.dup2(2, 1)

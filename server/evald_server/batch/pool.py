@@ -22,7 +22,7 @@ from .chunk import Chunk, ProcessConfig
 T = TypeVar("T")
 
 # -P: a file in the working directory must not be imported.
-_PROGRAM: Final = (sys.executable, "-P", "-m", "evald_server.batch.child")
+_PROGRAM: Final = (sys.executable, "-P", "-m", "evald_server.batch")
 
 # Chunks that a process holds: the current one and the next, so that it never waits.
 _CHUNKS_HELD: Final = 2

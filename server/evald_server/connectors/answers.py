@@ -179,11 +179,11 @@ def to_invocation(found: TurnData, max_messages: int) -> context_pb2.Invocation:
     start = max((index for index, one in enumerate(context.messages, 1) if one.role == "user"), default=0)
     invocation.ClearField("messages")
     invocation.messages.extend(context.messages[start:])
-    check_invocation(invocation, max_messages)
+    check_messages(invocation, max_messages)
     return invocation
 
 
-def check_invocation(invocation: context_pb2.Invocation, max_messages: int) -> None:
+def check_messages(invocation: context_pb2.Invocation, max_messages: int) -> None:
     """Raise ConnectorFailure for an answer that is none."""
     messages = invocation.messages
     if not messages:

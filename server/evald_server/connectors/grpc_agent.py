@@ -17,12 +17,13 @@ from evald.fields import did_you_mean
 from evald.messages import parse_messages_json
 from evald.structs import struct_to_dict
 from evald.v1 import connector_service_pb2, context_pb2
+from evald_server.engine.contexts import InvalidContext, check_invocation
 from evald_server.redaction import Redactor
 from evald_server.remote.channels import NotConnected, connect, open_channel
 from evald_server.remote.errors import printable
 from evald_server.retries import RetryBackoff
 
-from .answers import MAX_ANSWER_BYTES, bad_answer, check_invocation, run_sized, to_cost
+from .answers import MAX_ANSWER_BYTES, bad_answer, check_messages, run_sized
 from .connector import (
     AgentRequest,
     ConnectorConfig,
@@ -144,7 +145,7 @@ class GrpcAgent(NetworkAgent):
             except InvalidInput as problem:
                 raise bad_answer(f"invocation.{problem}") from None
             invocation.ClearField("messages_json")
-        check_invocation(invocation, self._options.max_messages)
+        check_messages(invocation, self._options.max_messages)
         for index, message in enumerate(invocation.messages):
             try:
                 for struct in (message.metadata, *(block.fields for block in message.blocks.items)):
@@ -153,17 +154,10 @@ class GrpcAgent(NetworkAgent):
                 raise bad_answer(
                     f"invocation.messages[{index}]: holds NaN or infinity, which JSON cannot carry"
                 ) from None
-        if invocation.HasField("cost"):
-            if invocation.cost.currency_code != "USD":
-                got = invocation.cost.currency_code[:60]
-                raise bad_answer(f"invocation.cost.currency_code: got {got!r}, wanted 'USD'")
-            to_cost(invocation.cost.amount, "invocation.cost.amount")
-        for _, count in invocation.token_usage.ListFields():
-            if count < 0:
-                raise bad_answer(f"invocation.token_usage: got {count}, wanted 0 or more")
-        for name in ("latency", "time_to_first_token"):
-            if invocation.HasField(name) and getattr(invocation, name).ToNanoseconds() < 0:
-                raise bad_answer(f"invocation.{name}: got a negative time, wanted 0 or more")
+        try:
+            check_invocation(invocation, "invocation")
+        except InvalidContext as problem:
+            raise bad_answer(problem.message) from None
         if not invocation.HasField("latency"):
             invocation.latency.FromNanoseconds(round(seconds * 1_000_000_000))
 

@@ -13,6 +13,7 @@ from evald.shapes import read_usage
 from evald.shapes.usage import add_usages
 from evald.structs import struct_to_dict
 from evald.v1 import connector_service_pb2, context_pb2, message_pb2
+from evald_server.engine.contexts import MAX_COST, MAX_SECONDS, MAX_TOKENS
 
 from .connector import (
     AgentConnector,
@@ -25,13 +26,12 @@ from .connector import (
 
 _ALIASES: Final = {"token_usage": "usage", "tokens_usage": "usage", "cost_usd": "cost"}
 
-
-# What a turn's sums can hold: a year, a billion dollars, the year 9999, a trillion tokens.
+# timestamp: the year 9999.
 _MOST: Final = {
-    "latency_ms": 366 * 86_400_000,
-    "cost": 10**9,
+    "latency_ms": 1000 * MAX_SECONDS,
+    "cost": MAX_COST,
     "timestamp": 253_402_300_799,
-    "usage": 10**12,
+    "usage": MAX_TOKENS,
 }
 
 

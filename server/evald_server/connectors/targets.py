@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from evald.structs import struct_to_dict
+from evald.v1 import connector_service_pb2
 from evald_server.config import checked_url
 from evald_server.remote.dial_allowlist import DialAllowlist, Resolve, Resolver, Target, read_target
 from evald_server.remote.errors import Refusal
@@ -20,6 +22,17 @@ class HttpUrl(NamedTuple):
 
     text: str
     target: Target
+
+
+def destination(connector: connector_service_pb2.Connector) -> tuple[object, ...]:
+    """Return what decides who gets a connector's requests: scheme, host and port, or gRPC's target and TLS profile."""
+    try:
+        url = urlsplit(connector.base_url)
+        if url.scheme in _PORTS:
+            return url.scheme, url.hostname, url.port or _PORTS[url.scheme]
+    except ValueError:
+        pass  # refused when it is built
+    return connector.base_url, struct_to_dict(connector.config).get("tls")
 
 
 class AgentTargets:

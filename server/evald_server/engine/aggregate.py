@@ -6,9 +6,12 @@ is SKIPPED, not PASSED. Metrics and shadow results never affect the verdict.
 
 from collections.abc import Collection, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from evald.result import Verdict, reaches
+
+if TYPE_CHECKING:
+    from .plan import PlannedEvaluator
 
 DEFAULT_THRESHOLD: Final = 0.8
 
@@ -22,26 +25,6 @@ class Policy(IntEnum):
 
     ALL_MUST_PASS = 1
     WEIGHTED_MEAN = 2
-
-
-class Weighing(Protocol):
-    """The settings of a planned evaluator that the aggregate depends on."""
-
-    @property
-    def counts(self) -> bool:
-        """Whether it is an enforced assertion."""
-
-    @property
-    def fail_open(self) -> bool:
-        """Whether its errors are ignored."""
-
-    @property
-    def required(self) -> bool:
-        """Whether its failure fails the call under every policy; its errors are never ignored."""
-
-    @property
-    def weight(self) -> float:
-        """Weight in the mean, 0 or more."""
 
 
 # Verdict and score of a result. A plain tuple, because there is one for each result.
@@ -69,7 +52,7 @@ class Aggregate(NamedTuple):
 
 
 def aggregate(
-    uses: Sequence[Weighing],
+    evaluators: "Sequence[PlannedEvaluator]",
     results: Sequence[Settled],
     policy: Policy = Policy.ALL_MUST_PASS,
     threshold: float = DEFAULT_THRESHOLD,
@@ -86,18 +69,18 @@ def aggregate(
     """
     passed = failed = errors = skipped = assertions = blocked = 0
     low: float | None = None
-    total, weights = 0.0, sum(uses[index].weight for index in not_run if uses[index].counts)
+    total, weights = 0.0, sum(evaluators[index].weight for index in not_run if evaluators[index].counts)
     first_failed: int | None = None
     first_error: int | None = None
     required_failed: int | None = None
     ignored: list[int] = []
-    for index, use in enumerate(uses):
+    for index, evaluator in enumerate(evaluators):
         verdict, score = results[index]
         if verdict is _ERROR:
             errors += 1
         elif verdict is _SKIPPED:
             skipped += 1
-        if not use.counts:
+        if not evaluator.counts:
             continue
         assertions += 1
         if verdict is _PASSED:
@@ -106,10 +89,10 @@ def aggregate(
             failed += 1
             if first_failed is None:
                 first_failed = index
-            if use.required and required_failed is None:
+            if evaluator.required and required_failed is None:
                 required_failed = index
         elif verdict is _ERROR:
-            if use.fail_open and not use.required:
+            if evaluator.fail_open and not evaluator.required:
                 ignored.append(index)
             else:
                 blocked += 1
@@ -118,7 +101,7 @@ def aggregate(
             continue
         else:
             continue
-        weight = use.weight
+        weight = evaluator.weight
         weights += weight
         if score is None:
             total += weight * (verdict is _PASSED)
@@ -152,7 +135,7 @@ def aggregate(
 
 
 def is_lost(
-    uses: Sequence[Weighing],
+    evaluators: "Sequence[PlannedEvaluator]",
     results: Sequence[Settled | None],
     policy: Policy = Policy.ALL_MUST_PASS,
     threshold: float = DEFAULT_THRESHOLD,
@@ -163,20 +146,20 @@ def is_lost(
     threshold even if all missing results scored 1. An error decides nothing, because a later result may fail.
     """
     total = weights = 0.0
-    for use, result in zip(uses, results, strict=True):
-        if not use.counts:
+    for evaluator, result in zip(evaluators, results, strict=True):
+        if not evaluator.counts:
             continue
         if result is None:
             worth = 1.0
         else:
             verdict, score = result
-            if verdict is _FAILED and (use.required or policy is Policy.ALL_MUST_PASS):
+            if verdict is _FAILED and (evaluator.required or policy is Policy.ALL_MUST_PASS):
                 return True
             if verdict is not _PASSED and verdict is not _FAILED:
                 continue
             worth = float(verdict is _PASSED) if score is None else score
-        weights += use.weight
-        total += use.weight * worth
+        weights += evaluator.weight
+        total += evaluator.weight * worth
     if policy is Policy.ALL_MUST_PASS or not weights:
         return False
     return not reaches(total / weights, threshold)

@@ -8,7 +8,7 @@ and decide nothing. A required child that fails makes the result FAILED, and one
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
@@ -29,8 +29,6 @@ from .postprocess import NOT_FINAL, adjust, checked, crashed
 from .provenance import combined
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
-
-_LATER: Final = object()
 
 # Stands for a result that could be either; nobody sees it.
 _UNKNOWN: Final = Result(Verdict.ERROR, "")
@@ -152,6 +150,9 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
         total = len(votes.results)
         score = self._share(votes, votes.worth_of_error)
         if self.threshold is not None:
+            if not any(evaluator.weight for evaluator in votes.evaluators):
+                # A share of nothing is neither reached nor missed: negated, a miss would always pass.
+                return _ERROR, None, "no evaluator counted that has a weight above 0"
             certain, possible = (reaches(self._share(votes, worth), self.threshold) for worth in (0.0, 1.0))
             what = f"score {score:.4g}" if self.measure == "score" else f"share {score:.4g}"
             reason = f"{passed} of {total} evaluators passed, {what}, at least {self.threshold:.4g} wanted"
@@ -306,137 +307,109 @@ class CompiledCombinator:
         threads: Threads,
         worth_of_error: float | None,
     ) -> None:
-        self._parts = combinator, evaluators, threads, worth_of_error
+        self._combinator = combinator
+        self._evaluators = evaluators
+        self._threads = threads
+        self._worth_of_error = worth_of_error
         settings = combinator.model_dump(exclude={"evaluators"})
         self.config, self.provenance = combined(settings, evaluators)
 
-    def evaluate(self, ctx: EvaluatorContext) -> Any:
+    def evaluate(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
         """Evaluate the children; awaitable where one of them has to wait."""
-        return _evaluate(*self._parts, ctx)
+        results: dict[int, Result] = {}
+        waiting: dict[int, Any] = {}
+        for position, evaluator in enumerate(self._evaluators):
+            outcome: Any
+            if evaluator.final_only and not ctx.is_final:
+                outcome = NOT_FINAL
+            elif not evaluator.inline:
+                waiting[position] = None
+                continue
+            else:
+                try:
+                    ctx.check_time()
+                    outcome = evaluator.evaluate(ctx)
+                except OutOfTime:
+                    # The whole combinator is evaluated again later, so children that already wait are discarded.
+                    for pending in waiting.values():
+                        discard(pending)
+                    raise
+                except Exception as problem:  # noqa: BLE001 - foreign code, which is guarded
+                    outcome = crashed(evaluator, problem)
+            if inspect.isawaitable(outcome):
+                waiting[position] = outcome
+            else:
+                results[position] = adjust(evaluator, checked(evaluator, outcome))
+        return self._await(ctx, results, waiting) if waiting else self._combined(results)
 
-
-def _evaluate(
-    combinator: _Combinator,
-    evaluators: Sequence[PlannedEvaluator],
-    threads: Threads,
-    worth_of_error: float | None,
-    ctx: EvaluatorContext,
-) -> Any:
-    results: list[Result | None] = []
-    waiting: list[tuple[int, Any]] = []
-    for position, evaluator in enumerate(evaluators):
-        outcome: Any
-        if evaluator.final_only and not ctx.is_final:
-            outcome = NOT_FINAL
-        elif not evaluator.inline:
-            outcome = _LATER
-        else:
-            try:
-                ctx.check_time()
-                outcome = evaluator.evaluate(ctx)
-            except OutOfTime:
-                # The whole combinator is evaluated again later, so children that already wait are discarded.
-                for _, pending in waiting:
-                    discard(pending)
-                raise
-            except Exception as problem:  # noqa: BLE001 - foreign code, which is guarded
-                outcome = crashed(evaluator, problem)
-        if outcome is _LATER or inspect.isawaitable(outcome):
-            results.append(None)
-            waiting.append((position, outcome))
-        else:
-            results.append(adjust(evaluator, checked(evaluator, outcome)))
-    if not waiting:
-        return _combined(
-            combinator, evaluators, [result for result in results if result is not None], worth_of_error
-        )
-    return _await(combinator, evaluators, threads, worth_of_error, ctx, results, waiting)
-
-
-async def _await(
-    combinator: _Combinator,
-    evaluators: Sequence[PlannedEvaluator],
-    threads: Threads,
-    worth_of_error: float | None,
-    ctx: EvaluatorContext,
-    results: list[Result | None],
-    waiting: Sequence[tuple[int, Any]],
-) -> Result:
-    scope = current_scope()
-    answers = await asyncio.gather(
-        *(
-            invoke(
-                evaluators[position],
-                ctx,
-                threads,
-                None,
-                scope,
-                pending if inspect.isawaitable(pending) else None,
+    async def _await(
+        self, ctx: EvaluatorContext, results: dict[int, Result], waiting: Mapping[int, Any]
+    ) -> Result:
+        """Evaluate the children that wait, at the same time. waiting: what those returned that were called already."""
+        scope = current_scope()
+        answers = await asyncio.gather(
+            *(
+                invoke(self._evaluators[position], ctx, self._threads, None, scope, pending)
+                for position, pending in waiting.items()
             )
-            for position, pending in waiting
         )
-    )
-    for (position, _), answer in zip(waiting, answers, strict=True):
-        results[position] = adjust(evaluators[position], answer)
-    return _combined(
-        combinator, evaluators, [result for result in results if result is not None], worth_of_error
-    )
+        for position, answer in zip(waiting, answers, strict=True):
+            results[position] = adjust(self._evaluators[position], answer)
+        return self._combined(results)
 
-
-def _combined(
-    combinator: _Combinator,
-    evaluators: Sequence[PlannedEvaluator],
-    results: Sequence[Result],
-    worth_of_error: float | None,
-) -> Result:
-    votes = Votes([], [], worth_of_error or 0.0)
-    for evaluator, result in zip(evaluators, results, strict=True):
-        if evaluator.enforced and result.verdict is not _SKIPPED:
-            votes.evaluators.append(evaluator)
-            votes.results.append(result)
-    if not votes.results:
-        return skipped("All evaluators were skipped")
-    verdict, score, reason = _decided(combinator, votes)
-    if worth_of_error is None and votes.count(_ERROR):
-        verdict, score = _ERROR, None
-    unproven = pending = False
-    if verdict is not _ERROR and any(result.unproven for result in votes.results):
-        known = _decided(combinator, votes.without(lambda result: result.unproven))
-        if known[0] is _ERROR or worth_of_error is None:
-            # It hangs on what was never seen: negating it must not make it pass.
-            verdict, score, unproven = _FAILED, 0.0, True
-        else:
-            verdict, score, reason = known
-    if verdict is _FAILED and any(result.pending for result in votes.results) and not votes.count(_ERROR):
-        pending = _decided(combinator, votes.without(lambda result: result.pending))[0] is _ERROR
-    failing = next(
-        (r for r in votes.results if r.verdict is (verdict if verdict is _ERROR else _FAILED)), None
-    )
-    if verdict is not _PASSED and failing is not None:
-        reason = f"{reason}; first: {failing.reason}"
-    checks = [
-        Check(
-            evaluator.name,
-            result.verdict is _PASSED,
-            f"{result.verdict.name}{'' if evaluator.enforced else ' (shadow)'}: {result.reason}",
+    def _combined(self, by_position: Mapping[int, Result]) -> Result:
+        """Return one result for all children's."""
+        combinator, worth_of_error = self._combinator, self._worth_of_error
+        children = [(evaluator, by_position[at]) for at, evaluator in enumerate(self._evaluators)]
+        counting = [child for child in children if child[0].enforced and child[1].verdict is not _SKIPPED]
+        if not counting:
+            return skipped("All evaluators were skipped")
+        votes = Votes(
+            [evaluator for evaluator, _ in counting],
+            [result for _, result in counting],
+            worth_of_error or 0.0,
         )
-        for evaluator, result in zip(evaluators, results, strict=True)
-    ]
-    error = None
-    if verdict is _ERROR:
-        codes = sorted({r.error.code for r in votes.results if r.error is not None})
-        error = ErrorInfo("UNEVALUABLE", f"{reason} ({', '.join(codes)})", {"codes": ",".join(codes)})
-    return Result(
-        verdict,
-        reason,
-        score,
-        checks=checks,
-        pending=pending,
-        error=error,
-        unproven=unproven,
-        token_usage=_usage(results),
-        cost_usd=_sum([result.cost_usd for result in results]),
-    )
+        verdict, score, reason = _decided(combinator, votes)
+        if worth_of_error is None and votes.count(_ERROR):
+            verdict, score = _ERROR, None
+        unproven = pending = False
+        if verdict is not _ERROR and any(result.unproven for result in votes.results):
+            known = _decided(combinator, votes.without(lambda result: result.unproven))
+            if known[0] is _ERROR or worth_of_error is None:
+                # It hangs on what was never seen: negating it must not make it pass.
+                verdict, score, unproven = _FAILED, 0.0, True
+            else:
+                verdict, score, reason = known
+        if verdict is _FAILED and any(result.pending for result in votes.results) and not votes.count(_ERROR):
+            pending = _decided(combinator, votes.without(lambda result: result.pending))[0] is _ERROR
+        failing = next(
+            (r for r in votes.results if r.verdict is (verdict if verdict is _ERROR else _FAILED)), None
+        )
+        if verdict is not _PASSED and failing is not None:
+            reason = f"{reason}; first: {failing.reason}"
+        checks = [
+            Check(
+                evaluator.name,
+                result.verdict is _PASSED,
+                f"{result.verdict.name}{'' if evaluator.enforced else ' (shadow)'}: {result.reason}",
+            )
+            for evaluator, result in children
+        ]
+        error = None
+        if verdict is _ERROR:
+            codes = sorted({r.error.code for r in votes.results if r.error is not None})
+            error = ErrorInfo("UNEVALUABLE", f"{reason} ({', '.join(codes)})", {"codes": ",".join(codes)})
+        return Result(
+            verdict,
+            reason,
+            score,
+            checks=checks,
+            pending=pending,
+            error=error,
+            unproven=unproven,
+            token_usage=_usage(list(by_position.values())),
+            cost_usd=_sum([result.cost_usd for result in by_position.values()]),
+        )
 
 
 def _decided(combinator: _Combinator, votes: Votes) -> tuple[Verdict, float | None, str]:

@@ -1,6 +1,5 @@
 """Validates the context of a request and parses its messages_json."""
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +17,16 @@ if TYPE_CHECKING:
     from evald.messages import Messages
 
 _BOTH: Final = "exactly one of messages and messages_json may be non-empty, got both"
+
+# Of one answer: a year, a trillion tokens, a billion dollars. The sums of a conversation are then numbers, too.
+MAX_SECONDS: Final = 366 * 86_400
+MAX_TOKENS: Final = 10**12
+MAX_COST: Final = 10**9
+
+_TAIL: Final = (
+    "wanted the last messages of the conversation, the same in both; where the turn is what follows the last user "
+    "message, leave them out"
+)
 
 # Fields of a scenario that only runs read, and what a call has instead.
 _OF_RUNS: Final = {
@@ -56,6 +65,8 @@ class Contexts:
         check_numbers(pb, path)
         if pb.messages_json or last.messages_json or len(pb.messages) > most or len(last.messages) > most:
             self.complete(pb, path)
+        if last.messages and pb.messages:
+            check_tail(last.messages, pb.messages, f"{path}.last_invocation.messages", f"{path}.messages")
         return EvaluatorContext(pb)
 
     def complete(self, pb: context_pb2.EvaluatorContext, path: str = "context") -> None:
@@ -130,20 +141,13 @@ def check_invocation(pb: context_pb2.Invocation, path: str) -> None:
     if pb.HasField("time_to_first_token"):
         check_duration(pb.time_to_first_token, f"{path}.time_to_first_token")
     if pb.HasField("token_usage"):
-        usage = pb.token_usage
-        if (
-            usage.input_tokens < 0
-            or usage.output_tokens < 0
-            or usage.total_tokens < 0
-            or usage.cached_input_tokens < 0
-            or usage.reasoning_tokens < 0
-        ):
-            name, count = next((field.name, count) for field, count in usage.ListFields() if count < 0)
-            raise _impossible(f"{path}.token_usage.{name}", count)
+        for field, count in pb.token_usage.ListFields():
+            if not 0 <= count <= MAX_TOKENS:
+                raise _impossible(f"{path}.token_usage.{field.name}", count, MAX_TOKENS)
     if pb.HasField("cost"):
         cost = pb.cost
-        if not 0 <= cost.amount < math.inf:  # nor NaN
-            raise _impossible(f"{path}.cost.amount", cost.amount)
+        if not 0 <= cost.amount <= MAX_COST:  # nor NaN
+            raise _impossible(f"{path}.cost.amount", cost.amount, MAX_COST)
         if cost.currency_code not in ("USD", ""):
             raise InvalidContext(
                 f"{path}.cost.currency_code",
@@ -153,13 +157,31 @@ def check_invocation(pb: context_pb2.Invocation, path: str) -> None:
 
 
 def check_duration(pb: Duration, path: str) -> None:
-    """Refuse a negative duration. Raises InvalidContext."""
-    if pb.seconds < 0 or pb.nanos < 0:
-        raise _impossible(path, f"{pb.seconds + pb.nanos * 1e-9:.15g}s")
+    """Refuse a negative duration, and one of more than a year. Raises InvalidContext."""
+    if not (0 <= pb.seconds <= MAX_SECONDS and 0 <= pb.nanos < 1_000_000_000):
+        raise _impossible(path, f"{pb.seconds + pb.nanos * 1e-9:.15g}s", MAX_SECONDS)
 
 
-def _impossible(field: str, got: object) -> InvalidContext:
-    return InvalidContext(field, f"got {got}, wanted a number of 0 or more; leave out what is not known")
+def _impossible(field: str, got: object, most: int | None = None) -> InvalidContext:
+    wanted = "of 0 or more" if most is None else f"from 0 to {most}"
+    return InvalidContext(field, f"got {got}, wanted a number {wanted}; leave out what is not known")
+
+
+def check_tail(
+    turn: "Messages", conversation: "Messages", path: str, conversation_path: str = "the conversation"
+) -> None:
+    """Refuse messages of a turn that are not the last ones of the conversation: what stands in one of the two alone is
+    hidden from checks of the other. Raises InvalidContext."""
+    before = len(conversation) - len(turn)
+    if before < 0:
+        raise InvalidContext(
+            path, f"{len(turn)} messages, more than the {len(conversation)} of {conversation_path}; {_TAIL}"
+        )
+    for index, message in enumerate(turn):
+        if message != conversation[before + index]:
+            raise InvalidContext(
+                f"{path}[{index}]", f"differs from message {before + index} of {conversation_path}; {_TAIL}"
+            )
 
 
 def criteria_of(pb: context_pb2.EvaluatorContext) -> Criteria | None:

@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+from copy import copy
 from typing import Any, Final
 
 from evald import contract
@@ -66,21 +67,10 @@ def adjust(evaluator: PlannedEvaluator, result: Result) -> Result:
         verdict = _FAILED if verdict is _PASSED else _PASSED
         score = None if score is None else 1 - score
         reason, pending = f"Negated: {reason}", False
-    return Result(
-        verdict,
-        reason,
-        score,
-        result.value,
-        result.metadata,
-        result.checks,
-        pending and verdict is _FAILED,
-        None,
-        result.token_usage,
-        result.cost_usd,
-        result.raw_request,
-        cached=result.cached,
-        instance_id=result.instance_id,
-    )
+    adjusted = copy(result)
+    adjusted.verdict, adjusted.score, adjusted.reason = verdict, score, reason
+    adjusted.pending = pending and verdict is _FAILED
+    return adjusted
 
 
 def is_score(score: float | None) -> bool:

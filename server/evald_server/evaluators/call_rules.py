@@ -11,10 +11,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from evald.chat import ToolCall
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
+from evald.result import Result
 from evald.strict_json import TooLarge
 
 from .json_values import MISSING, CheckTime, Path, equal, lookup, parse_place, shown
-from .results import MAX_CHECKS, cut, joined
+from .results import MAX_CHECKS, cut, joined, no_answer
 
 _ArgsMode = Literal["exact", "ignore", "subset", "superset", "partial"]
 
@@ -61,6 +62,14 @@ _MAX_NAME: Final = 1000
 def calls_in(ctx: EvaluatorContext, scope: CallScope) -> list[ToolCall]:
     """Return the tool calls in the scope."""
     return ctx.turn_tool_calls if scope == "turn" else ctx.tool_calls
+
+
+def nobody_to_call(ctx: EvaluatorContext, scope: CallScope, calls: Sequence[ToolCall]) -> Result | None:
+    """Return the failure of an assertion about calls of an agent that has said nothing in the scope: that there are no
+    calls proves nothing then. None when it has."""
+    if calls or (ctx.agent_spoke if scope == "conversation" else ctx.answer is not None):
+        return None
+    return no_answer(ctx)
 
 
 def joined_names(calls: Sequence[ToolCall]) -> str:
@@ -138,7 +147,7 @@ class Arguments:
     def mismatch(self, call: ToolCall, check: CheckTime) -> Mismatch | None:
         """Return what is wrong with the call's arguments, None when they match."""
         try:
-            got = self._strip(call.args)
+            got = self._strip(call.read_args(check))
         except ValueError:
             return Mismatch("", _UNREADABLE, self._wanted)
         wanted, tolerance = self._wanted, self._tolerance

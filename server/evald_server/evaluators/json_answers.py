@@ -10,8 +10,8 @@ from pydantic import Field
 
 from evald.context import EvaluatorContext, Which
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Result, errored, failed, passed, skipped
-from evald.strict_json import TooLarge, parse_json, parse_json_at, refuse_huge_numbers
+from evald.result import ASSERTION, Result, errored, failed, passed, skipped, unproven
+from evald.strict_json import DuplicateKey, TooLarge, parse_json, parse_json_at, refuse_huge_numbers
 from evald_server.jsonschema.check import SchemaError
 from evald_server.jsonschema.pool import PoolBusy, TaskTimeout
 from evald_server.jsonschema.schema import Schema, worker_seconds
@@ -57,12 +57,6 @@ class JsonAnswer(Evaluator):
 
     def read(self, ctx: EvaluatorContext) -> Read | Result:
         """Return the JSON of the answer, or the result when there is none. Raises TooLarge."""
-        if self.message == "last" and self.extract == "none":
-            answer = ctx.answer
-            if answer is None:
-                return no_answer(ctx)
-            data, problem = ctx.answer_json
-            return _not_json(problem) if problem else Read(answer, data)
         found = ctx.once(("json", self.message, self.extract), lambda: self._find(ctx))
         if isinstance(found, TooLarge):
             raise TooLarge(str(found))
@@ -76,7 +70,9 @@ class JsonAnswer(Evaluator):
             if self.extract == "first":
                 return _first_json(answer, ctx.check_time) or _scalar(answer)
             text = _fenced(answer, ctx.check_time) if self.extract == "fenced" else answer
-            return Read(text, parse_json(text))
+            return Read(text, parse_json(text, ctx.check_time))
+        except DuplicateKey as problem:
+            return unproven(f"Response is JSON that readers read in different ways: {problem}")
         except ValueError as problem:
             return _not_json(str(problem))
         except TooLarge as problem:
@@ -112,8 +108,8 @@ _OPENING = re.compile(r"[{\[]")
 def _first_json(text: str, check: CheckTime) -> Read | None:
     """Return the first object or array in the text, None when there is none.
 
-    Raises TooLarge after reading the text a few times over in vain, and for one that is larger than evald
-    reads: what stands inside it is not the first one.
+    Raises TooLarge after reading the text a few times over in vain. Raises TooLarge and DuplicateKey for one that is
+    larger than evald reads, or has a key twice: what stands inside it is not the first one.
     """
     left = _REREADS * len(text) + 100 * _ATTEMPT
     opening = _OPENING.search(text)
@@ -125,6 +121,8 @@ def _first_json(text: str, check: CheckTime) -> Read | None:
         except json.JSONDecodeError as problem:
             # The error counts the lines before it.
             left -= problem.pos - start + problem.pos // 16 + _ATTEMPT
+        except DuplicateKey:
+            raise
         except ValueError:  # NaN
             left -= len(text) - start
         else:

@@ -11,6 +11,7 @@ from pydantic import Field
 from evald.context import EvaluatorContext
 from evald.result import ASSERTION, Result, failed, passed
 from evald.strict_json import TooLarge
+from evald_server.jsonschema.check import json_pointer
 
 from .json_answers import Reference
 from .json_values import (
@@ -21,7 +22,6 @@ from .json_values import (
     covers,
     equal,
     parse_path,
-    pointer,
     printable,
     shown,
     unlimited,
@@ -44,7 +44,7 @@ class Difference(NamedTuple):
     wanted: Any
 
     def __str__(self) -> str:
-        where = cut(pointer(self.place), _MAX_PLACE) or "the whole"
+        where = cut(json_pointer(self.place), _MAX_PLACE) or "the whole"
         if self.wanted is MISSING:
             return f"{where}: unexpected {shown(self.got)}"
         return f"{where}: got {shown(self.got)}, expected {shown(self.wanted)}"
@@ -273,7 +273,7 @@ class JsonMatch(
             metadata={
                 "differences": [
                     {
-                        "path": cut(printable(pointer(d.place)), _MAX_PLACE),
+                        "path": cut(printable(json_pointer(d.place)), _MAX_PLACE),
                         "got": shown(d.got),
                         "expected": shown(d.wanted),
                     }

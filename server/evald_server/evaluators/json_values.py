@@ -176,11 +176,6 @@ def covers(pattern: Path, place: Sequence[str | int]) -> bool:
     )
 
 
-def pointer(place: Sequence[str | int]) -> str:
-    """Return the place as a JSON Pointer; "" is the whole value."""
-    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in place)
-
-
 def printable(text: str) -> str:
     """Return the text with what UTF-8 cannot express escaped: lone surrogates from JSON escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

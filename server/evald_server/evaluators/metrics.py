@@ -8,7 +8,7 @@ from evald.evaluator import Evaluator, Metric
 from evald.result import METRIC, Result, measured, unavailable
 
 from .budgets import Track, reported_tokens, tokens_of
-from .call_rules import call_evidence, joined_names
+from .call_rules import call_evidence, calls_in, joined_names
 from .results import too_large
 from .texts import MAX_SPLIT, LengthUnit, length_of
 
@@ -25,7 +25,7 @@ class ToolCallCount(
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """value: tool calls. metadata: their number, and the names of the first 100 in order."""
-        calls = ctx.turn_tool_calls if self.scope == "turn" else ctx.tool_calls
+        calls = calls_in(ctx, self.scope)
         count = len(calls)
         reason = (
             f"{count} tool call(s): {joined_names(calls)}" if count else f"No tool calls in this {self.scope}"

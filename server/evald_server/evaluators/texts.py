@@ -1,7 +1,7 @@
 """Assertions on the text of the answer, without patterns, and on why the model stopped."""
 
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -159,56 +159,46 @@ class Contains(
         )
 
 
-class StartsWith(Evaluator, type="starts-with", kind=ASSERTION, inline=True):
+class _AtOneEnd(Evaluator, kind=ASSERTION, inline=True):
+    text: str
+    ignore_case: bool = Field(False, description="Ignore upper and lower case.")
+    message: Which = "last"
+
+    at_start: ClassVar[bool]
+
+    @cached_property
+    def _folded(self) -> str:
+        return self.text.casefold()
+
+    def evaluate(self, ctx: EvaluatorContext) -> Result:
+        """Score 1 or 0."""
+        answer = ctx.answer_of(self.message)
+        if answer is None:
+            return no_answer(ctx)
+        wanted = self.text
+        if self.ignore_case:
+            wanted = self._folded
+            # Folding never shortens a text, so this much of the answer is enough.
+            much = slice(len(wanted)) if self.at_start else slice(max(0, len(answer) - len(wanted)), None)
+            answer = answer[much].casefold()
+        verb = "start" if self.at_start else "end"
+        if answer.startswith(wanted) if self.at_start else answer.endswith(wanted):
+            return passed(f"Output {verb}s with {quoted(self.text)}", 1.0)
+        return failed(f"Output does not {verb} with {quoted(self.text)}", 0.0)
+
+
+class StartsWith(_AtOneEnd, type="starts-with"):
     """The answer starts with the text."""
 
     text: str = Field(description="What the answer must start with.")
-    ignore_case: bool = Field(False, description="Ignore upper and lower case.")
-    message: Which = "last"
-
-    @cached_property
-    def _folded(self) -> str:
-        return self.text.casefold()
-
-    def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Score 1 or 0."""
-        answer = ctx.answer_of(self.message)
-        if answer is None:
-            return no_answer(ctx)
-        if self.ignore_case:
-            # Folding never shortens a text, so this much of the answer is enough.
-            met = answer[: len(self._folded)].casefold().startswith(self._folded)
-        else:
-            met = answer.startswith(self.text)
-        if met:
-            return passed(f"Output starts with {quoted(self.text)}", 1.0)
-        return failed(f"Output does not start with {quoted(self.text)}", 0.0)
+    at_start = True
 
 
-class EndsWith(Evaluator, type="ends-with", kind=ASSERTION, inline=True):
+class EndsWith(_AtOneEnd, type="ends-with"):
     """The answer ends with the text."""
 
     text: str = Field(description="What the answer must end with.")
-    ignore_case: bool = Field(False, description="Ignore upper and lower case.")
-    message: Which = "last"
-
-    @cached_property
-    def _folded(self) -> str:
-        return self.text.casefold()
-
-    def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Score 1 or 0."""
-        answer = ctx.answer_of(self.message)
-        if answer is None:
-            return no_answer(ctx)
-        if self.ignore_case:
-            start = max(0, len(answer) - len(self._folded))
-            met = answer[start:].casefold().endswith(self._folded)
-        else:
-            met = answer.endswith(self.text)
-        if met:
-            return passed(f"Output ends with {quoted(self.text)}", 1.0)
-        return failed(f"Output does not end with {quoted(self.text)}", 0.0)
+    at_start = False
 
 
 def length_of(text: str, unit: LengthUnit) -> int:

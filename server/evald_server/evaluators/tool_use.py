@@ -21,6 +21,7 @@ from .call_rules import (
     call_evidence,
     calls_in,
     joined_names,
+    nobody_to_call,
 )
 from .json_values import CheckTime
 from .results import cut, first_checks, joined
@@ -100,6 +101,8 @@ class ToolUse(Evaluator, type="tool-use", kind=ASSERTION, inline=True):
         if not rules:
             return passed("No tool expectations", 1.0)
         index = CallIndex.of(ctx, self.scope)
+        if silent := nobody_to_call(ctx, self.scope, index.calls):
+            return silent
         work = len(index.names) * sum(rule.name is None for _, rule in rules)
         outcomes = []
         for expectation, rule in rules:
@@ -216,6 +219,8 @@ class ToolCallBudget(Evaluator, type="tool-call-budget", kind=ASSERTION, inline=
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Count the calls."""
         calls = calls_in(ctx, self.scope)
+        if silent := nobody_to_call(ctx, self.scope, calls):
+            return silent
         count, most, least = len(calls), self.max_calls, self.min_calls
         if most is not None and count > most:
             return failed(

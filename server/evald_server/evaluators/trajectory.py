@@ -23,6 +23,8 @@ from .call_rules import (
     CallRule,
     CallScope,
     Tolerance,
+    calls_in,
+    nobody_to_call,
 )
 from .json_values import CheckTime
 from .pairing import Pairs, pair_in_any_order, pair_in_order
@@ -158,6 +160,8 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
         """Pair the calls."""
         if self._rules is None and not ctx.expected.messages:
             return missing(self.on_missing, "No expected tool calls available")
+        if silent := nobody_to_call(ctx, self.scope, calls_in(ctx, self.scope)):
+            return silent
         if self._rules is None and self.mode == "strict":
             return self._judge(self._pair_messages(ctx), ctx)
         rules = self._rules
@@ -209,6 +213,8 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
         calls: list[ToolCall] = []
         pairs: Pairs = []
         check = ctx.check_time
+        # First, because that says in which message a call cannot be read.
+        ctx.expected.read_tool_calls(check)
         work = 0
         for position in range(max(len(wanted), len(made))):
             check()

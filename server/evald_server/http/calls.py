@@ -22,6 +22,9 @@ from evald_server.rpc.server import Handler
 # Below what proxies take for a connection that is dead.
 BEAT_SECONDS: Final = 15.0
 
+# That are collected at a time. Each may have 16 MB, and the work of more would keep other requests waiting.
+_MAX_LISTS: Final = 2
+
 
 class HttpCaller(NamedTuple):
     """Who calls over HTTP.
@@ -118,12 +121,14 @@ class HttpContext:
 class Calls:
     """Calls methods by their full names, as "evald.v1.RunService/GetRun".
 
-    All methods raise CallFailed. A call whose task is cancelled is cancelled.
+    All methods raise CallFailed. A call whose task is cancelled is cancelled. lists: held by who asks for one page of a
+    list after the other.
     """
 
     def __init__(self, gate: Gate, max_streams: int) -> None:
         """max_streams: that callers may have open. Each holds a connection, and pages need some, too."""
         self._gate = gate
+        self.lists = asyncio.Semaphore(_MAX_LISTS)
         self._max_streams = max_streams
         self._streams = 0
 
@@ -182,7 +187,7 @@ class Calls:
 
     async def _handle(self, method: str, request: bytes, context: HttpContext) -> bytes | None:
         # In a task of its own, because the gate and the handlers set context variables and end calls by their task.
-        handler = self._gate.admit(f"/{method}", context.invocation_metadata(), None, context.peer())
+        handler = self._gate.admit(f"/{method}", context.invocation_metadata(), None, context.peer)
         answer: bytes | None = await _function(handler)(request, context)
         return answer
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from ssl import SSLContext
 from typing import Final
@@ -27,8 +27,12 @@ from .site import Site
 # For the handshake of TLS and for the head of a request, however slowly it comes.
 _HEAD_SECONDS: Final = 10.0
 
-# For a body, which `Bodies` answers before, and for a caller to read what is sent.
+# For a body, which `Bodies` answers before, and for a caller to read the next part of an answer, or all that is left.
 _STUCK_SECONDS: Final = 35.0
+_READ_BYTES: Final = 512 << 10
+
+# Of answers that wait to be read, together.
+_MAX_UNREAD_BYTES: Final = 128 << 20
 
 _SWEEP_SECONDS: Final = 1.0
 _BACKLOG: Final = 1024
@@ -149,12 +153,7 @@ class WebServer:
             next(iter(self._opening)).cancel()
             return True
         waiting = [connection for connection in self._open if connection.waits or connection.sends]
-        if not waiting:
-            return False
-        oldest = min(waiting, key=lambda connection: connection.since)
-        self._open.discard(oldest)
-        oldest.transport.abort()
-        return True
+        return _cut_oldest(self._open, waiting or [one for one in self._open if one.unread])
 
     async def _sweep(self) -> None:
         """Close connections that keep the server waiting."""
@@ -172,12 +171,19 @@ class _Connection(H11Protocol):
     def __init__(self, config: uvicorn.Config, state: ServerState, opened: set["_Connection"]) -> None:
         super().__init__(config, state, {})
         self._opened = opened
+        self._unread = 0  # at `since`
         self.since = self.loop.time()
+
+    @property
+    def unread(self) -> int:
+        """Bytes that wait for the caller to read, of an answer that does not go on before."""
+        held = self.flow.write_paused or self.cycle is None or self.cycle.response_complete
+        return self.transport.get_write_buffer_size() if held else 0
 
     @property
     def waits(self) -> bool:
         """Whether it waits for the head of a request."""
-        return self.conn.their_state is h11.IDLE
+        return self.conn.their_state is h11.IDLE and not self.unread
 
     @property
     def sends(self) -> bool:
@@ -188,8 +194,16 @@ class _Connection(H11Protocol):
         """Return whether the caller takes too long to send a head or a body, or to read a response."""
         if self.waits:
             return now - self.since > _HEAD_SECONDS
-        stuck = self.flow.write_paused or self.sends
-        return stuck and now - self.since > _STUCK_SECONDS
+        unread = self.unread
+        if now - self.since <= _STUCK_SECONDS or not (unread or self.sends):
+            return False
+        if self._unread - unread < _READ_BYTES:
+            return True
+        self._begin_to_wait(now)
+        return False
+
+    def _begin_to_wait(self, now: float) -> None:
+        self.since, self._unread = now, self.unread
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         """Begin."""
@@ -215,17 +229,30 @@ class _Connection(H11Protocol):
                 self.transport.abort()
             self.flow.resume_reading()
         if self.conn.their_state is not before:
-            self.since = self.loop.time()
+            self._begin_to_wait(self.loop.time())
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
-        self.since = self.loop.time()
+        self._begin_to_wait(self.loop.time())
         super().on_response_complete()
 
     def pause_writing(self) -> None:
         """Wait for the caller to read."""
-        self.since = self.loop.time()
         super().pause_writing()
+        self._begin_to_wait(self.loop.time())
+        stuck = [connection for connection in self._opened if connection.unread]
+        if sum(connection.unread for connection in stuck) > _MAX_UNREAD_BYTES:
+            _cut_oldest(self._opened, stuck)
+
+
+def _cut_oldest(opened: set[_Connection], found: Sequence[_Connection]) -> bool:
+    """Cut the connection that has waited longest. Returns whether there was one."""
+    if not found:
+        return False
+    oldest = min(found, key=lambda connection: connection.since)
+    opened.discard(oldest)
+    oldest.transport.abort()
+    return True
 
 
 def application(site: Site) -> Starlette:

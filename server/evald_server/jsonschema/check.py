@@ -3,7 +3,7 @@
 The worker processes load it too, so it imports little.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import jsonschema_rs
@@ -85,6 +85,6 @@ def _nearest(error: jsonschema_rs.ValidationError) -> SchemaError | None:
     return _describe(max(branches, key=lambda inner: len(inner.instance_path)))
 
 
-def json_pointer(path: list[str | int]) -> str:
+def json_pointer(path: Sequence[str | int]) -> str:
     """Return a path as a JSON Pointer; "" is the whole."""
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)

@@ -4,12 +4,11 @@ Nothing is clamped, converted or picked out of prose, and error messages repeat 
 because the judge may have quoted what it judged.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
-from evald.strict_json import no_constant
+from evald.strict_json import STRICT_JSON, DuplicateKey
 from evald_server.evaluators.json_values import is_number, printable
 
 AnswerData = Mapping[str, Any]
@@ -17,6 +16,9 @@ AnswerData = Mapping[str, Any]
 
 # Longest text taken from an answer, in characters. A result's reason may have 8 KiB.
 MAX_TEXT: Final = 4000
+
+# Longest JSON object of an answer, in characters. A hundred items with a sentence each have 20,000.
+_MAX_OBJECT: Final = 256 << 10
 
 # A fenced block, marked ```json or ```, each mark at the start of a line.
 _FENCED_BLOCK: Final = re.compile(
@@ -40,10 +42,14 @@ def parse_object(text: str) -> dict[str, Any]:
         if text.count("```") != 2 or block is None:
             raise ValueError("wanted exactly one fenced block, marked json")
         text = block[1]
+    if len(text) > _MAX_OBJECT:
+        raise ValueError(f"{len(text)} characters; at most {_MAX_OBJECT} are read")
     try:
-        data = UNIQUE_KEYS_JSON.decode(text.strip())
+        data = STRICT_JSON.decode(text.strip())
     except RecursionError:
         raise ValueError("nested too deep") from None
+    except DuplicateKey:
+        raise ValueError("a key stands twice") from None
     if not isinstance(data, dict):
         raise ValueError("no object")  # noqa: TRY004 - of JSON
     return data
@@ -120,17 +126,6 @@ def shorten(text: str) -> str:
 def clean_text(text: str) -> str:
     """Return the text stripped, printable and no longer than MAX_TEXT."""
     return shorten(printable(text).strip())
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    data = dict(pairs)
-    if len(data) < len(pairs):
-        raise ValueError("a key stands twice")
-    return data
-
-
-UNIQUE_KEYS_JSON: Final = json.JSONDecoder(parse_constant=no_constant, object_pairs_hook=_unique_keys)
-"""Strict JSON that also refuses duplicate keys, of which decoders keep one or the other."""
 
 
 def _required(data: AnswerData, key: str) -> Any:

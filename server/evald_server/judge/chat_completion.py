@@ -17,8 +17,9 @@ from .response_format import EndpointProblem
 # the wire's int64.
 _MAX_TOKENS: Final = 1 << 40
 
-
-_MAX_MODEL: Final = 200  # characters of a name
+# In characters.
+_MAX_MODEL: Final = 200
+_MAX_MESSAGE: Final = 4096
 
 
 class ChatCompletion(NamedTuple):
@@ -189,23 +190,27 @@ def _problem(status: int, data: Any) -> EndpointProblem:
         data = data[0] if data else None
     error = data.get("error", data) if isinstance(data, Mapping) else data
     if isinstance(error, str):
-        return EndpointProblem(status, message=error)
+        return EndpointProblem(status, message=error[:_MAX_MESSAGE])
     if not isinstance(error, Mapping):
         return EndpointProblem(status)
     detail = error.get("message") or error.get("detail") or ""
     if isinstance(detail, Sequence) and not isinstance(detail, str):
         # pydantic's list of errors, without the input that each of them repeats.
-        detail = "; ".join(
-            f"{'.'.join(map(str, one.get('loc', ())))}: {one.get('msg', '')}"
-            for one in detail
-            if isinstance(one, Mapping)
-        )
+        detail = "; ".join(map(_pydantic_error, detail))
     return EndpointProblem(
         status,
         code=str(error.get("code") or error.get("type") or ""),
         param=str(error.get("param") or ""),
-        message=detail if isinstance(detail, str) else "",
+        message=detail[:_MAX_MESSAGE] if isinstance(detail, str) else "",
     )
+
+
+def _pydantic_error(error: Any) -> str:
+    if not isinstance(error, Mapping):
+        return ""
+    place = error.get("loc")
+    path = ".".join(map(str, place)) if isinstance(place, list) else ""
+    return f"{path}: {error.get('msg', '')}"
 
 
 def _text(content: Any) -> str | None:

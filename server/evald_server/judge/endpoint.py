@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -39,6 +40,9 @@ _CONNECT_SECONDS: Final = 5.0
 
 # A verdict has a few KB; 100,000 tokens of reasoning beside it less than one MB.
 _MAX_BYTES: Final = 4 << 20
+
+# Longest answer that is parsed in the event loop: 50 ms at worst, for a stream of events that say nothing.
+_MAX_INLINE_BYTES: Final = 64 << 10
 
 # What an error says stands at its beginning.
 _MAX_ERROR_BYTES: Final = 64 << 10
@@ -226,7 +230,10 @@ class Endpoint:
                         raise errors.failed(
                             "JUDGE_UNAVAILABLE", f"the answer is longer than {_MAX_BYTES} bytes"
                         )
-                return parse_completion(bytes(content), response.headers.get("content-type", ""))
+            media_type = response.headers.get("content-type", "")
+            if len(content) <= _MAX_INLINE_BYTES:
+                return parse_completion(bytes(content), media_type)
+            return await asyncio.to_thread(parse_completion, bytes(content), media_type)
         except ReportedProblem as reported:
             raise errors.of_problem(reported.problem, request) from None
         except NotACompletion as error:
@@ -289,9 +296,12 @@ class Endpoint:
             base_url=options.base_url,
             max_retries=0,
             timeout=openai.Timeout(options.timeout_seconds, connect=self._connect_seconds, pool=None),
-            # Prompts go to the address that the operator has given, and nowhere else.
+            # Prompts go to the address that the operator has given, and nowhere else. Cookies would tell the endpoint
+            # which requests come from one server, and an endpoint that sets ever more would end up refusing all requests.
             http_client=openai.DefaultAsyncHttpxClient(
-                follow_redirects=False, event_hooks={"response": [_check_answer]}
+                follow_redirects=False,
+                event_hooks={"response": [_check_answer]},
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             ),
             default_headers={"Accept-Encoding": "identity"},
         )

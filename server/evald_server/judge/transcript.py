@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from evald.chat import Message, ToolCall
 from evald.context import EvaluatorContext
-
-from .answer_parsing import UNIQUE_KEYS_JSON
+from evald.strict_json import STRICT_JSON
 
 Record: TypeAlias = dict[str, Any]
 """One line inside the fence."""
@@ -154,7 +153,7 @@ def _expected_records(ctx: EvaluatorContext) -> Iterator[Record]:
 def _arguments(text: str) -> Any:
     """Return the arguments as data where that says the same as the text that the model wrote, else the text."""
     try:
-        data = UNIQUE_KEYS_JSON.decode(text)
+        data = STRICT_JSON.decode(text)
         json.dumps(data, allow_nan=False)  # 1e999 is read as infinity
     except (ValueError, RecursionError):
         return text

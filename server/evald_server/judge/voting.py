@@ -1,6 +1,7 @@
 """Voting: many answers of judges, one result.
 
-- A turn passes with more than half of all votes. Half of them is no pass.
+- A turn passes with more than half of all votes, and fails with more than half. A tie is a failure that stays one under
+  negation and under any threshold, because nothing was decided.
 - A vote that is missing because of an error does not shrink the panel.
 - When the missing votes could have changed the outcome there is no verdict. So no error turns a failing
   turn into a passing one, nor, for callers who negate the verdict, a passing one into a failing one.
@@ -26,11 +27,13 @@ class Vote(NamedTuple):
     """A judgement, or the error because of which the vote is missing.
 
     answer: the last one that came, usable or not; None when none came.
+    tied: as many samples of the judge pass as fail, so the vote counts for neither.
     """
 
     judgement: Judgement | None
     error: JudgeError | None
     answer: ModelAnswer | None
+    tied: bool = False
 
     @property
     def passes(self) -> bool | None:
@@ -39,27 +42,30 @@ class Vote(NamedTuple):
 
 
 class Decision(Enum):
-    """What the votes so far decide. UNDECIDABLE: too many votes are missing."""
+    """What the votes so far decide. TIED: it cannot pass, but no majority fails it. UNDECIDABLE: too many votes are
+    missing."""
 
     OPEN = "open"
     PASSES = "passes"
     FAILS = "fails"
+    TIED = "tied"
     UNDECIDABLE = "undecidable"
 
 
 class VoteCount(NamedTuple):
-    """Votes so far. size: how many there can be. missing: lost to an error."""
+    """Votes so far. size: how many there can be. tied: neither passing nor failing. missing: lost to an error."""
 
     size: int
     passing: int = 0
     failing: int = 0
+    tied: int = 0
     missing: int = 0
 
     @classmethod
     def of(cls, size: int, votes: Iterable[Vote]) -> "VoteCount":
         """Count these votes."""
-        stands = [vote.passes for vote in votes]
-        return cls(size, stands.count(True), stands.count(False), stands.count(None))
+        stands = ["tied" if vote.tied else vote.passes for vote in votes]
+        return cls(size, *map(stands.count, (True, False, "tied", None)))
 
     @property
     def decision(self) -> Decision:
@@ -68,13 +74,16 @@ class VoteCount(NamedTuple):
             return Decision.PASSES
         if self._to_fail <= 0:
             return Decision.FAILS
-        return Decision.OPEN if self.needed else Decision.UNDECIDABLE
+        if self.needed:
+            return Decision.OPEN
+        return Decision.TIED if self._to_tie <= 0 else Decision.UNDECIDABLE
 
     @property
     def needed(self) -> int:
         """The fewest further votes that can decide; 0 when none can."""
-        left = self.size - self.passing - self.failing - self.missing
-        return min((more for more in (self._to_pass, self._to_fail) if 0 < more <= left), default=0)
+        left = self.size - self.passing - self.failing - self.tied - self.missing
+        steps = (self._to_pass, self._to_tie, self._to_fail)
+        return min((more for more in steps if 0 < more <= left), default=0)
 
     @property
     def _to_pass(self) -> int:
@@ -82,9 +91,14 @@ class VoteCount(NamedTuple):
         return self.size // 2 + 1 - self.passing
 
     @property
+    def _to_tie(self) -> int:
+        """Further votes that do not pass after which it cannot pass."""
+        return (self.size + 1) // 2 - self.failing - self.tied
+
+    @property
     def _to_fail(self) -> int:
-        """Further failing votes after which it cannot pass."""
-        return (self.size + 1) // 2 - self.failing
+        """Further failing votes that make it fail."""
+        return self.size // 2 + 1 - self.failing
 
 
 async def collect_votes(
@@ -117,6 +131,11 @@ async def collect_votes(
     return [votes.get(number) for number in range(size)]
 
 
+def decide(votes: Sequence[Vote | None]) -> Decision:
+    """Return what these votes decide. None stands for one that was not needed."""
+    return VoteCount.of(len(votes), (vote for vote in votes if vote is not None)).decision
+
+
 def deciding_vote(votes: Sequence[Vote | None]) -> Vote:
     """Return the vote that stands for all: the median of those cast, by verdict, then score.
 
@@ -124,8 +143,7 @@ def deciding_vote(votes: Sequence[Vote | None]) -> Vote:
     judge said, never a mixture. When undecidable it is the first error.
     """
     cast = [vote for vote in votes if vote is not None]
-    decision = VoteCount.of(len(votes), cast).decision
-    if decision in {Decision.PASSES, Decision.FAILS}:
+    if decide(votes) is not Decision.UNDECIDABLE:
         judged = sorted(
             ((vote.judgement.passes, vote.judgement.score, position), vote)
             for position, vote in enumerate(cast)
@@ -168,8 +186,8 @@ class Panel:
         """Query all judges concurrently; return the deciding vote."""
 
         async def ask_member(number: int) -> Vote:
-            self._samples_of[number] = await self._sample(self._members[number], ask)
-            return deciding_vote(self._samples_of[number])
+            samples = self._samples_of[number] = await self._sample(self._members[number], ask)
+            return deciding_vote(samples)._replace(tied=decide(samples) is Decision.TIED)
 
         self._votes = await collect_votes(
             len(self._members),
@@ -186,7 +204,7 @@ class Panel:
             judgement = vote.judgement
             verdict = Verdict.PASSED if judgement.passes else Verdict.FAILED
             result = Result(verdict, judgement.reason + majority, judgement.score, checks=judgement.checks)
-            result.pending = judgement.pending
+            result.pending, result.unproven = judgement.pending, decide(self._votes) is Decision.TIED
         else:
             assert vote.error is not None
             model = self._member_of(vote).model
@@ -264,7 +282,8 @@ class Panel:
         what = "judges" if len(self._members) > 1 else "samples"
         if vote.passes is None:
             return f" ({alike} of {len(counted)} {what} gave no vote, which could have decided)"
-        return f" ({alike} of {len(counted)} {what} agree)"
+        tie = ", a tie is no pass" if decide(self._votes) is Decision.TIED else ""
+        return f" ({alike} of {len(counted)} {what} agree{tie})"
 
 
 def display_name(model: JudgeModel) -> str:

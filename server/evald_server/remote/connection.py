@@ -23,7 +23,7 @@ from .errors import (
 )
 from .instance import RemoteTask, read_answer
 from .limits import RemoteLimits
-from .plugin_type import CONTRACT, Plugin, read_plugin
+from .plugin_type import CONTRACT, Plugin, load_plugin
 
 _SERVICE: Final = "/evald.plugin.v1.EvaluatorPluginService"
 _HEALTH: Final = "/grpc.health.v1.Health/Check"
@@ -84,7 +84,7 @@ class PluginConnection:
             response = plugin_pb2.DescribeResponse.FromString(data)
         except DecodeError:
             raise Refusal("PLUGIN_DIFFERS", "Describe: the answer is no DescribeResponse") from None
-        return read_plugin(response.plugin)
+        return await load_plugin(response.plugin)
 
     async def lost(self, seconds: float) -> bool:
         """Wait until the connection is lost. Returns False after so many seconds."""

@@ -19,7 +19,7 @@ from .grpc_instance import GrpcInstance
 from .instance import InstanceState, Mode
 from .instances import InstanceRegistry, check_instance_id, check_owner, check_types
 from .lease import Lease, Leases, LeaseState
-from .plugin_type import Plugin, read_plugin
+from .plugin_type import Plugin, load_plugin, read_plugin
 
 _log = logging.getLogger("evald.remote")
 
@@ -111,7 +111,7 @@ class LeaseRegistry:
                 "target",
             )
         check_instance_id(request.instance_id)
-        plugin = read_plugin(request.plugin)
+        plugin = await load_plugin(request.plugin)
         if plugin.name in self._blocked:
             raise Refusal(
                 "PLUGIN_BLOCKED", f'plugin.name: the operator has blocked "{plugin.name}"', "plugin.name"

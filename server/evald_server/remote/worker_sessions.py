@@ -12,7 +12,7 @@ from evald_server.auth.principal import LOCAL, Principal
 from .errors import Refusal, invalid
 from .instance import InstanceState, Mode
 from .instances import InstanceRegistry, check_instance_id, check_types
-from .plugin_type import CONTRACT, read_plugin
+from .plugin_type import CONTRACT, load_plugin
 from .session import Frames, WorkerSession, read_frame
 
 _log = logging.getLogger("evald.remote")
@@ -31,7 +31,7 @@ class WorkerSessions:
     async def serve(self, frames: Frames, peer: str, principal: Principal = LOCAL) -> None:
         """Serve one stream from hello to its end. Raises Refusal."""
         async for data in frames:
-            session = self._accept(data, peer, principal)
+            session = await self._accept(data, peer, principal)
             break
         else:
             raise invalid("frame", "the stream ended before its hello")
@@ -62,7 +62,7 @@ class WorkerSessions:
         for session in list(self._sessions.values()):
             session.end()
 
-    def _accept(self, data: bytes, peer: str, principal: Principal) -> WorkerSession:
+    async def _accept(self, data: bytes, peer: str, principal: Principal) -> WorkerSession:
         frame = read_frame(data)
         if frame.WhichOneof("frame") != "hello":
             raise invalid(
@@ -72,7 +72,7 @@ class WorkerSessions:
         check_instance_id(hello.instance_id, "hello.instance_id")
         if hello.initial_credit < 0:
             raise invalid("hello.initial_credit", f"got {hello.initial_credit}, wanted 0 or more")
-        plugin = read_plugin(hello.plugin, "hello.plugin")
+        plugin = await load_plugin(hello.plugin, "hello.plugin")
         instances = self._instances
         old = instances.replaced_by(hello.instance_id, Mode.CONNECTED, principal)
         instances.check(plugin, old, "hello.plugin", principal)

@@ -115,14 +115,14 @@ class Admission:
         patient: wait for as long as it takes.
         """
         if not patient and len(self._waiters) >= self._queue:
-            raise self._overloaded("places and line are full")
+            raise self._overloaded("all slots and the queue are full")
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         began = time.monotonic()
         try:
             await asyncio.wait_for(waiter, None if patient else self._queue_seconds)
         except TimeoutError:
-            raise self._overloaded(f"no place within {time.monotonic() - began:.3g}s") from None
+            raise self._overloaded(f"no slot within {time.monotonic() - began:.3g}s") from None
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
                 self.leave()

@@ -6,10 +6,12 @@ from evald.v1 import connector_service_pb2
 from evald.v1.connector_service_pb2 import Connector
 from evald_server.connectors.build import Connectors, try_connector
 from evald_server.connectors.connector import AgentConnector
+from evald_server.connectors.headers import MASK
+from evald_server.connectors.targets import destination
 from evald_server.store.resources import ResourceKind, ResourceStore
 
 from .errors import BadField, invalid, refusal
-from .headers import mask, unmask
+from .headers import mask, may_be_shown, unmask
 from .resources import MAX_BYTES, ResourceService
 from .server import Context, Handler, RpcServer, parse
 
@@ -45,9 +47,23 @@ class ConnectorService(ResourceService[Connector]):
         mask(resource.headers)
         return resource
 
-    def kept(self, resource: Connector, stored: Connector) -> None:
-        """See ResourceService."""
-        unmask(resource.headers, stored.headers)
+    def keep_hidden(self, updated: Connector, stored: Connector, sent: Connector) -> None:
+        """See ResourceService. Refuses to have hidden values sent to another place than they were given for."""
+        if destination(updated) != destination(stored):
+            found = [
+                BadField(
+                    f"connector.headers[{name[:100]!r}]",
+                    "its stored value was given for another scheme, host or port and is not sent to this one; "
+                    "give the value again, or leave the header out",
+                )
+                for name, value in sorted(stored.headers.items())
+                if name in updated.headers
+                and sent.headers.get(name, MASK) == MASK
+                and not may_be_shown(value)
+            ]
+            if found:
+                raise refusal(found)
+        unmask(updated.headers, stored.headers)
 
     def build(self, pb: Connector, path: str = "connector") -> AgentConnector:
         """Build a connector, without connecting. Raises CallError with everything wrong in it. path: of its field."""

@@ -27,6 +27,11 @@ _MAX_TEXT: Final = 1000
 # More than the details can tell.
 _MAX_PROBLEMS: Final = 100
 
+# What a Duration can hold.
+_MAX_DURATION_SECONDS: Final = 315_576_000_000
+
+_SCORES: Final = ("score", "min_score", "mean_score", "confidence")
+
 
 class BadField(NamedTuple):
     """One wrong field. field: path such as `evaluators[2].config.maxMs`."""
@@ -132,9 +137,9 @@ class CallError(Exception):
         return data
 
 
-def invalid(field: str, message: str) -> CallError:
+def invalid(field: str, message: str, reason: str = "INVALID_FIELD", **metadata: str) -> CallError:
     """Return the error of one wrong field. The message says what was received and what is wanted."""
-    return refusal([BadField(field, message)])
+    return refusal([BadField(field, message)], reason, **metadata)
 
 
 def check_enum(request: Message, field: str, largest: int) -> None:
@@ -144,15 +149,24 @@ def check_enum(request: Message, field: str, largest: int) -> None:
         raise invalid(field, f"got {got}, wanted a value this server knows")
 
 
-def non_finite(message: Message, path: str) -> list[BadField]:
-    """Return the first problems of a message with NaN and infinity, which JSON cannot carry. path: of the message."""
+def impossible_values(message: Message, path: str) -> list[BadField]:
+    """Return the first impossible values in a message of resources and runs. path: of the message.
+
+    These are NaN and infinity, which JSON cannot carry, scores beyond 0 to 1, negative counts, costs and durations, and
+    enum values that this server does not know.
+    """
     return [
-        BadField(f"{path}{inner}", f"got {number}, wanted a finite number")
-        for inner, number in islice(_non_finite(message), _MAX_PROBLEMS)
+        BadField(f"{path}{inner}", problem)
+        for inner, problem in islice(_impossible_values(message), _MAX_PROBLEMS)
     ]
 
 
-def _non_finite(message: Message) -> Iterator[tuple[str, float]]:
+def _impossible_values(message: Message) -> Iterator[tuple[str, str]]:
+    if isinstance(message, Duration):
+        if not (0 <= message.seconds <= _MAX_DURATION_SECONDS and 0 <= message.nanos < 1_000_000_000):
+            got = f"{message.seconds + message.nanos * 1e-9:.15g}s"
+            yield "", f"got {got}, wanted a duration of 0 to {_MAX_DURATION_SECONDS}s"
+        return
     is_plain = message.DESCRIPTOR.file.package == "google.protobuf"  # Struct: its keys alone are its path
     for field, value in message.ListFields():
         name = "" if is_plain else f".{field.name}"
@@ -165,10 +179,20 @@ def _non_finite(message: Message) -> Iterator[tuple[str, float]]:
             values = iter(((name, value),))
         for path, one in values:
             if isinstance(one, Message):
-                for inner, number in _non_finite(one):
-                    yield path + inner, number
-            elif isinstance(one, float) and not math.isfinite(one):
-                yield path, one
+                for inner, problem in _impossible_values(one):
+                    yield path + inner, problem
+            elif isinstance(one, float):
+                if not math.isfinite(one):
+                    yield path, f"got {one}, wanted a finite number"
+                elif field.name in _SCORES and not 0 <= one <= 1:
+                    yield path, f"got {one}, wanted 0 to 1"
+                elif field.full_name == "evald.v1.Cost.amount" and one < 0:
+                    yield path, f"got {one}, wanted 0 or more"
+            elif field.enum_type is not None:
+                if one not in field.enum_type.values_by_number:
+                    yield path, f"got {one}, wanted a value this server knows"
+            elif isinstance(one, int) and one < 0 and not is_plain:  # in a Timestamp: before 1970
+                yield path, f"got {one}, wanted 0 or more"
 
 
 def microseconds(message: Message, name: str, path: str) -> int:
@@ -193,7 +217,7 @@ def refusal(found: Sequence[BadField], reason: str = "INVALID_FIELD", **metadata
 def as_call_error(problem: InvalidContext | InvalidPlan) -> CallError:
     """Return the status of a turn or of specs that cannot be evaluated."""
     if isinstance(problem, InvalidContext):
-        return refusal([BadField(problem.field, problem.problem)], **problem.details)
+        return invalid(problem.field, problem.problem, **problem.details)
     found = [BadField(violation_field(v), v.message, v.reason) for v in problem.violations]
     reason = "UNKNOWN_TYPE" if problem.unknown_type else "INVALID_FIELD"
     return refusal(found, reason, violation=found[0].reason)

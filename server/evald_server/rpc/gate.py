@@ -1,7 +1,7 @@
-"""The gate in front of all handlers: finds the handler of a call, and lets in who may call it.
+"""Authenticates and authorizes every call before its handler runs.
 
-gRPC asks it once for every call, with the metadata parsed and no message read. An interceptor would cost 6 % of
-the calls.
+gRPC asks the gate for the handler of each call, with the metadata parsed and no message read. An interceptor would
+cost 6 % of the calls.
 """
 
 import asyncio
@@ -9,12 +9,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import grpc
 
 from evald_server.auth.audit import Audit, record
 from evald_server.auth.authenticator import Authenticator
+from evald_server.auth.clients import client_names
 from evald_server.auth.current_call import OPEN_CALL, PRINCIPAL, OpenCall
 from evald_server.auth.files import FileProblem, in_reader
 from evald_server.auth.keys import ApiKey
@@ -25,8 +26,7 @@ from evald_server.auth.roles import METHODS, OPEN
 from evald_server.remote.errors import Refusal
 
 from .errors import CallError
-from .first_message import FirstMessages
-from .late_check import checked_late
+from .message_timeout import MessageTimeout, with_request_stream
 from .registry import refused
 from .server import Handler, RpcServer, RpcStream
 
@@ -34,16 +34,17 @@ _log = logging.getLogger("evald.auth")
 
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
-# Of a call whose caller is looked at when it begins: asking gRPC for it a second time costs a third of that look.
+# Of a call that is authenticated when its handler starts: reading it from gRPC again would cost a third of the check.
 _METADATA: Final[ContextVar[Metadata]] = ContextVar("metadata")
 
-# Rights that change count within a second, in which a file is looked at and what is open is judged anew.
+# Changed keys, tokens and certificates take effect within a second: within this for new calls, and within twice this
+# for calls that wait for their message.
 _RELOAD_SECONDS: Final = 0.5
 
-# Of 8 KiB each at most, as tokens are.
-_MAX_KNOWN: Final = 1000
+# Entries of the cache of admitted callers; a token has at most 8 KiB.
+_MAX_ADMITTED: Final = 1000
 
-# What metrics call the methods whose handler streams in, and out.
+# The metrics' names of kinds of methods, by whether the request and the response are streams.
 _KINDS: Final = {
     (False, False): "unary",
     (False, True): "server_stream",
@@ -52,13 +53,25 @@ _KINDS: Final = {
 }
 
 
-class Gate(grpc.GenericRpcHandler):
-    """The handlers of all services by method. authenticator: None lets everybody call everything.
+class _Method(NamedTuple):
+    """The handlers of a method.
 
-    limited: called with the limit of a principal that refuses a call. max_principal_calls: calls in flight of a
-    principal that has no limit of its own. max_open_calls: calls without credentials whose message has not come.
-    message_timeout: seconds in which the message of a call has to come.
-    late: called when one does not.
+    handle: takes the message. read: reads the message first, within the timeout. authenticate: authenticates first,
+    then reads.
+    """
+
+    handle: Handler
+    read: Handler
+    authenticate: Handler
+
+
+class Gate(grpc.GenericRpcHandler):
+    """The handlers of all services by method.
+
+    authenticator: None allows every call. limited: called with the name of a principal's limit that refuses a call.
+    max_principal_calls: calls in flight of a principal without a limit of its own. max_open_calls: calls of open
+    methods that may wait for their message. message_timeout: seconds within which the message of a call has to arrive.
+    timed_out: called when one does not.
     """
 
     def __init__(
@@ -71,105 +84,116 @@ class Gate(grpc.GenericRpcHandler):
         max_principal_calls: int,
         max_open_calls: int,
         message_timeout: float,
-        late: Callable[[], None] = lambda: None,
+        timed_out: Callable[[], None] = lambda: None,
     ) -> None:
         self._rpc = rpc
-        self._handlers = {
-            f"/{service}/{method}": handler
-            for service, methods in services.items()
-            for method, handler in methods.items()
-        }
-        self._unknown = rpc.unknown()
         self._authenticator = authenticator
         self._audit = Audit()
         self._limits = PrincipalLimits(limited, max_principal_calls)
-        # By the principals that opened them.
+        # Streams that are open, by the principal that opened them.
         self._streams: dict[Principal, dict[asyncio.Task[Any], OpenCall]] = {}
-        # Who was let in within the last half second, by method, credentials and certificate, and is not checked again: a key
-        # that is revoked has as long, too. The digests of a dict are random to callers, so that the time of a lookup
-        # tells them nothing.
-        self._known: dict[tuple[str, object, ClientNames | None], Principal] = {}
+        # Callers admitted since the last reload, by method, credentials and certificate: they are not checked again.
+        # Lookups take no time that depends on the credentials, because the hash of a text is keyed at random.
+        self._admitted: dict[tuple[str, object, ClientNames | None], Principal] = {}
         if authenticator is not None:
             rpc.on_message = self._on_message
-        self._messages = FirstMessages(message_timeout, late)
-        self._open_messages = FirstMessages(message_timeout, late, max_open_calls)
-        self._reading = {
-            method: (self._open_messages if METHODS.get(method) is OPEN else self._messages).reading(handler)
-            for method, handler in self._handlers.items()
+        self._messages = MessageTimeout(message_timeout, timed_out)
+        self._open_messages = MessageTimeout(message_timeout, timed_out, max_open_calls)
+        self._methods = {
+            f"/{service}/{name}": self._method(f"/{service}/{name}", handler)
+            for service, handlers in services.items()
+            for name, handler in handlers.items()
         }
-        self._late = {
-            method: checked_late(method, handler, self._admit_late)
-            for method, handler in self._reading.items()
-        }
+        unknown = rpc.unknown()
+        self._unknown = _Method(unknown, unknown, unknown)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         """Return the handler of a call, or one that refuses it."""
-        method = handler_call_details.method
-        if self._authenticator is None or METHODS.get(method) is OPEN:
-            return self._reading.get(method, self._unknown)
-        who = (method, _authorization(handler_call_details.invocation_metadata), None)
-        principal = self._known.get(who)
+        name = handler_call_details.method
+        method = self._methods.get(name, self._unknown)
+        if self._authenticator is None or METHODS.get(name) is OPEN:
+            return method.read
+        principal = self._admitted.get((name, _authorization(handler_call_details.invocation_metadata), None))
         if principal is None:
-            return self.late(handler_call_details)
+            return self.authenticate_on_start(handler_call_details)
         self._authenticator.passed(principal)
-        return self._begun(method, self._reading[method], principal)
+        return self._begin(name, method.read, principal)
 
-    def late(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
-        """Return the handler of a call that looks at who calls when it begins."""
-        method = handler_call_details.method
+    def authenticate_on_start(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
+        """Return a handler that authenticates when it starts: gRPC has the certificate and the address only then."""
+        name = handler_call_details.method
         _METADATA.set(handler_call_details.invocation_metadata)
-        return self._late.get(method) or checked_late(method, self._unknown, self._admit_late)
+        method = self._methods.get(name)
+        return self._authenticated(name, self._unknown.read) if method is None else method.authenticate
 
-    def admit(self, method: str, metadata: Metadata, certificate: ClientNames | None, peer: str) -> Handler:
-        """Return the handler of a call, or one that refuses it. To be called in the task of the call.
+    def admit(
+        self, name: str, metadata: Metadata, certificate: ClientNames | None, peer: Callable[[], str]
+    ) -> Handler:
+        """Return the handler of a call whose message was read, or one that refuses it.
 
-        certificate: of its connection. peer: the address that it comes from.
+        Call it in the task of the call. name: of the method. certificate: of the connection. peer: returns the
+        address of the caller.
         """
-        return self._admit(method, metadata, certificate, peer, self._handlers)
+        return self._admit(name, self._methods.get(name, self._unknown).handle, metadata, certificate, peer)
 
-    def _admit_late(self, method: str, certificate: ClientNames | None, peer: str) -> Handler:
-        return self._admit(method, _METADATA.get(), certificate, peer, self._reading)
+    def _method(self, name: str, handler: Handler) -> _Method:
+        messages = self._open_messages if METHODS.get(name) is OPEN else self._messages
+        read = messages.reading(handler)
+        return _Method(handler, read, self._authenticated(name, read))
+
+    def _authenticated(self, name: str, handler: Handler) -> Handler:
+        """Wrap a handler that reads its messages: the caller is authenticated first."""
+
+        async def call(requests: Any, context: Any) -> Any:
+            certificate = client_names(context.auth_context())
+            admitted: Any = self._admit(name, handler, _METADATA.get(), certificate, context.peer)
+            return await (admitted.stream_unary or admitted.stream_stream)(requests, context)
+
+        return with_request_stream(handler, call)
 
     def _admit(
         self,
-        method: str,
+        name: str,
+        handler: Handler,
         metadata: Metadata,
         certificate: ClientNames | None,
-        peer: str,
-        handlers: Mapping[str, Handler],
+        peer: Callable[[], str],
     ) -> Handler:
-        if self._authenticator is None or METHODS.get(method) is OPEN:
-            return handlers.get(method, self._unknown)
-        who = (method, _authorization(metadata), certificate)
-        principal = self._known.get(who)
-        if principal is not None:
-            self._authenticator.passed(principal)
-            return self._begun(method, handlers[method], principal)
-        try:
-            principal = self._authenticator.authenticate(metadata, certificate, peer)
-            self._check_role(method, principal)
-        except AccessDenied as problem:
-            return self._refused(method, problem)
-        self._audit.used(method, principal)
-        if method in handlers:
-            self._authenticator.passed(principal)
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            self._known[who] = principal
-        return self._begun(method, handlers.get(method, self._unknown), principal)
+        if self._authenticator is None or METHODS.get(name) is OPEN:
+            return handler
+        caller = (name, _authorization(metadata), certificate)
+        principal = self._admitted.get(caller)
+        if principal is None:
+            try:
+                principal = self._authenticator.authenticate(metadata, certificate, peer())
+                self._check_role(name, principal)
+            except AccessDenied as problem:
+                return self._refused(name, problem)
+            self._audit.used(name, principal)
+            if name not in self._methods:
+                return self._begin(name, handler, principal)
+            if len(self._admitted) >= _MAX_ADMITTED:
+                self._admitted.clear()
+            self._admitted[caller] = principal
+        self._authenticator.passed(principal)
+        return self._begin(name, handler, principal)
 
-    def _begun(self, method: str, handler: Handler, principal: Principal) -> Handler:
+    def _begin(self, name: str, handler: Handler, principal: Principal) -> Handler:
+        """Count a call against the limits of its principal. Returns its handler, or one that refuses it."""
+        task = asyncio.current_task()
+        assert task is not None
         try:
-            self._begin(principal)
+            task.add_done_callback(self._limits.begin(principal))
         except AccessDenied as problem:
-            return self._refused(method, problem)
+            return self._refused(name, problem)
         PRINCIPAL.set(principal)
-        # Others are opened by their message.
-        if self._handlers.get(method, self._unknown).request_streaming:
-            self._opened(method, principal)
+        # A call with one request message is opened by that message.
+        if self._methods.get(name, self._unknown).handle.request_streaming:
+            self._opened(name, principal)
         return handler
 
     def _on_message(self, method: str, streams: bool) -> None:
+        """Check again when the message arrives, which may be long after the metadata. Raises CallError."""
         assert self._authenticator is not None
         principal = PRINCIPAL.get()
         if principal is LOCAL:
@@ -184,15 +208,15 @@ class Gate(grpc.GenericRpcHandler):
             self._opened(method, principal)
 
     def _check_role(self, method: str, principal: Principal) -> None:
-        """Raise AccessDenied unless a principal has one of the roles that a method is for."""
+        """Raise AccessDenied unless a principal has one of the roles that may call a method."""
         assert self._authenticator is not None
-        # Without a row nobody may call what there is; what there is not, everybody may ask for who is known.
-        if method in self._handlers:
+        # A method without a row is for no role. One that does not exist is UNIMPLEMENTED for every principal.
+        if method in self._methods:
             self._authenticator.authorize(principal, method, METHODS.get(method) or frozenset())
 
     async def watch(self) -> None:
-        """End calls whose message does not come, read keys and clients again when they change, and judge open
-        streams anew."""
+        """Every half second: time out calls without a message, reload keys and clients that have changed, and check
+        the principals of open streams again."""
         while True:
             await asyncio.sleep(_RELOAD_SECONDS)
             self._messages.expire()
@@ -208,13 +232,8 @@ class Gate(grpc.GenericRpcHandler):
                 _record_changes(before, keys.ring.keys)
         if clients is not None and await _reloaded("tls_clients_file", clients.reload):
             record("clients changed", None)
-        self._known.clear()
-        self._judge_streams()
-
-    def _begin(self, principal: Principal) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.add_done_callback(self._limits.begin(principal))
+        self._admitted.clear()
+        self._check_streams()
 
     def _opened(self, method: str, principal: Principal) -> None:
         task = asyncio.current_task()
@@ -225,8 +244,8 @@ class Gate(grpc.GenericRpcHandler):
         calls[task] = call
         task.add_done_callback(calls.pop)
 
-    def _judge_streams(self) -> None:
-        """End the streams of principals that may do no longer what these do."""
+    def _check_streams(self) -> None:
+        """End the streams of principals that are no longer allowed to have them."""
         assert self._authenticator is not None
         for principal, calls in list(self._streams.items()):
             if not calls:
@@ -251,10 +270,9 @@ class Gate(grpc.GenericRpcHandler):
                     self._rpc.end_stream(task, problem)
 
     def _refused(self, method: str, problem: AccessDenied) -> Handler:
-        # Only names of methods that there are become labels of a metric.
-        known = method if method in self._handlers else "/unknown/unknown"
-        _, service, name = known.split("/")
-        handler = self._handlers.get(method, self._unknown)
+        # Only names of existing methods become labels of a metric.
+        _, service, name = (method if method in self._methods else "/unknown/unknown").split("/")
+        handler = self._methods.get(method, self._unknown).handle
         kind = _KINDS[handler.request_streaming, handler.response_streaming]
 
         async def refuse(stream: RpcStream) -> None:
@@ -266,18 +284,18 @@ class Gate(grpc.GenericRpcHandler):
 
 
 class CertificateGate(grpc.GenericRpcHandler):
-    """The same gate on a port where a certificate may say who calls. Others are spared what that costs a call."""
+    """The same gate on a port that asks for client certificates, which cost each call a look at the connection."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
-        """Return a handler that looks at the certificate first."""
-        return self._gate.late(handler_call_details)
+        """Return a handler that authenticates when it starts."""
+        return self._gate.authenticate_on_start(handler_call_details)
 
 
 def _authorization(metadata: Metadata) -> object:
-    """Return the credentials of a call; None without any, and what no call has that is let in for several."""
+    """Return the credentials of a call: None without any. Several give a tuple, which is never admitted."""
     found: object = None
     for name, value in metadata:
         if name == "authorization":
@@ -290,7 +308,7 @@ async def _reloaded(setting: str, reload: Callable[[], bool]) -> bool:
     try:
         return await in_reader(reload)
     except FileProblem as problem:
-        _log.error("%s: %s; what stood in it before still counts", setting, problem)
+        _log.error("%s: %s; its last valid content stays in use", setting, problem)
         return False
 
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from evald_server import wire_pb2
 
-from .errors import BadField, CallError, invalid, refusal
+from .errors import CallError, invalid
 
 KEEP_SECONDS: Final = 600.0
 MAX_ID_LENGTH: Final = 128
@@ -105,7 +105,7 @@ def check_length(request_id: str) -> None:
 def reused() -> CallError:
     """Return the error of a request whose id stands for another one."""
     message = "was used for another request already; a new request needs a new id"
-    return refusal([BadField("request_id", message)], "REQUEST_ID_REUSED")
+    return invalid("request_id", message, "REQUEST_ID_REUSED")
 
 
 def _size(key: _Key, response: StoredResponse) -> int:

@@ -1,13 +1,22 @@
-"""Pages of lists: their size, and the token with which the next one is asked for."""
+"""Pages of lists: their size, what is on one, and the token with which the next one is asked for."""
 
 import base64
 import re
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from .errors import invalid
 
+Item = TypeVar("Item")
+Place = TypeVar("Place")
+
 _LARGEST: Final = 1000
+
+# A page ends before the item with which it reaches this size, far below the 4 MiB that gRPC clients take.
+_PAGE_BYTES: Final = 2 << 20
+# Read at once, so that a page holds no more than this many items of the largest size in memory.
+_READ_AT_ONCE: Final = 50
 
 
 def page_size(asked: int, usual: int = 100) -> int:
@@ -31,3 +40,28 @@ def read_token(token: str, form: str = ".*") -> str:
         if re.fullmatch(form, place, re.DOTALL):
             return place
     raise invalid("page_token", "not a token that this server gave; start without one")
+
+
+async def read_page(
+    size: int,
+    after: Place,
+    read: Callable[[Place, int], Awaitable[Sequence[Item]]],
+    place_of: Callable[[Item], Place],
+    size_of: Callable[[Item], int],
+) -> tuple[list[Item], bool]:
+    """Return a page of at most `size` items, at least one if there is one, and whether more of them follow.
+
+    after: the place that it begins after. read: returns so many items after a place. size_of: in bytes.
+    """
+    page: list[Item] = []
+    held, limit = 0, min(size + 1, _READ_AT_ONCE)
+    while True:
+        found = await read(after, limit)
+        for item in found:
+            held += size_of(item)
+            if page and (len(page) == size or held > _PAGE_BYTES):
+                return page, True
+            page.append(item)
+        if len(found) < limit:
+            return page, False
+        after = place_of(page[-1])

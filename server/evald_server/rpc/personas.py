@@ -55,6 +55,6 @@ class PersonaService(ResourceService[Persona]):
         mask(resource.headers)
         return resource
 
-    def kept(self, resource: Persona, stored: Persona) -> None:
+    def keep_hidden(self, updated: Persona, stored: Persona, sent: Persona) -> None:
         """See ResourceService."""
-        unmask(resource.headers, stored.headers)
+        unmask(updated.headers, stored.headers)

@@ -1,7 +1,7 @@
-"""A gRPC port that stays open.
+"""A gRPC port that restarts its server when that fails.
 
-The server of grpcio 1.84 and 1.85 gives up for good when a request has a path that is not UTF-8: it takes no connection
-any more, and says so nowhere but in its log.
+The server of grpcio 1.84 and 1.85 fails for good when a request has a path that is not UTF-8: it accepts no connection
+any more, and reports that only in its log.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ _log = logging.getLogger("evald.rpc")
 # The logger of the module that reads headers, and logs values that are not UTF-8, of credentials too.
 _grpc_log = logging.getLogger(grpc.aio.InternalError.__module__)
 
-# Between two looks whether a server has given up.
-_LOOK_SECONDS: Final = 0.1
+# Between two checks whether a server has failed.
+_CHECK_SECONDS: Final = 0.1
 
-# An old server is stopped when its last call has ended, however long that takes, but of more than these the oldest is
-# stopped at once: calls that are never ended must not keep servers without end.
+# A failed server is stopped when its last call has ended, however long that takes. Of more than _MAX_OLD the oldest is
+# stopped at once, because calls that never end would keep servers without limit.
 _UNTIL_ENDED: Final = 1e9
 _MAX_OLD: Final = 8
 
 
 class RpcPort:
-    """One address, with a gRPC server behind it, and another when that gives up.
+    """One address with a gRPC server, which is replaced when it fails.
 
     handlers: of all methods. max_calls: that it holds at a time. certificates: None for plaintext. require: clients
     need a certificate.
@@ -45,7 +45,7 @@ class RpcPort:
         *,
         require: bool,
     ) -> None:
-        _grpc_log.addFilter(_is_of_our_own)
+        _grpc_log.addFilter(_has_no_bytes)
         self._handlers = handlers
         self._options = options
         self._max_calls = max_calls
@@ -57,7 +57,7 @@ class RpcPort:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def bind(self, address: str) -> int:
-        """Bind an address. Returns the port; 0 if the address cannot be had."""
+        """Bind an address. Returns the port; 0 if the address is not available."""
         server = grpc.aio.server(
             options=self._options,
             # Above the limits on streams and waiting calls, so that gRPC never refuses first; bounds memory.
@@ -77,20 +77,20 @@ class RpcPort:
         return bound
 
     async def start(self, address: str) -> None:
-        """Take calls. address: that was bound, with the port."""
+        """Accept calls. address: the bound one, with its port."""
         assert self._server is not None
         await self._server.start()
         self._begin(self._keep_open(self._server, address))
 
     async def stop(self, grace_seconds: float | None) -> None:
-        """Take no more calls, and end those that go on after the grace."""
+        """Accept no more calls, and end those that are still open after the grace."""
         for task in self._tasks:
             task.cancel()
         servers = [*self._old, *([self._server] if self._server is not None else ())]
         await asyncio.gather(*(server.stop(grace_seconds) for server in servers))
 
     def publish(self, certificates: Certificates) -> None:
-        """Use these for new connections. Open ones go on."""
+        """Use other certificates for new connections. Open connections keep theirs."""
         self._certificates = certificates
         if self._tls is not None:
             self._tls.publish(certificates)
@@ -98,7 +98,7 @@ class RpcPort:
     async def _keep_open(self, server: grpc.aio.Server, address: str) -> None:
         problem = await _failure(server)
         _log.error(
-            "gRPC's server on %s has given up: %s; another takes its place, and open calls go on",
+            "gRPC's server on %s has failed: %s; a new one replaces it, and open calls go on",
             address,
             type(problem).__name__,
         )
@@ -107,7 +107,7 @@ class RpcPort:
         self._old.append(server)
         self._begin(self._stopped(server))
         while not self.bind(address):  # noqa: ASYNC110 - nothing tells
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_CHECK_SECONDS)
         await self.start(address)
 
     async def _stopped(self, server: grpc.aio.Server) -> None:
@@ -121,15 +121,15 @@ class RpcPort:
 
 
 async def _failure(server: grpc.aio.Server) -> Exception:
-    """Return what a server has failed with, when it has."""
+    """Wait until a server fails. Returns its exception."""
     while True:
         try:
-            await server.wait_for_termination(_LOOK_SECONDS)
+            await server.wait_for_termination(_CHECK_SECONDS)
         except Exception as problem:  # noqa: BLE001 - whatever it is
             return problem
 
 
-def _is_of_our_own(record: logging.LogRecord) -> bool:
-    """Return whether a record of gRPC holds no bytes: those are what callers have sent."""
+def _has_no_bytes(record: logging.LogRecord) -> bool:
+    """Return whether a log record of gRPC has no bytes among its arguments: these are data that callers have sent."""
     arguments = record.args.values() if isinstance(record.args, Mapping) else record.args or ()
     return not any(isinstance(argument, bytes) for argument in arguments)

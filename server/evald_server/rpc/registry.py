@@ -1,7 +1,7 @@
 """RegistryService: registers plugins and lists them for operators."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -15,9 +15,9 @@ from evald_server.remote.instances import InstanceChange, UnknownRevision
 from evald_server.remote.plugin_type import CONTRACT
 from evald_server.remote.remotes import Remotes
 
-from .errors import BadField, CallError, invalid, refusal
+from .errors import CallError, invalid
 from .pages import page_size, page_token, read_token
-from .server import Context, RpcStream, UnaryHandler, parse, server_stops
+from .server import Context, RpcServer, RpcStream, parse, server_stops
 
 NAME: Final = "evald.plugin.v1.RegistryService"
 
@@ -35,6 +35,20 @@ class RegistrationService:
         self._instances = remotes.instances
         self._connect_allowed = connect_allowed
         self._draining = asyncio.Event()
+
+    def handlers(self, rpc: RpcServer) -> dict[str, Any]:
+        """Return the handlers by method."""
+        unary = {
+            "Register": self.register,
+            "RenewLease": self.renew_lease,
+            "Deregister": self.deregister,
+            "ListRegistrations": self.list_registrations,
+        }
+        return {name: rpc.unary(NAME, name, handle) for name, handle in unary.items()} | {
+            "Connect": rpc.stream(NAME, "Connect", self.connect),
+            "KeepAlive": rpc.stream(NAME, "KeepAlive", self.keep_alive),
+            "WatchRegistrations": rpc.watch(NAME, "WatchRegistrations", self.watch_registrations),
+        }
 
     def drain(self) -> None:
         """End the streams that would delay the server's stop: renewals and watches."""
@@ -204,31 +218,13 @@ async def _completed(work: Awaitable[Any]) -> Any:
     return await work
 
 
-def handlers(
-    service: RegistrationService,
-    unary: Callable[[str, str, UnaryHandler], Any],
-    stream: Callable[[str, str, Any], Any],
-    watch: Callable[[str, str, Any], Any],
-) -> dict[str, Any]:
-    """Return the gRPC handlers by method name."""
-    return {
-        "Connect": stream(NAME, "Connect", service.connect),
-        "Register": unary(NAME, "Register", service.register),
-        "KeepAlive": stream(NAME, "KeepAlive", service.keep_alive),
-        "RenewLease": unary(NAME, "RenewLease", service.renew_lease),
-        "Deregister": unary(NAME, "Deregister", service.deregister),
-        "ListRegistrations": unary(NAME, "ListRegistrations", service.list_registrations),
-        "WatchRegistrations": watch(NAME, "WatchRegistrations", service.watch_registrations),
-    }
-
-
 def refused(problem: Refusal) -> CallError:
     """Convert a refusal to a status with its error details."""
     if problem.reason == "NOT_OWNER":
         record("refused", caller(), reason=problem.reason, why=problem.message)
     if not problem.field:
         return CallError(problem.reason, problem.message)
-    return refusal([BadField(problem.field, problem.message)], problem.reason)
+    return invalid(problem.field, problem.message, problem.reason)
 
 
 def _offers(instance: Instance, name: str) -> bool:

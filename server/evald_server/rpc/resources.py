@@ -15,7 +15,7 @@ from evald.v1.experiment_service_pb2 import Experiment
 from evald_server.store.resources import IdTaken, NameTaken, ResourceKind, ResourceStore, StoredResource
 
 from .errors import BadField, CallError, invalid, microseconds, refusal
-from .pages import page_size, page_token, read_token
+from .pages import page_size, page_token, read_page, read_token
 from .server import Context, Handler, RpcServer, parse
 
 Resource = TypeVar("Resource", Scenario, Persona, Connector, Experiment)
@@ -26,11 +26,6 @@ MAX_BYTES: Final = 1 << 20
 
 # Ids that one resource may name; each is looked up.
 _MAX_IDS: Final = 1000
-
-# A page ends with the resource that reaches this size, far below the 4 MiB that gRPC clients take.
-_PAGE_BYTES: Final = 2 << 20
-# Read at once, so that a page holds no more than this many resources of the largest size in memory.
-_READ_AT_ONCE: Final = 50
 
 # Set by the server.
 _OUTPUT_ONLY: Final = ("create_time", "update_time")
@@ -58,8 +53,11 @@ class ResourceService(Generic[Resource]):
         """Return the resource as a caller may see it."""
         return resource
 
-    def kept(self, resource: Resource, stored: Resource) -> None:
-        """Put into an updated resource what its caller could not see of the stored one."""
+    def keep_hidden(self, updated: Resource, stored: Resource, sent: Resource) -> None:
+        """Put into an updated resource what its caller could not see of the stored one. Raises CallError.
+
+        sent: the fields of the call.
+        """
 
     @classmethod
     def service_name(cls) -> str:
@@ -105,7 +103,13 @@ class ResourceService(Generic[Resource]):
         size = page_size(request.page_size)
         created, _, last = read_token(request.page_token, "[0-9]{1,18}( .*)?").partition(" ")
         after = (int(created), last) if created else None
-        found, more = await self._page(size, after, request.name)
+        found, more = await read_page(
+            size,
+            after,
+            lambda after, limit: self._store.list(self.kind, after=after, limit=limit, name=request.name),
+            lambda stored: (stored.created, stored.id),
+            lambda stored: len(stored.body),
+        )
         response = getattr(self.requests, f"List{self.plural}Response")()
         getattr(response, self.plural.lower()).extend(self.shown(self._resource(stored)) for stored in found)
         if more:
@@ -165,23 +169,6 @@ class ResourceService(Generic[Resource]):
         there = resource_id and await self._store.get(self.kind, resource_id) is not None
         return [] if there else [BadField(field, self._no_such(resource_id))]
 
-    async def _page(
-        self, size: int, after: tuple[int, str] | None, name: str
-    ) -> tuple[list[StoredResource], bool]:
-        """Return resources, at least one if there is one, and whether more of them follow."""
-        found: list[StoredResource] = []
-        held, limit = 0, min(size + 1, _READ_AT_ONCE)
-        while True:
-            read = await self._store.list(self.kind, after=after, limit=limit, name=name)
-            for stored in read:
-                held += len(stored.body)
-                if found and (len(found) == size or held > _PAGE_BYTES):
-                    return found, True
-                found.append(stored)
-            if len(read) < limit:
-                return found, False
-            after = found[-1].created, found[-1].id
-
     async def _update(self, given: Resource, fields: Sequence[str], expected: int | None) -> Resource:
         """Replace the fields. Raises _ChangedMeanwhile, because what was checked is not what is there then.
 
@@ -191,9 +178,10 @@ class ResourceService(Generic[Resource]):
         wanted = self._resource(before)
         for field in fields:
             wanted.ClearField(field)
-        wanted.MergeFrom(_only(given, fields))
+        sent = _only(given, fields)
+        wanted.MergeFrom(sent)
         wanted.DiscardUnknownFields()
-        self.kept(wanted, self._resource(before))
+        self.keep_hidden(wanted, self._resource(before), sent)
         # What is stored as wanted already may come from this very call, whose answer was lost.
         changes = wanted != self._resource(before)
         if changes and expected not in (None, before.updated):
@@ -280,8 +268,7 @@ class ResourceService(Generic[Resource]):
         return request, resource_id
 
     def _missing(self, resource_id: str, field: str = "") -> CallError:
-        problem = BadField(field or f"{self.kind}_id", self._no_such(resource_id))
-        return refusal([problem], "RESOURCE_NOT_FOUND")
+        return invalid(field or f"{self.kind}_id", self._no_such(resource_id), "RESOURCE_NOT_FOUND")
 
     def _no_such(self, resource_id: str) -> str:
         return f'no {self.kind} has the id "{resource_id[:_MAX_ID]}"; List{self.plural} lists those that there are'
@@ -295,7 +282,7 @@ class ResourceService(Generic[Resource]):
             f'the {self.kind} "{stored.name}" was changed after you have read it, at {changed}; '
             "read it again, and send the change with the update_time (over HTTP: the ETag) that it has then"
         )
-        return refusal([BadField("expected_update_time", text)], "RESOURCE_CHANGED", update_time=changed)
+        return invalid("expected_update_time", text, "RESOURCE_CHANGED", update_time=changed)
 
     def _name_taken(self, name: str) -> CallError:
         error = self._taken("name", name, "choose another one")
@@ -303,8 +290,8 @@ class ResourceService(Generic[Resource]):
         return error
 
     def _taken(self, key: str, value: str, advice: str) -> CallError:
-        problem = BadField(f"{self.kind}.{key}", f'another {self.kind} has the {key} "{value}"; {advice}')
-        return refusal([problem], "RESOURCE_EXISTS")
+        text = f'another {self.kind} has the {key} "{value}"; {advice}'
+        return invalid(f"{self.kind}.{key}", text, "RESOURCE_EXISTS")
 
     @classmethod
     def _one(cls) -> str:

@@ -16,7 +16,7 @@ from evald_server.engine.engine import Engine
 from evald_server.runs.loop import scenario_plan
 from evald_server.runs.rules import spoken_roles
 from evald_server.runs.runner import Runner, RunStateProblem
-from evald_server.runs.turn_events import all_events, expand, fold, has_ended, unfold
+from evald_server.runs.turn_events import all_events, expand, fold, unfold
 from evald_server.store.resources import IdTaken
 from evald_server.store.runs import (
     UNFINISHED,
@@ -30,7 +30,7 @@ from evald_server.store.runs import (
 )
 
 from .connectors import ConnectorService
-from .errors import BadField, CallError, check_enum, invalid, microseconds, non_finite, refusal
+from .errors import BadField, CallError, check_enum, impossible_values, invalid, microseconds, refusal
 from .experiments import MAX_RUNS, ExperimentService
 from .headers import mask, masked
 from .idempotency import check_length, reused
@@ -251,8 +251,8 @@ class RunService:
         try:
             await self._store.import_run(row, events)
         except IdTaken:
-            problem = BadField("run.id", f'a run has the id "{run.id}" already; delete it, or leave it')
-            raise refusal([problem], "RESOURCE_EXISTS") from None
+            text = f'a run has the id "{run.id}" already; delete it, or leave it'
+            raise invalid("run.id", text, "RESOURCE_EXISTS") from None
         run, events = await self._load(row.id), await self._events(row.id)
         return await run_sized(len(data), _response, run, events, pb.ImportRunResponse)
 
@@ -297,10 +297,8 @@ class RunService:
                     f"1 to {_MAX_ID} printable characters",
                 )
             )
-        if not has_ended(run) and run.status != pb.RUN_STATUS_INTERRUPTED:
+        if run.status in (pb.RUN_STATUS_UNSPECIFIED, *UNFINISHED):
             found.append(BadField("run.status", f"got {run.status}, wanted that of a run that has ended"))
-        if not 0 <= run.verdict <= _LARGEST_VERDICT:
-            found.append(BadField("run.verdict", f"got {run.verdict}, wanted a value this server knows"))
         if run.scenario.max_messages > self._max_messages:
             found.append(
                 BadField(
@@ -310,7 +308,7 @@ class RunService:
             )
         for position, turn in enumerate(run.turns):
             first, count = turn.first_message, turn.message_count
-            if min(turn.turn, first, count) < 0 or first + count > len(run.messages):
+            if first + count > len(run.messages):
                 found.append(
                     BadField(
                         f"run.turns[{position}]",
@@ -318,12 +316,15 @@ class RunService:
                         f"{len(run.messages)} of the run",
                     )
                 )
-        found += non_finite(run, "run")
+        found += impossible_values(run, "run")
         for name in ("create_time", "start_time", "update_time", "complete_time"):
             try:
                 microseconds(run, name, f"run.{name}")
             except CallError as problem:
                 found += problem.violations
+        ended = run.HasField("start_time") and run.HasField("complete_time")
+        if ended and not found and run.complete_time.ToMicroseconds() < run.start_time.ToMicroseconds():
+            found.append(BadField("run.complete_time", "got a time before start_time, wanted one after it"))
         return found
 
     async def _check_connector(self, connector: Connector) -> bool:
@@ -458,9 +459,9 @@ def _there(run_id: str, run: Run | None) -> Run:
 
 
 def _no_run(run_id: str) -> CallError:
-    problem = BadField("run_id", f'no run has the id "{run_id[:100]}"; ListRuns lists those that there are')
-    return refusal([problem], "RESOURCE_NOT_FOUND")
+    text = f'no run has the id "{run_id[:100]}"; ListRuns lists those that there are'
+    return invalid("run_id", text, "RESOURCE_NOT_FOUND")
 
 
 def _wrong_status(text: str) -> CallError:
-    return refusal([BadField("run_id", text)], "RUN_STATUS")
+    return invalid("run_id", text, "RUN_STATUS")

@@ -11,7 +11,7 @@ from evald_server.runs.rules import most_messages, spoken_roles
 from evald_server.runs.simulator import simulator_prompt
 from evald_server.store.resources import ResourceKind, ResourceStore
 
-from .errors import BadField, non_finite, violation_field
+from .errors import BadField, impossible_values, violation_field
 from .personas import PersonaService
 from .resources import ResourceService
 from .server import Context, Handler, RpcServer, parse
@@ -103,5 +103,5 @@ def _message_problems(scenario: Scenario) -> list[BadField]:
         except InvalidInput as problem:
             wrong = problem.below(field)
             found.append(BadField(wrong.path, f"{wrong.got}; wanted {wrong.wanted}"))
-        found += non_finite(message, field)
+        found += impossible_values(message, field)
     return found

@@ -1,8 +1,8 @@
 """Wraps the handlers of all services for gRPC: counts calls, refuses them while draining, and maps every
 exception to a status.
 
-Handlers take and return raw bytes, so that unreadable messages get our status and not gRPC's. They are wrapped
-when the table is built, because an interceptor costs 6 % of the calls.
+Handlers take and return raw bytes, so that evald and not gRPC chooses the status for unreadable messages. They are
+wrapped once, when the table is built, because an interceptor costs 6 % of the calls.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _log = logging.getLogger("evald.rpc")
 
 
 class Context(Protocol):
-    """What handlers use of a call's context: gRPC's own has it, and so has that of calls over HTTP."""
+    """The part of gRPC's ServicerContext that handlers use. Calls over HTTP have a context with the same methods."""
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the deadline; None without one."""
@@ -50,7 +50,7 @@ class Context(Protocol):
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = (), /
     ) -> NoReturn:
-        """End the call with a status. Raises what gRPC has to see."""
+        """End the call with a status. Always raises."""
         raise NotImplementedError
 
 
@@ -62,21 +62,21 @@ StreamHandler: TypeAlias = Callable[["RpcStream"], Awaitable[None]]
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
-# A call that gRPC has received but not handed over when its server stops ends with CANCELLED. So it is stopped
-# when no call has come for the first time, and at the latest after the second.
+# A call that gRPC has received but not passed to its handler when the server stops ends with CANCELLED. So the server is
+# stopped once no call has arrived for _QUIET_SECONDS, and after _RESTLESS_SECONDS at the latest.
 _QUIET_SECONDS: Final = 0.05
 _RESTLESS_SECONDS: Final = 0.5
 
-_TICK_SECONDS: Final = 0.01
+_POLL_SECONDS: Final = 0.01
 
-# How long calls are waited for after the last one, and for how long at a time: a small call takes half a millisecond
-# where nothing holds it up, and with less than this meets two pieces of work, which is what its p99 is made of.
-_LATELY_SECONDS: Final = 0.25
+# Background work pauses for _CALL_SECONDS between two pieces if a call has arrived within _RECENT_SECONDS. A small call
+# takes 0.5 ms on an idle loop; with a shorter pause it meets two pieces of work, which raises the p99.
+_RECENT_SECONDS: Final = 0.25
 _CALL_SECONDS: Final = 0.002
 
 
 def parse(kind: type[M], data: bytes, name: str) -> M:
-    """Parse a message. Raises CallError for bytes that are none."""
+    """Parse a message. name: its type, for the error. Raises CallError for unreadable bytes."""
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -91,8 +91,8 @@ def parse(kind: type[M], data: bytes, name: str) -> M:
 class RpcServer:
     """Builds the gRPC handlers of all services, and drains them together.
 
-    on_message: called when the one message of a call has come, which may be long after its headers, with the full name
-    of the method and whether the answer is a stream; raises CallError if who calls may no longer.
+    on_message: called when the request message of a call has arrived, which may be long after its metadata, with the full
+    name of the method and whether the response is a stream; raises CallError if the caller has lost the right to call.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class RpcServer:
         self._max_message_bytes = max_message_bytes
         self._max_streams = max_streams
         self._log_calls = log_calls
-        # Tasks of the calls in flight, and of those streams among them that end when the caller likes.
+        # Tasks of unary calls and of streams in flight, and of the streams that only their callers end.
         self._calls: set[asyncio.Task[Any] | None] = set()
         self._streams: set[asyncio.Task[Any] | None] = set()
         self._endless: set[asyncio.Task[Any]] = set()
-        # Why streams end that may not go on.
+        # Streams that the server ends, with the status that they end with.
         self._ending: dict[asyncio.Task[Any], CallError] = {}
         self._stopping = False
         self._holding = False
@@ -122,7 +122,7 @@ class RpcServer:
         self.on_message: Callable[[str, bool], None] = lambda _method, _streams: None
 
     def unary(self, service: str, method: str, handle: UnaryHandler) -> Handler:
-        """A handler of one message in, one out."""
+        """Return a handler of a unary call."""
         tally = self._metrics.rpc(service, method, "unary")
 
         full_name = f"/{service}/{method}"
@@ -136,11 +136,11 @@ class RpcServer:
         return grpc.unary_unary_rpc_method_handler(self._wrapped(service, method, tally, call))
 
     def server_stream(self, service: str, method: str, handle: ServerStreamHandler) -> Handler:
-        """A handler of one message in, several out. Like a unary call it does not count as an open stream."""
+        """Return a handler of one request and a few responses. Like a unary call it does not count as an open stream."""
         return grpc.unary_stream_rpc_method_handler(self._one_in(service, method, handle))
 
     def stream(self, service: str, method: str, handle: StreamHandler) -> Handler:
-        """A handler of many messages in, many out."""
+        """Return a handler of a bidirectional stream."""
         tally = self._metrics.rpc(service, method, "bidi_stream")
 
         async def call(_requests: object, context: Context) -> None:
@@ -150,7 +150,7 @@ class RpcServer:
         return grpc.stream_stream_rpc_method_handler(wrapped)
 
     def watch(self, service: str, method: str, handle: ServerStreamHandler) -> Handler:
-        """A handler of one message in, many out for as long as the caller likes. A drain does not wait for it."""
+        """Return a handler of one request and responses until the caller ends the stream. A drain does not wait for it."""
         wrapped = self._one_in(service, method, handle, open_streams=True)
         return grpc.unary_stream_rpc_method_handler(self.endless(wrapped))
 
@@ -168,7 +168,7 @@ class RpcServer:
         return self._wrapped(service, method, tally, call, open_streams=open_streams)
 
     def endless(self, handle: Callable[[Any, Context], Awaitable[None]]) -> Any:
-        """Wrap a handler of streams that end when the caller likes: a drain does not wait for them but ends them."""
+        """Wrap a handler of streams that only their callers end: a drain ends them instead of waiting."""
 
         async def handler(request: Any, context: Context) -> None:
             task = asyncio.current_task()
@@ -188,11 +188,11 @@ class RpcServer:
         return handler
 
     def unknown(self) -> Handler:
-        """A handler for methods that do not exist: gRPC's own refusal does not say which."""
+        """Return a handler for methods that do not exist, with an error that says where to find those that do."""
         return self.stream("unknown", "unknown", _refuse_unknown)
 
     def refusing(self, service: str, method: str, kind: str, handle: StreamHandler) -> Handler:
-        """A handler that refuses a call without reading what it sends. kind: what it is counted as."""
+        """Return a handler that refuses a call without reading its message. kind: of method, for the metrics."""
         tally = self._metrics.rpc(service, method, kind)
 
         async def call(_requests: object, context: Context) -> None:
@@ -201,51 +201,51 @@ class RpcServer:
         return grpc.stream_stream_rpc_method_handler(self._wrapped(service, method, tally, call))
 
     def end_stream(self, task: asyncio.Task[Any], problem: CallError) -> None:
-        """End an open stream with a status, if it has not ended yet."""
+        """End an open stream with a status. Does nothing if it has ended."""
         if not task.done() and task not in self._ending:
             self._ending[task] = problem
             task.add_done_callback(lambda done: self._ending.pop(done, None))
             task.cancel()
 
     async def drain(self, grace_seconds: float) -> None:
-        """Refuse new calls and give those in flight so long to finish. Returns when gRPC's server can be stopped,
-        0.5 s after the grace at the latest; `end` has to follow."""
+        """Refuse new calls, and wait for those in flight for at most grace_seconds. Returns when gRPC's server can be
+        stopped, 0.5 s after the grace at the latest. Call `end` next."""
         clock = time.monotonic
         self.draining = True
         began = clock()
         while self._in_flight() and clock() - began < grace_seconds:  # noqa: ASYNC110 - nothing tells
-            await asyncio.sleep(_TICK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         if not grace_seconds:
             return
-        # Who calls again as soon as it is refused would never let the server rest: it is answered by `end`.
+        # From here on calls are held until `end` refuses them: clients that retry at once would keep the server busy.
         self._holding = True
         self._last_held = began = clock()
         while (now := clock()) - self._last_held < _QUIET_SECONDS and now - began < _RESTLESS_SECONDS:  # noqa: ASYNC110
-            await asyncio.sleep(_TICK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
     def end(self) -> None:
-        """End all calls that are still open: UNAVAILABLE, with the reason DRAINING."""
+        """End all calls that are still open, with UNAVAILABLE and the reason DRAINING."""
         self._stopping = True
         for task in (*self._calls, *self._streams, *self._endless):
             if task is not None:
                 task.cancel()
 
     async def give_way(self) -> None:
-        """Wait before work that holds the event loop for as long as a small call takes, and that is in less of a hurry.
+        """Wait before background work that holds the event loop for about as long as a small call takes.
 
-        All such work goes on one piece at a time, and while calls come with time for one between two pieces: a call
-        goes through the loop several times, and would wait for a piece each time.
+        Such work runs one piece at a time, with a pause for a call between two pieces while calls arrive: a call passes
+        through the loop several times, and would wait for a piece each time.
         """
         async with self._giving_way:
-            is_busy = time.perf_counter() - self._last_call < _LATELY_SECONDS
+            is_busy = time.perf_counter() - self._last_call < _RECENT_SECONDS
             await asyncio.sleep(_CALL_SECONDS if is_busy else 0)
 
     def _in_flight(self) -> bool:
-        """Whether there are calls that a drain waits for."""
+        """Return whether there are calls that a drain waits for."""
         return bool(self._calls) or not self._streams <= self._endless
 
     async def _refuse(self) -> NoReturn:
-        """Refuse a call that comes during a drain."""
+        """Refuse a call that arrives during a drain. Raises CallError."""
         if self._holding:
             self._last_held = time.monotonic()
             task = asyncio.current_task()
@@ -258,7 +258,7 @@ class RpcServer:
 
     @property
     def open_streams(self) -> int:
-        """How many streams are open."""
+        """The number of open streams."""
         return len(self._streams)
 
     def _received(self, method: str, request: bytes, tally: RpcTally, *, streams: bool) -> None:
@@ -276,7 +276,7 @@ class RpcServer:
         *,
         open_streams: bool = False,
     ) -> Callable[[Any, Context], Awaitable[T]]:
-        """Wrap a handler. open_streams: its calls count against the limit of open streams."""
+        """Wrap a handler with counting, draining and errors. open_streams: its calls count as open streams."""
         name = f"{service}/{method}"
         in_flight = self._streams if open_streams else self._calls
 
@@ -307,7 +307,7 @@ class RpcServer:
         """Abort a failed call with the mapped status. Returns if the exception should propagate unchanged."""
         _clear_traceback(problem)
         if isinstance(problem, grpc.aio.InternalError):
-            # A message could not be sent: the caller has gone away, which gRPC may tell a moment later.
+            # A message could not be sent because the caller disconnected, which gRPC may report a moment later.
             self._handled(tally, method, "CANCELLED", began)
             raise asyncio.CancelledError from None
         if isinstance(problem, asyncio.CancelledError):
@@ -348,10 +348,10 @@ class RpcServer:
 async def abort(
     context: Context, code: grpc.StatusCode, message: str, details: bytes | None = None
 ) -> NoReturn:
-    """End a call with a status. details: a google.rpc.Status. Raises what gRPC has to see."""
+    """End a call with a status. details: a google.rpc.Status. Always raises."""
     try:
         await context.abort(code, message, (("grpc-status-details-bin", details),) if details else ())
-    except grpc.aio.InternalError:  # the caller went away before it could be told
+    except grpc.aio.InternalError:  # the caller has disconnected
         raise asyncio.CancelledError from None
     except BaseException as aborted:
         _clear_traceback(aborted)
@@ -374,7 +374,7 @@ def _clear_traceback(problem: BaseException) -> None:
 
 
 class RpcStream:
-    """Both directions of a stream: counted, and with the size limit on the way in. context: of the call."""
+    """Both directions of a stream. Counts messages and limits the size of requests. context: of the call."""
 
     def __init__(self, context: Context, tally: RpcTally, limit: int) -> None:
         self.context = context
@@ -391,7 +391,7 @@ class RpcStream:
         return data
 
     async def read(self) -> bytes | None:
-        """Return the next message, None at the end."""
+        """Return the next message; None at the end. Raises CallError for one that is too large."""
         data = await self.context.read()
         if not isinstance(data, bytes):
             return None
@@ -431,5 +431,5 @@ def _too_many_streams(limit: int) -> CallError:
 
 
 def server_stops() -> CallError:
-    """Return the error of what a stopping server refuses or ends."""
+    """Return the error of calls that a stopping server refuses or ends."""
     return CallError("DRAINING", "the server is stopping; try again, on another server if there is one")

@@ -9,7 +9,13 @@ from evald.context import EvaluatorContext
 from evald.result import ErrorInfo, Verdict
 from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server import wire_pb2
-from evald_server.engine.contexts import InvalidContext, check_duration, check_invocation, check_numbers
+from evald_server.engine.contexts import (
+    InvalidContext,
+    check_duration,
+    check_invocation,
+    check_numbers,
+    check_tail,
+)
 from evald_server.engine.engine import Engine
 from evald_server.engine.response import events_of, fill_error, fill_event
 from evald_server.engine.run import EvaluationRun
@@ -155,7 +161,13 @@ class ConversationState:
         if turn.HasField("run_duration"):
             check_duration(turn.run_duration, "turn.run_duration")
         contexts.complete_messages(last, "turn.last_invocation")
+        before = len(pb.messages)
         contexts.extend(pb, turn.new_messages, turn.new_messages_json, "turn.new_messages")
+        try:
+            check_tail(last.messages, pb.messages, "turn.last_invocation.messages")
+        except InvalidContext:
+            del pb.messages[before:]
+            raise
         self._last_id = turn_id
         self.turn_count += 1
         if turn_id in self._refused_ids:

@@ -1,4 +1,4 @@
-"""What streams have in common that have their messages evaluated beside each other."""
+"""Shared by streams whose messages are evaluated concurrently: turns of the event loop, tasks and counting."""
 
 import asyncio
 import time
@@ -21,10 +21,10 @@ _TURN_SECONDS: Final = 0.0005
 
 
 class LoopTurns:
-    """Has the streams that share it work one after the other: in each iteration of the event loop one of them goes on.
+    """Lets streams work one after the other: one of them in each iteration of the event loop.
 
-    With a turn in every iteration for each of ten streams, whatever else takes some iterations, such as any small
-    call, would take as many turns of ten streams.
+    If all of ten streams worked in every iteration, a small call, which takes several iterations, would wait for as many
+    turns of all ten.
     """
 
     def __init__(self) -> None:

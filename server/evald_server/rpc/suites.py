@@ -5,7 +5,7 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import Final
 from uuid import uuid4
@@ -37,8 +37,8 @@ from evald_server.suites.comparison import MAX_DROP, compare, merge_by_id
 
 from .admission import Admission
 from .connectors import ConnectorService
-from .errors import BadField, CallError, check_enum, invalid, microseconds, refusal
-from .pages import page_size, page_token, read_token
+from .errors import CallError, check_enum, invalid, microseconds, refusal
+from .pages import page_size, page_token, read_page, read_token
 from .server import Context, Handler, RpcServer, RpcStream, parse
 from .stream_tasks import LoopTurns, StreamTurns
 from .suite_checks import check_specs, suite_problems
@@ -50,10 +50,6 @@ _log = logging.getLogger("evald.suites")
 NAME: Final = "evald.v1.SuiteService"
 
 _USUAL_PAGE: Final = 50
-
-# A page ends with what reaches this size, far below the 4 MiB that gRPC clients take.
-_PAGE_BYTES: Final = 2 << 20
-_READ_AT_ONCE: Final = 50
 
 # How long a resumption waits for the stream that it takes over from to be noticed as gone.
 _TAKE_OVER_SECONDS: Final = 2.0
@@ -186,31 +182,26 @@ class SuiteService:
             since=microseconds(request, "since", "since"),
             until=microseconds(request, "until", "until"),
         )
-        after = int(place) if place else None
-        response = pb.ListSuiteRunsResponse()
-        held, limit = 0, min(size + 1, _READ_AT_ONCE)
-        while True:
-            read = await self._store.list(wanted, after=after, limit=limit)
-            for number, run in read:
-                held += run.ByteSize()
-                if response.suite_runs and (len(response.suite_runs) == size or held > _PAGE_BYTES):
-                    response.next_page_token = page_token(str(after))
-                    return response.SerializeToString()
-                response.suite_runs.append(run)
-                after = number
-            if len(read) < limit:
-                return response.SerializeToString()
+        page, more = await read_page(
+            size,
+            int(place) if place else None,
+            lambda after, limit: self._store.list(wanted, after=after, limit=limit),
+            lambda row: row[0],
+            lambda row: row[1].ByteSize(),
+        )
+        response = pb.ListSuiteRunsResponse(suite_runs=[run for _, run in page])
+        if more:
+            response.next_page_token = page_token(str(page[-1][0]))
+        return response.SerializeToString()
 
     async def list_cases(self, data: bytes, _context: Context) -> bytes:
         """Return a page of the cases of a suite run."""
         request = parse(pb.ListCaseResultsRequest, data, "evald.v1.ListCaseResultsRequest")
         size = page_size(request.page_size, _USUAL_PAGE)
         check_enum(request, "verdict", max(Verdict.values()))
-        after = read_token(request.page_token)
-        response = wire_pb2.ListCaseResultsResponse()
-        held, limit = 0, min(size + 1, _READ_AT_ONCE)
-        while True:
-            read = await self._store.cases(
+
+        async def read(after: str, limit: int) -> Sequence[tuple[str, bytes]]:
+            found = await self._store.cases(
                 request.suite_run_id,
                 after=after,
                 limit=limit,
@@ -218,17 +209,17 @@ class SuiteService:
                 case_id=request.case_id,
                 brief=request.brief,
             )
-            if read is None:
+            if found is None:
                 raise _no_run("suite_run_id", request.suite_run_id)
-            for case_id, result in read:
-                held += len(result)
-                if response.results and (len(response.results) == size or held > _PAGE_BYTES):
-                    response.next_page_token = page_token(after)
-                    return response.SerializeToString()
-                response.results.append(result)
-                after = case_id
-            if len(read) < limit:
-                return response.SerializeToString()
+            return found
+
+        page, more = await read_page(
+            size, read_token(request.page_token), read, lambda row: row[0], lambda row: len(row[1])
+        )
+        response = wire_pb2.ListCaseResultsResponse(results=[result for _, result in page])
+        if more:
+            response.next_page_token = page_token(page[-1][0])
+        return response.SerializeToString()
 
     async def compare(self, data: bytes, _context: Context) -> bytes:
         """Say whether one suite run is worse than another."""
@@ -470,13 +461,13 @@ def _name(status: int) -> str:
 
 def _no_run(field: str, run_id: str) -> CallError:
     text = f'no suite run has the id "{run_id[:100]}"; ListSuiteRuns lists those that there are'
-    return refusal([BadField(field, text)], "RESOURCE_NOT_FOUND")
+    return invalid(field, text, "RESOURCE_NOT_FOUND")
 
 
 def _taken(run_id: str) -> CallError:
     text = f'a suite run has the id "{run_id}" already; resume it, or leave the id out'
-    return refusal([BadField("open.suite_run_id", text)], "RESOURCE_EXISTS")
+    return invalid("open.suite_run_id", text, "RESOURCE_EXISTS")
 
 
 def _wrong_status(field: str, text: str) -> CallError:
-    return refusal([BadField(field, text)], "RUN_STATUS")
+    return invalid(field, text, "RUN_STATUS")

@@ -26,7 +26,7 @@ from evald_server.store.runs import RunEvent, RunEventKind
 from .agent_call import call_agent, check_readable, goes_on
 from .invocations import add_spending, merge_calls, turn_of
 from .rules import SPOKEN, RunRules, StopCause, TurnFindings
-from .turn_events import add_turn, end_event, fill_results, status_event
+from .turn_events import add_turn, end_event, fill_results, run_seconds, status_event
 
 # Fields of a scenario and of a persona that evaluators may read; the others are the run's business.
 _SCENARIO_FIELDS: Final = 6
@@ -108,7 +108,10 @@ class RunLoop:
         self._user = user
         self._save = save
         self._unsaved: list[RunEvent] = []
-        self._began = time.monotonic() - _elapsed_seconds(run)
+        self._began = time.monotonic() - (run_seconds(run) or 0.0)
+        if run.HasField("start_time"):
+            # Later by the pause, so that the next start does not count it either.
+            run.start_time.FromNanoseconds(time.time_ns() - self._elapsed)
         self._pb = _context(run)
         self._conversation = Conversation(self._pb.messages)
         self._count = 0  # user and assistant messages
@@ -139,7 +142,7 @@ class RunLoop:
                 return
             # An error could only be retried from the start, without the conversation that there is.
             self.run.error.code, self.run.error.message = "INVALID_SCENARIO", str(problem)
-            self._unsaved.append(status_event(self.run, run_service_pb2.RUN_STATUS_INTERRUPTED))
+            self._unsaved.append(status_event(self.run, run_service_pb2.RUN_STATUS_INTERRUPTED, self._now))
             await self._commit()
         except (RunFailure, ConnectorFailure) as problem:
             await self.fail(problem.code, problem.message)
@@ -183,12 +186,11 @@ class RunLoop:
         run = self.run
         run.ClearField("complete_time")
         run.ClearField("error")
-        self._unsaved.append(status_event(run, run_service_pb2.RUN_STATUS_RUNNING))
-        if run.HasField("start_time"):
-            # Later by the pause, so that the next start does not count it either.
-            run.start_time.FromNanoseconds(time.time_ns() - round(1e9 * (time.monotonic() - self._began)))
-        else:
-            run.start_time.GetCurrentTime()
+        is_new = not run.HasField("start_time")
+        if is_new:
+            run.start_time.FromNanoseconds(time.time_ns() - self._elapsed)
+        self._unsaved.append(status_event(run, run_service_pb2.RUN_STATUS_RUNNING, self._now))
+        if is_new:
             self._add_messages(self._seeds, "INVALID_SCENARIO")
             self._check_room()
         await self._commit()
@@ -218,6 +220,19 @@ class RunLoop:
             if await self._evaluate():
                 return
         await self._end(self._end_cause or StopCause.SILENCE)
+
+    @property
+    def _elapsed(self) -> int:
+        """For how long the run has run, in nanoseconds."""
+        return round(1e9 * (time.monotonic() - self._began))
+
+    @property
+    def _now(self) -> int:
+        """The time in nanoseconds since 1970. Changes of the clock do not count once the run has begun."""
+        run = self.run
+        return (
+            run.start_time.ToNanoseconds() + self._elapsed if run.HasField("start_time") else time.time_ns()
+        )
 
     @property
     def _awaits_user(self) -> bool:
@@ -333,7 +348,7 @@ class RunLoop:
         pb.turn = turn.turn
         pb.last_invocation.CopyFrom(last)
         pb.last_invocation.messages.extend(messages[answer:])
-        pb.run_duration.FromNanoseconds(round(1e9 * (time.monotonic() - self._began)))
+        pb.run_duration.FromNanoseconds(self._elapsed)
         return turn
 
     async def _run(self, plan: Plan, *, is_final: bool) -> EvaluationRun:
@@ -377,7 +392,7 @@ class RunLoop:
         run = self.run
         run.verdict = verdict
         fill_results(run.output, self._turn)
-        self._unsaved.append(end_event(run, status))
+        self._unsaved.append(end_event(run, status, self._now))
         await self._commit()
 
     def _add_messages(
@@ -413,7 +428,7 @@ class RunLoop:
 
     async def _commit(self) -> None:
         self.run.output.message_count = self._count
-        self.run.update_time.GetCurrentTime()
+        self.run.update_time.FromNanoseconds(self._now)
         await self._save(self.run, self._unsaved)
         self._unsaved = []
 
@@ -448,10 +463,3 @@ def _clear_after(pb: Message, last: int) -> None:
     for field, _ in pb.ListFields():
         if field.number > last:
             pb.ClearField(field.name)
-
-
-def _elapsed_seconds(run: run_service_pb2.Run) -> float:
-    """Return for how long an interrupted run had run; 0 for a new one."""
-    if not run.HasField("start_time") or not run.HasField("complete_time"):
-        return 0.0
-    return max(0.0, (run.complete_time.ToNanoseconds() - run.start_time.ToNanoseconds()) / 1e9)

@@ -26,7 +26,7 @@ from evald_server.store.runs import RunEvent, RunNotFound
 
 from .loop import EvaluationAdmission, LoopParts, RunLoop, TypesMissing
 from .simulator import run_user
-from .turn_events import all_events, end_event, has_ended, status_event
+from .turn_events import all_events, end_event, has_ended, run_seconds, status_event
 
 _log = logging.getLogger("evald.runs")
 
@@ -467,12 +467,9 @@ class Runner:
         return self._locks.setdefault(run_id, asyncio.Lock())
 
     def _count(self, run: run_service_pb2.Run) -> None:
-        seconds = None
-        if run.HasField("start_time"):
-            seconds = (run.complete_time.ToNanoseconds() - run.start_time.ToNanoseconds()) / 1e9
         outcome = _name(run)
         self._telemetry.runs.ended(
-            Verdict(run.verdict).name.lower() if outcome == "completed" else outcome, seconds
+            Verdict(run.verdict).name.lower() if outcome == "completed" else outcome, run_seconds(run)
         )
 
     def _count_turn(self, run: EvaluationRun) -> None:

@@ -1,5 +1,6 @@
 """Who speaks for the user of a run: a model, a script or a recording."""
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -23,6 +24,12 @@ _SECONDS: Final = 60.0
 
 # People write short messages; a model that writes a longer one has lost its role.
 _MAX_TOKENS: Final = 1024
+
+# Of a model that does not keep to the tokens.
+_MAX_CHARACTERS: Final = 32_768
+
+# Reasoning models behind servers that do not take it out.
+_THOUGHTS: Final = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 
 # With 0 all runs of a scenario would be the same conversation.
 _TEMPERATURE: Final = 0.7
@@ -158,7 +165,19 @@ class SimulatedPersona:
             raise RunFailure("JUDGE_UNAVAILABLE", f"The user cannot be simulated: {problem}") from None
         finally:
             SCOPE.reset(token)
-        return message_pb2.ChatMessage(role="user", text=answer.text.strip())
+        return _user_message(answer.text)
+
+
+def _user_message(answer: str) -> message_pb2.ChatMessage:
+    """Return what a model wrote, without its thoughts. Raises RunFailure."""
+    said = _THOUGHTS.sub("", answer).strip()
+    try:
+        if 0 < len(said) <= _MAX_CHARACTERS:
+            return message_pb2.ChatMessage(role="user", text=said)
+        problem = f"{len(said)} characters, wanted 1 to {_MAX_CHARACTERS}"
+    except UnicodeEncodeError:
+        problem = "half of a surrogate pair, which is no character"
+    raise RunFailure("JUDGE_UNPARSEABLE", f"The user cannot be simulated: the model wrote {problem}")
 
 
 def _system_prompt(scenario: context_pb2.Scenario, persona: context_pb2.Persona | None) -> str:

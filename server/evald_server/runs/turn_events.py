@@ -1,5 +1,6 @@
 """A run and its stored events, in the shapes that callers see."""
 
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
@@ -33,23 +34,42 @@ async def all_events(read: Callable[[int, int], Awaitable[list[RunEvent]]]) -> l
             return found
 
 
-def status_event(run: run_service_pb2.Run, status: run_service_pb2.RunStatus) -> RunEvent:
-    """Set a status with which the run has not ended. Returns the event of it."""
+def run_seconds(run: run_service_pb2.Run) -> float | None:
+    """Return for how long a run that does not go on has run; None if it never began."""
+    if not run.HasField("start_time") or not run.HasField("complete_time"):
+        return None
+    return max(0.0, (run.complete_time.ToNanoseconds() - run.start_time.ToNanoseconds()) / 1e9)
+
+
+def status_event(
+    run: run_service_pb2.Run, status: run_service_pb2.RunStatus, now: int | None = None
+) -> RunEvent:
+    """Set a status with which the run has not ended. Returns the event of it. now: see `_next`."""
     change = run_service_pb2.RunStatusChange(status=status, attempt=run.attempt)
-    return _next(run, status, RunEventKind.STATUS, change.SerializeToString())
+    return _next(run, status, now, RunEventKind.STATUS, change.SerializeToString())
 
 
-def end_event(run: run_service_pb2.Run, status: run_service_pb2.RunStatus) -> RunEvent:
-    """Set the status that a run ends with. Returns the event of it."""
-    run.complete_time.GetCurrentTime()
-    return _next(run, status, RunEventKind.END, b"")
+def end_event(
+    run: run_service_pb2.Run, status: run_service_pb2.RunStatus, now: int | None = None
+) -> RunEvent:
+    """Set the status that a run ends with. Returns the event of it. now: see `_next`."""
+    event = _next(run, status, now, RunEventKind.END)
+    run.complete_time.CopyFrom(run.update_time)
+    return event
 
 
 def _next(
-    run: run_service_pb2.Run, status: run_service_pb2.RunStatus, kind: RunEventKind, body: bytes
+    run: run_service_pb2.Run,
+    status: run_service_pb2.RunStatus,
+    now: int | None,
+    kind: RunEventKind,
+    body: bytes = b"",
 ) -> RunEvent:
+    """Set a status and its time. now: nanoseconds since 1970; None for the clock's time, or the last change's if the clock was set back."""
     run.status = status
-    run.update_time.GetCurrentTime()
+    if now is None:
+        now = max(time.time_ns(), run.update_time.ToNanoseconds())
+    run.update_time.FromNanoseconds(now)
     run.last_sequence += 1
     return RunEvent(run.last_sequence, kind, body)
 

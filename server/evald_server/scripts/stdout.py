@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from evald.result import Check, Result, TokenUsage, Verdict
-from evald.strict_json import no_constant
+from evald.strict_json import no_constant, unique_keys
 
 # AgentV passes from here on, where a script gives a score and no verdict.
 PASS_SCORE: Final = 0.8
@@ -102,13 +102,6 @@ def _parse(output: bytes) -> dict[str, Any]:
     return data
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("an object in it has a key twice")
-    return found
-
-
 def _integer(digits: str) -> int:
     if len(digits) > _MOST_DIGITS:
         raise ValueError(f"a number of {len(digits)} digits")
@@ -123,7 +116,7 @@ def _finite(text: str) -> float:
 
 
 _DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_unique_keys, parse_constant=no_constant, parse_int=_integer, parse_float=_finite
+    object_pairs_hook=unique_keys, parse_constant=no_constant, parse_int=_integer, parse_float=_finite
 )
 
 

@@ -7,6 +7,8 @@ import asyncio
 import logging
 import os
 import sqlite3
+import struct
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -22,7 +24,6 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from . import rollups
 from .migrations import NewerDatabase, migrate
-from .schema import METADATA
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Connection], T]
@@ -45,6 +46,9 @@ _TAKE_OVER_SECONDS: Final = 5.0
 
 # Session lock of the one server that uses a PostgreSQL database.
 _SERVER_LOCK: Final = int.from_bytes(b"evald", "big")
+
+# Byte that the one server that uses a SQLite file locks: beyond its end, so that SQLite and backups are not disturbed.
+_LOCKED_BYTE: Final = 1 << 62
 
 # For libpq, where the URL says nothing: notice within seconds that the other side is gone.
 _LIBPQ: Final = {
@@ -110,6 +114,7 @@ class Database:
         self._engine: Engine | None = None
         self._connection: Connection | None = None
         self._file: tuple[int, int] | None = None  # device and inode of the open file
+        self._lock: int | None = None  # descriptor that holds the lock of that file
         self._pending: list[_Waiting] = []
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
@@ -145,6 +150,7 @@ class Database:
         self._closed = True
         await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
         self._readers.shutdown()
+        self._unlock()
         self._thread.shutdown()
 
     async def _commit_all(self) -> None:
@@ -227,6 +233,8 @@ class Database:
         if self._is_open():
             return
         self._disconnect()
+        if self._path is not None:
+            self._lock_file(self._path)
         engine = self._engine or self._create_engine()
         connection = engine.connect().execution_options(evald_writes=True)
         try:
@@ -236,11 +244,7 @@ class Database:
                 if self._url is not None:
                     # A migration of a large table takes its time.
                     connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-                if self._is_in_memory:
-                    # The same tables without Alembic, whose import would add 0.15 s to every start.
-                    METADATA.create_all(connection)
-                else:
-                    migrate(connection)
+                migrate(connection)
             if self._path is not None:
                 self._file = _identity(self._path)
         except NewerDatabase as problem:
@@ -253,7 +257,7 @@ class Database:
             connection.invalidate()
             connection.close()
             raise
-        # From here on no connection creates a file in place of one that was removed.
+        # From here on no file is created in place of one that was removed.
         self._engine, self._connection = engine, connection
 
     def _disconnect(self) -> None:
@@ -263,6 +267,25 @@ class Database:
             connection.close()
         if self._engine is not None:
             self._engine.dispose()
+
+    def _lock_file(self, path: Path) -> None:
+        """Create the file if there never was one, and lock it: not a name of it, since links lead to it too.
+
+        Raises StoreProblem. SQLite says what else is wrong with the path.
+        """
+        self._unlock()
+        # Readable by the server's user alone: conversations are in it.
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if self._engine is None else 0)
+        with suppress(OSError):
+            self._lock = os.open(path, flags, 0o600)
+        if self._lock is not None:
+            _take_file_lock(self._lock, path)
+
+    def _unlock(self) -> None:
+        """Release the lock of the file. Not while it is used: POSIX then releases SQLite's own locks too."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
 
     def _create_engine(self) -> Engine:
         if self._url is not None:
@@ -283,10 +306,6 @@ class Database:
         return engine
 
     def _connect_file(self, path: Path) -> sqlite3.Connection:
-        if self._engine is None:
-            # Readable by the server's user alone: conversations are in it. SQLite says what is wrong with the path.
-            with suppress(OSError):
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         connection = _sqlite(f"file:{quote(str(path.absolute()))}?mode=rw")
         if self._connection is None:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -409,15 +428,34 @@ def _postgresql(url: URL) -> Engine:
     return engine
 
 
+def _take_file_lock(file: int, path: Path) -> None:
+    """Lock a SQLite file until the descriptor is closed. Raises StoreProblem. Only on Linux is there such a lock."""
+    if sys.platform != "linux":
+        return
+    import fcntl
+
+    # Of the descriptor, because a lock of the process ends when SQLite closes any connection to the file.
+    lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, _LOCKED_BYTE, 1, 0)
+    try:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+    except (BlockingIOError, PermissionError):
+        raise _taken("EVALD_DATA_DIR or data_dir in the config file; a link is none") from None
+    except OSError as problem:  # a file system that knows no locks
+        _log.warning("%s cannot be locked (%s): no second server may use it", path, problem.strerror)
+
+
+def _taken(setting: str) -> StoreProblem:
+    return StoreProblem(
+        UNAVAILABLE,
+        f"another server uses this database. Stop that one, or give each server a database of its own: {setting}",
+    )
+
+
 def _take_server_lock(connection: Connection) -> None:
     """Lock the database for this session, so that what it writes is never written beside another server."""
     until = time.monotonic() + _TAKE_OVER_SECONDS
     with connection.begin():
         while not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _SERVER_LOCK}):
             if time.monotonic() > until:
-                raise StoreProblem(
-                    UNAVAILABLE,
-                    "another server uses this database. Stop that one, or give each server a database of its own: "
-                    "EVALD_STORE or store in the config file",
-                )
+                raise _taken("EVALD_STORE or store in the config file")
             time.sleep(0.1)

@@ -7,7 +7,6 @@ carry lines, and deep nesting cannot exhaust the stack.
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +27,7 @@ from ruamel.yaml.events import (
 )
 from ruamel.yaml.reader import ReaderError
 
-from evald.strict_json import STRICT_JSON, no_constant
+from evald.strict_json import STRICT_JSON
 
 from ..input_files import read_bytes
 
@@ -135,7 +134,7 @@ def parse_json_document(text: str, file: str) -> Document:
 def parse_json_text(text: str, file: str, line: int = 1) -> Any:
     """Parse JSON that begins in a line of a file. Raises InvalidDocument."""
     try:
-        return _DECODER.decode(text)
+        return STRICT_JSON.decode(text)
     except json.JSONDecodeError as problem:
         message = f"not valid JSON: {problem.msg}"
         raise InvalidDocument(file, line + problem.lineno - 1, message, problem.colno) from None
@@ -151,17 +150,6 @@ def parse_json_lines(text: str, file: str) -> Iterator[tuple[int, Any]]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             yield number, parse_json_text(line, file, number)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"got the key {twice[:60]!r} a second time")
-    return found
-
-
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=no_constant)
 
 
 def _json_lines(text: str) -> dict[DataPath, int]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from io import BytesIO
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
@@ -117,16 +118,21 @@ async def list_answer(
     asked.page_token = request.query_params.get("cursor", "")
     found: list[bytes] = []
     size = 0
-    while True:
-        asked.page_size = left
-        got: Any = await site.ask(request, asked)
-        items = getattr(got, field)
-        found += await converted(got.ByteSize(), lambda items=items: [dumped(write(one)) for one in items])  # type: ignore[misc]
-        left -= len(items)
-        size += got.ByteSize()
-        asked.page_token = got.next_page_token
-        if not asked.page_token or left <= 0 or size >= _LIST_BYTES:
-            break
+
+    def write_all(items: Iterable[Any]) -> list[bytes]:
+        return [dumped(write(one)) for one in items]
+
+    async with site.calls.lists:
+        while True:
+            asked.page_size = left
+            got: Any = await site.ask(request, asked)
+            items = getattr(got, field)
+            found += await converted(got.ByteSize(), partial(write_all, items))
+            left -= len(items)
+            size += got.ByteSize()
+            asked.page_token = got.next_page_token
+            if not asked.page_token or left <= 0 or size >= _LIST_BYTES:
+                break
     headers = {}
     if asked.page_token:
         url = request.url.include_query_params(cursor=asked.page_token)

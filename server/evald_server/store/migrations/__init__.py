@@ -1,15 +1,39 @@
-"""Migrations of the database, run when the server starts. Add new ones at the end of `versions`."""
+"""Migrations of the database, run when the server starts. Add new ones at the end of `versions`.
+
+A database without tables gets them as `schema` has them, and counts as migrated.
+"""
 
 import logging
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    insert,
+    inspect,
+    select,
+)
+
+from ..schema import METADATA
 
 _FOLDER: Final = Path(__file__).parent
 
 # Of the newest migration; a test compares it with the files.
 HEAD: Final = "0004"
+
+
+# As Alembic makes it.
+_VERSION: Final = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
 
 
 class NewerDatabase(Exception):
@@ -18,11 +42,18 @@ class NewerDatabase(Exception):
 
 def migrate(connection: Connection) -> None:
     """Bring the tables to this version's, in the transaction of the connection. Raises NewerDatabase."""
-    version = text("SELECT version_num FROM alembic_version")
-    if inspect(connection).has_table("alembic_version") and connection.scalar(version) == HEAD:
-        return
+    if not inspect(connection).has_table(_VERSION.name):
+        # What the migrations give, too, as a test checks; importing Alembic takes longer than all else at a start.
+        METADATA.create_all(connection, checkfirst=False)
+        _VERSION.create(connection)
+        connection.execute(insert(_VERSION), {"version_num": HEAD})
+    elif connection.scalar(select(_VERSION)) != HEAD:
+        upgrade(connection)
+
+
+def upgrade(connection: Connection) -> None:
+    """Run the migrations that the tables have not had. Raises NewerDatabase."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    # Only now: importing Alembic takes longer than everything else here.
     from alembic import command
     from alembic.config import Config
     from alembic.util import CommandError

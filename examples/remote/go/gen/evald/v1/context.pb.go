@@ -408,7 +408,8 @@ type Invocation struct {
 	// Wall time from request to complete answer.
 	Latency *durationpb.Duration `protobuf:"bytes,1,opt,name=latency,proto3" json:"latency,omitempty"`
 	// Messages that this invocation added. They are also the tail of
-	// EvaluatorContext.messages. When both this and messages_json are empty, the
+	// EvaluatorContext.messages, unless those are empty; a server refuses
+	// messages that are not. When both this and messages_json are empty, the
 	// turn is what follows the last user message of EvaluatorContext.messages.
 	Messages []*ChatMessage `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
 	// The same list as one JSON array; same rule as

@@ -1,8 +1,8 @@
-"""Waits for the message of calls that bring one, for a limited time: gRPC itself would wait for ever."""
+"""Reads the request message of calls, with a timeout: gRPC itself would wait for ever."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -11,32 +11,43 @@ from .errors import CallError
 from .server import Handler, abort
 
 
-class FirstMessages:
-    """Reads the messages of calls that have begun. Not for streams of messages, which are counted as open.
+def with_request_stream(handler: Handler, call: Callable[[Any, Any], Awaitable[Any]]) -> Handler:
+    """Return a handler with the responses of another, whose requests `call` reads from the stream."""
+    make: Any = (
+        grpc.stream_stream_rpc_method_handler
+        if handler.response_streaming
+        else grpc.stream_unary_rpc_method_handler
+    )
+    wrapped: Handler = make(call, handler.request_deserializer, handler.response_serializer)
+    return wrapped
 
-    seconds: for how long a message may take. late: called when one takes longer. most: calls that may wait; one more
-    ends that which has waited longest, because honest callers send their message at once. clock: monotonic seconds.
+
+class MessageTimeout:
+    """Reads the one request message of calls. Not for streams of requests, which count as open streams.
+
+    seconds: for how long a message may take. timed_out: called when one takes longer. most: calls that may wait; one
+    more ends the call that has waited longest, because honest callers send their message at once. clock: monotonic
+    seconds.
     """
 
     def __init__(
         self,
         seconds: float,
-        late: Callable[[], None],
+        timed_out: Callable[[], None],
         most: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._seconds = seconds
-        self._late = late
+        self._timed_out = timed_out
         self._most = most
         self._clock = clock
-        # Since when calls wait, the longest first. Looked through by `expire`, because a timer costs 3 % of a call.
+        # When each call began to wait, in that order. One `expire` for all, because a timer costs 3 % of a call.
         self._waiting: dict[asyncio.Task[Any], float] = {}
 
     def reading(self, handler: Handler) -> Handler:
-        """Wrap a handler of one message in a stream that reads it.
+        """Wrap a handler of one request message in a handler of a stream, which reads that message.
 
-        That costs no more than gRPC's own reading, which goes on for ever, also for calls that have ended without
-        a message.
+        This costs no more than gRPC's own reading, which never ends, even for calls that ended without a message.
         """
         if handler.request_streaming:
             return handler
@@ -56,7 +67,7 @@ class FirstMessages:
                 if task in waiting:
                     raise
                 task.uncancel()
-                self._late()
+                self._timed_out()
                 problem = CallError(
                     "MESSAGE_TIMEOUT",
                     f"the message of the call has not come within {self._seconds:g} s, or before too many other calls; "
@@ -69,13 +80,7 @@ class FirstMessages:
                 await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the call ended without its message")
             return await handle(message, context)
 
-        make: Any = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
-        wrapped: Handler = make(call, handler.request_deserializer, handler.response_serializer)
-        return wrapped
+        return with_request_stream(handler, call)
 
     def expire(self) -> None:
         """End the calls whose message takes too long. To be called every second or so."""
