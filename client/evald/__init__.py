@@ -1,4 +1,4 @@
-"""evald: says whether an agent's turn was good.
+"""The Python SDK of evald, which evaluates the turns of AI agents.
 
 Clients (`Client`, `AsyncClient`) evaluate turns on an evald server; `Evaluator`,
 `assertion` and `metric` are for evaluators of your own, `connect` and `serve`

@@ -45,7 +45,7 @@ class EvaluatorType:
     config_schema_json: JSON Schema (2020-12) of the config, the author's own text.
     origin: where it runs. state: whether it can be called now.
     deterministic: the same context and config always give the same result.
-    final_turn_only: it says something useful on the last turn only.
+    final_turn_only: its result is meaningful on the final turn only.
     metric: how to read a metric's number; None for assertions.
     deprecation_message: what to use instead, when it is deprecated.
     instance_count: live instances of a remote one.

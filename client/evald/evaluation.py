@@ -38,15 +38,15 @@ class EvaluatorResult:
     score: assertions only, 0 to 1, higher is better; None means no score.
     value: what was measured, in the evaluator's own unit; None is not 0. A metric that could not
         measure has 0 here, its reason, and `available` false in its metadata; see `measurement`.
-    shadow: it was reported and decided nothing.
+    shadow: it was reported without effect on the verdict.
     pending: failed, and a later turn can still make it pass.
     checks: the single findings behind the verdict.
     duration_ms: how long it took, queueing left out.
-    token_usage, cost_usd: what the evaluator itself spent.
+    token_usage, cost_usd: of the evaluator itself, for example a judge's.
     instance_id: which remote instance ran it. cached: the result came from the server's cache.
-    raw_request: what was asked of a judge or a script, where it is recorded.
-    provenance: what made the result; two results with another type, version or provenance were not judged by
-        the same thing.
+    raw_request: the request to a judge or a script, where it is recorded.
+    provenance: digests of the config and the prompt, and the models. Verdicts of two results can be compared
+        only if type, version and provenance are equal.
     """
 
     index: int
@@ -174,8 +174,8 @@ class Evaluation:
     metrics: measured values of the metrics, by name; one that could not measure is not in it.
     passed_count, failed_count: assertions that count. error_count, skipped_count: all evaluators.
     duration_ms: wall time in the server.
-    token_usage, cost_usd: what the evaluators themselves spent.
-    warnings: what a caller should know and what changed no verdict.
+    token_usage, cost_usd: of the evaluators themselves, for example of judges.
+    warnings: problems that did not change the verdict.
     """
 
     verdict: Verdict

@@ -113,8 +113,8 @@ class Result:
     unproven: failed because there was nothing to look at, or because judges disagree half and half: neither
     negation nor a threshold may turn that into passed.
     token_usage, cost_usd: what the evaluator itself spent.
-    raw_request: what was asked of a judge or a script, secrets removed.
-    cached: it was found in a cache, and cost nothing now.
+    raw_request: the request to a judge or a script, without secrets.
+    cached: it comes from a cache, without cost.
     instance_id: the remote instance that gave it.
     """
 
@@ -198,7 +198,7 @@ def passed(
     metadata: Mapping[str, Any] | None = None,
     checks: Sequence[Check] = (),
 ) -> Result:
-    """Return a result that says that the assertion holds."""
+    """Return a PASSED result of an assertion. Arguments as in `Result`."""
     return Result(_PASSED, reason, score, value, metadata, checks)
 
 
@@ -210,7 +210,7 @@ def failed(
     checks: Sequence[Check] = (),
     pending: bool = False,
 ) -> Result:
-    """Return a result that says that the assertion does not hold. pending: a later turn can still make it hold."""
+    """Return a FAILED result of an assertion. Arguments as in `Result`. pending: a later turn can still make it pass."""
     return Result(_FAILED, reason, score, value, metadata, checks, pending)
 
 
@@ -224,7 +224,7 @@ def unproven(reason: str) -> Result:
 
 
 def skipped(reason: str) -> Result:
-    """Return a result that says that the evaluator does not apply to this turn. It does not affect the verdict."""
+    """Return a SKIPPED result: the evaluator does not apply to this turn. It does not affect the verdict."""
     return Result(_SKIPPED, reason)
 
 
@@ -249,6 +249,6 @@ def measurement(value: float | None, metadata: Mapping[str, Any] | None) -> floa
 
 
 def errored(code: str, message: str, **details: str) -> Result:
-    """Return a result without a verdict. code: one of `errorcodes.CODES`; raises KeyError for another one."""
+    """Return an ERROR result. code: one of `errorcodes.CODES`; raises KeyError for another one. details: for programs."""
     CODES[code]
     return Result(_ERROR, message, error=ErrorInfo(code, message, details))

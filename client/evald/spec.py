@@ -59,10 +59,11 @@ class Spec:
     weight: share in the weighted mean, 0 or from 1e-9 to 1e9; None means 1.
     required: its failure fails the turn under every policy.
     threshold: lowest score that passes, 0 to 1; None leaves it to the evaluator.
-    negate: PASSED and FAILED swap. Not for metrics.
-    shadow: run and report it, but let it decide nothing.
-    on_error: what its own error does; None means the server's default, normally fail_closed.
-    timeout_seconds: most time for it; None means the call's.
+    negate: swap PASSED and FAILED; ERROR and SKIPPED stay. Not for metrics.
+    shadow: run and report it, without effect on the verdict.
+    on_error: fail_closed: its error makes the call inconclusive; fail_open: its error is ignored, with a warning;
+        None: the server's default, normally fail_closed.
+    timeout_seconds: time limit; None means the call's.
 
     Raises InvalidInput for a value that is none of these.
     """
@@ -118,16 +119,16 @@ SpecLike: TypeAlias = Spec | Mapping[str, Any] | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a call runs its evaluators and what it makes of their results.
+    """How a call runs its evaluators and aggregates their results.
 
     aggregation: every assertion must pass, or the weighted mean of the scores must reach `threshold`.
     threshold: lowest weighted mean that passes, 0 to 1; None means 0.8. For "weighted_mean" alone.
-    fail_fast: stop as soon as the call has failed whatever is still to come; the rest is SKIPPED.
-    max_concurrency: most evaluators at a time; 0 means the server's default.
-    skip_auto_evaluators: leave out what the server runs on every call.
-    include_progress: send what evaluators say before they finish. For `stream`.
-    timeout_seconds: most time on the server. Running out of it still gives an evaluation, with the
-        unfinished evaluators as errors. None means the call's own deadline alone.
+    fail_fast: stop as soon as no missing result can keep the call from failing; the rest is SKIPPED.
+    max_concurrency: maximum concurrent evaluators; 0 means the server's default.
+    skip_auto_evaluators: do not run the evaluators that the server adds to every call.
+    include_progress: send the progress that evaluators report before they finish. For `stream`.
+    timeout_seconds: time limit on the server. When it is over there is still an evaluation, with the
+        unfinished evaluators in error. None means the call's own deadline alone.
     skip_cache: use no cached results.
     criteria_policy: whether a scenario's criteria run beside the evaluators.
 

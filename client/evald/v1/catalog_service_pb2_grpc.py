@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class CatalogServiceStub(object):
-    """CatalogService tells which evaluators a server offers.
+    """CatalogService lists the evaluators of a server.
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class CatalogServiceStub(object):
 
 
 class CatalogServiceServicer(object):
-    """CatalogService tells which evaluators a server offers.
+    """CatalogService lists the evaluators of a server.
     """
 
     def ListEvaluatorTypes(self, request, context):
@@ -104,7 +104,7 @@ def add_CatalogServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CatalogService(object):
-    """CatalogService tells which evaluators a server offers.
+    """CatalogService lists the evaluators of a server.
     """
 
     @staticmethod

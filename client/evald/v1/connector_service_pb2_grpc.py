@@ -113,7 +113,7 @@ class ConnectorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def TestConnector(self, request, context):
-        """TestConnector sends one message to the agent and says what came of it.
+        """TestConnector sends one message to the agent and returns its answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -32,7 +32,8 @@ class EvaluationServiceStub(object):
     INVALID_ARGUMENT (with google.rpc.BadRequest), NOT_FOUND (unknown evaluator
     type), UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED (with
     google.rpc.RetryInfo), UNAVAILABLE (draining), DEADLINE_EXCEEDED, CANCELLED.
-    One evaluator's trouble is a result with VERDICT_ERROR in a call that is OK.
+    An error of one evaluator is a result with VERDICT_ERROR in a call that is
+    OK.
     """
 
     def __init__(self, channel):
@@ -75,14 +76,15 @@ class EvaluationServiceServicer(object):
     INVALID_ARGUMENT (with google.rpc.BadRequest), NOT_FOUND (unknown evaluator
     type), UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED (with
     google.rpc.RetryInfo), UNAVAILABLE (draining), DEADLINE_EXCEEDED, CANCELLED.
-    One evaluator's trouble is a result with VERDICT_ERROR in a call that is OK.
+    An error of one evaluator is a result with VERDICT_ERROR in a call that is
+    OK.
     """
 
     def Evaluate(self, request, context):
-        """Evaluate runs the evaluators on one turn and streams what happens: the plan
-        in the first message, each result once, as soon as it is there, the summary
-        in the last message, then status OK. A message carries all that is ready at
-        that moment, so a call whose evaluators all answer at once is a single
+        """Evaluate runs the evaluators on one turn and streams the plan in the first
+        message, each result once, as soon as it is ready, and the summary in the
+        last message, then status OK. A message has everything that is ready at
+        that moment, so a call whose evaluators all finish at once is a single
         message. A stream that ends without a summary did not finish, whatever its
         status.
         """
@@ -103,7 +105,7 @@ class EvaluationServiceServicer(object):
         """EvaluateSession follows one conversation: open once, then send only what
         each turn adds, and get the events of that turn. Saves sending the whole
         history on every turn. Half-close to end; the server then sends a session
-        summary. State lives as long as the stream and no longer.
+        summary. The state ends with the stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -111,9 +113,9 @@ class EvaluationServiceServicer(object):
 
     def EvaluateBatch(self, request_iterator, context):
         """EvaluateBatch evaluates many independent turns over one stream, for CI and
-        back-fills. Open once with what all items share, then send items, as many in
-        a message as the caller likes: what a message costs is then shared by many
-        turns. Answers come in order of completion, by item_id, also many in a
+        back-fills. Open once with what all items share, then send items, as many
+        in a message as the caller likes: many turns then share the cost of a
+        message. Answers come in order of completion, by item_id, also many in a
         message. A bad item gets an error of its own and does not end the stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -121,7 +123,7 @@ class EvaluationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ValidateSpecs(self, request, context):
-        """ValidateSpecs checks specs against the catalog and runs nothing.
+        """ValidateSpecs checks specs against the catalog without running them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -170,7 +172,8 @@ class EvaluationService(object):
     INVALID_ARGUMENT (with google.rpc.BadRequest), NOT_FOUND (unknown evaluator
     type), UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED (with
     google.rpc.RetryInfo), UNAVAILABLE (draining), DEADLINE_EXCEEDED, CANCELLED.
-    One evaluator's trouble is a result with VERDICT_ERROR in a call that is OK.
+    An error of one evaluator is a result with VERDICT_ERROR in a call that is
+    OK.
     """
 
     @staticmethod

@@ -27,7 +27,8 @@ if _version_not_supported:
 
 class RunServiceStub(object):
     """RunService runs scenarios: a simulated user talks to an agent, and every turn
-    is evaluated and kept. What a method has acknowledged survives the server.
+    is evaluated and kept. Data that a method has acknowledged survive a crash of
+    the server.
     """
 
     def __init__(self, channel):
@@ -90,7 +91,8 @@ class RunServiceStub(object):
 
 class RunServiceServicer(object):
     """RunService runs scenarios: a simulated user talks to an agent, and every turn
-    is evaluated and kept. What a method has acknowledged survives the server.
+    is evaluated and kept. Data that a method has acknowledged survive a crash of
+    the server.
     """
 
     def StartRun(self, request, context):
@@ -108,8 +110,8 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchRun(self, request, context):
-        """WatchRun sends the events of a run: those that there are, then new ones. It
-        ends after the event `end`.
+        """WatchRun sends the events of a run: the stored ones, then new ones. It ends
+        after the event `end`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,7 +140,7 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RetryRun(self, request, context):
-        """RetryRun starts a run over that ended in error. Its conversation and its
+        """RetryRun repeats a run that ended in error. Its conversation and its
         results so far are dropped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -146,7 +148,7 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ResumeRun(self, request, context):
-        """ResumeRun goes on with a run that was interrupted, where it stood.
+        """ResumeRun continues an interrupted run from its last stored event.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -231,7 +233,8 @@ def add_RunServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class RunService(object):
     """RunService runs scenarios: a simulated user talks to an agent, and every turn
-    is evaluated and kept. What a method has acknowledged survives the server.
+    is evaluated and kept. Data that a method has acknowledged survive a crash of
+    the server.
     """
 
     @staticmethod

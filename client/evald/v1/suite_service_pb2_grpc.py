@@ -27,8 +27,8 @@ if _version_not_supported:
 
 class SuiteServiceStub(object):
     """SuiteService runs suites of cases against an agent or against recorded
-    answers, keeps what came of them, and compares them. What was sent survives
-    the server.
+    answers, stores the results, and compares them. Results that were sent
+    survive a crash of the server.
     """
 
     def __init__(self, channel):
@@ -71,8 +71,8 @@ class SuiteServiceStub(object):
 
 class SuiteServiceServicer(object):
     """SuiteService runs suites of cases against an agent or against recorded
-    answers, keeps what came of them, and compares them. What was sent survives
-    the server.
+    answers, stores the results, and compares them. Results that were sent
+    survive a crash of the server.
     """
 
     def RunSuite(self, request_iterator, context):
@@ -165,8 +165,8 @@ def add_SuiteServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class SuiteService(object):
     """SuiteService runs suites of cases against an agent or against recorded
-    answers, keeps what came of them, and compares them. What was sent survives
-    the server.
+    answers, stores the results, and compares them. Results that were sent
+    survive a crash of the server.
     """
 
     @staticmethod

@@ -55,7 +55,7 @@ def serve(*evaluators: AnyEvaluator, **options: Unpack[ListeningOptions]) -> Non
         `register="127.0.0.1:50051"`.
     Logs to standard error, unless logging is configured.
     Raises ValueError and TypeError for arguments that cannot be used, OSError for an address that
-    cannot be had, and SystemExit with code 1, after it has said why, when the server refuses the
+    cannot be bound, and SystemExit with code 1, after logging the cause, when the server refuses the
     registration for good; its `__cause__` is the EvaldError.
     """
     _run(ListeningWorker(*evaluators, own_loop=True, **options))
@@ -67,7 +67,7 @@ def connect(*evaluators: AnyEvaluator, **options: Unpack[DiallingOptions]) -> No
     evaluators, options: as for `DiallingWorker`, for example `server="127.0.0.1:50051"`.
     Logs to standard error, unless logging is configured.
     Raises ValueError and TypeError for arguments that cannot be used, and SystemExit with code 1, after
-    it has said why, when the server refuses the worker for good; its `__cause__` is the EvaldError.
+    logging the cause, when the server refuses the worker for good; its `__cause__` is the EvaldError.
     """
     _run(DiallingWorker(*evaluators, own_loop=True, **options))
 

@@ -319,12 +319,12 @@ class EvaluatorMetrics:
                     add_count(results, {**names, "verdict": VERDICT_NAMES[verdict]}, 0)
         durations = HistogramMetricFamily(
             "evald_evaluator_duration_seconds",
-            "How long evaluators took, errors included, skips and queueing left out.",
+            "Duration of evaluators, including errors, without skipped results and queueing.",
             labels=["evaluator", "origin"],
         )
         errors = counter(
             "evald_evaluator_errors",
-            "Results of evaluators that gave no verdict, by the code of the error.",
+            "Results in error, by the code of the error.",
         )
         scores = HistogramMetricFamily(
             "evald_assertion_score_ratio",

@@ -51,7 +51,7 @@ class RemoteMetrics:
         """Yield the current families."""
         instances = GaugeMetricFamily(
             "evald_remote_instances",
-            "Instances of remote evaluators, by the way they came and by their state.",
+            "Instances of remote evaluators, by how they connected and by state.",
             labels=["evaluator", "mode", "state"],
         )
         counts: dict[tuple[str, str, str], int] = {}
@@ -63,19 +63,19 @@ class RemoteMetrics:
         yield instances
         durations = HistogramMetricFamily(
             "evald_remote_task_duration_seconds",
-            "How long remote instances took for a task, each attempt counted, waiting for a place left out.",
+            "Duration of a task on a remote instance, each attempt counted, without queueing.",
             labels=["evaluator"],
         )
         for label, histogram in (self._tasks | {OTHER: self._other}).items():
             add_histogram(durations, [label], histogram)
         yield durations
         expired = counter(
-            "evald_remote_lease_expirations", "Leases that ran out because nobody renewed them."
+            "evald_remote_lease_expirations", "Leases that expired because they were not renewed."
         )
         add_count(expired, {}, self._leases_expired)
         yield expired
         yield gauge(
             "evald_remote_circuit_open",
-            "Remote instances whose circuit is open: they failed too often and are left alone for a while.",
+            "Remote instances whose circuit breaker is open.",
             self._open_circuits,
         )

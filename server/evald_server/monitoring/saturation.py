@@ -65,16 +65,16 @@ class Saturation:
 
     def families(self) -> Iterator[Metric]:
         """Yield the current families."""
-        yield gauge("evald_inflight_evaluations", "Evaluations that run now.", self._inflight)
-        yield gauge("evald_queued_evaluations", "Evaluations that wait to be let in.", self._queued)
+        yield gauge("evald_inflight_evaluations", "Evaluations that are running now.", self._inflight)
+        yield gauge("evald_queued_evaluations", "Evaluations in the queue.", self._queued)
         rejected = counter(
-            "evald_evaluations_rejected", "Evaluations refused before they began, by the reason."
+            "evald_evaluations_rejected", "Evaluations refused before they started, by reason."
         )
         for reason, count in self._rejections.copy().items():
             add_count(rejected, {"reason": reason}, count)
         yield rejected
         yield gauge(
             "evald_event_loop_lag_seconds",
-            "How much later than asked for the event loop woke up: the worst of the last 30 to 60 seconds.",
+            "Delay of the event loop: the maximum of the last 30 to 60 seconds.",
             lambda: self._lag.value(self._clock()),
         )

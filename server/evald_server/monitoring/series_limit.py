@@ -58,7 +58,7 @@ def overflow_family(*limits: SeriesLimit) -> Metric:
     """Return the family of refused reservations, by label."""
     overflow = counter(
         "evald_label_overflow",
-        "Lookups that found no room for one more value of a label and counted as other instead.",
+        "Lookups of a label value beyond the limit, counted as other.",
     )
     lookups: Counter[str] = Counter()
     for limit in limits:

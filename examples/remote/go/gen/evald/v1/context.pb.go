@@ -32,7 +32,7 @@ const (
 	AssertionFailurePolicy_ASSERTION_FAILURE_POLICY_UNSPECIFIED AssertionFailurePolicy = 0
 	// The run ends with the turn.
 	AssertionFailurePolicy_ASSERTION_FAILURE_POLICY_STOP AssertionFailurePolicy = 1
-	// The run goes on to its limit, and has failed all the same.
+	// The run goes on to its limit, and is FAILED.
 	AssertionFailurePolicy_ASSERTION_FAILURE_POLICY_CONTINUE AssertionFailurePolicy = 2
 )
 
@@ -86,7 +86,7 @@ const (
 	CriteriaPolicy_CRITERIA_POLICY_UNSPECIFIED CriteriaPolicy = 0
 	// The criteria run as one more llm-judge beside the evaluators.
 	CriteriaPolicy_CRITERIA_POLICY_BOTH CriteriaPolicy = 1
-	// The evaluators alone run.
+	// Only the evaluators run.
 	CriteriaPolicy_CRITERIA_POLICY_EVALUATORS_ONLY CriteriaPolicy = 2
 )
 
@@ -184,9 +184,9 @@ func (FailureCriteriaMode) EnumDescriptor() ([]byte, []int) {
 	return file_evald_v1_context_proto_rawDescGZIP(), []int{2}
 }
 
-// EvaluatorContext is everything an evaluator may look at for one turn of a
-// conversation. A server hands the same context to every evaluator of a call;
-// only the config differs between them.
+// EvaluatorContext is the input of an evaluator: one turn of a conversation. A
+// server hands the same context to every evaluator of a call; only the config
+// differs between them.
 type EvaluatorContext struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The whole conversation so far, oldest first. Exactly one of messages and
@@ -210,9 +210,9 @@ type EvaluatorContext struct {
 	IsFinal bool `protobuf:"varint,7,opt,name=is_final,json=isFinal,proto3" json:"is_final,omitempty"`
 	// Ids that tie this turn to the caller's other systems.
 	Correlation *Correlation `protobuf:"bytes,8,opt,name=correlation,proto3" json:"correlation,omitempty"`
-	// Caller data that rides along, for custom evaluators.
+	// Data of the caller for custom evaluators.
 	Metadata *structpb.Struct `protobuf:"bytes,9,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// What a good answer looks like, when the caller knows.
+	// The expected answer, when the caller knows it.
 	Expected *Expected `protobuf:"bytes,10,opt,name=expected,proto3" json:"expected,omitempty"`
 	// 1 for the first attempt at the case; 0 means that the caller does not
 	// count attempts.
@@ -529,8 +529,8 @@ func (x *Invocation) GetMetadata() *structpb.Struct {
 //
 // In an EvaluatorContext fields 1 to 6 are for the evaluators to read. What a
 // run needs besides (messages, evaluators, persona_ids and what follows) is
-// kept by ScenarioService; Evaluate refuses it, because the evaluators and
-// messages of a call stand elsewhere.
+// kept by ScenarioService; Evaluate refuses it, because a call has its
+// evaluators and messages in fields of their own.
 type Scenario struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Stable name, unique among the stored scenarios.

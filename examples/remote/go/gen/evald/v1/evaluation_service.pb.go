@@ -161,20 +161,20 @@ func (x *EvaluateRequest) GetLabels() map[string]string {
 	return nil
 }
 
-// EvaluateOptions tunes a call.
+// EvaluateOptions sets how a call runs and aggregates its evaluators.
 type EvaluateOptions struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Stop as soon as the verdict is FAILED whatever is still to come: at the
+	// Stop as soon as the verdict is FAILED, whatever the missing results: at the
 	// first enforced failure, or, by weighted mean, at a required failure or when
 	// what is left cannot reach the threshold any more. What has not finished is
 	// SKIPPED, and stays in the weighted mean with a score of 0.
 	FailFast bool `protobuf:"varint,1,opt,name=fail_fast,json=failFast,proto3" json:"fail_fast,omitempty"`
-	// Most evaluators to run at a time for this call. 0 means the server's
+	// Maximum number of concurrent evaluators of this call. 0 means the server's
 	// default.
 	MaxConcurrency int32 `protobuf:"varint,2,opt,name=max_concurrency,json=maxConcurrency,proto3" json:"max_concurrency,omitempty"`
 	// Do not run automatic evaluators.
 	SkipAutoEvaluators bool `protobuf:"varint,3,opt,name=skip_auto_evaluators,json=skipAutoEvaluators,proto3" json:"skip_auto_evaluators,omitempty"`
-	// Send progress events, from evaluators that have any.
+	// Send the progress events of evaluators that have them.
 	IncludeProgress bool `protobuf:"varint,4,opt,name=include_progress,json=includeProgress,proto3" json:"include_progress,omitempty"`
 	// Upper bound for the whole call on the server. The gRPC deadline applies as
 	// well; the earlier one wins, and running out of this one still gives a
@@ -294,10 +294,10 @@ type EvaluateResponse struct {
 	// Evaluators that have finished since the last message, in order of
 	// completion.
 	Results []*EvaluationResult `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
-	// What evaluators have to say before they finish, when asked for.
+	// Progress of evaluators, when asked for.
 	Progress []*EvaluationProgress `protobuf:"bytes,3,rep,name=progress,proto3" json:"progress,omitempty"`
 	// The summary. Only in the last message. Its own results are left empty: they
-	// were sent before or stand beside it.
+	// were sent before or are in the same message.
 	Summary       *AggregatedEvaluation `protobuf:"bytes,4,opt,name=summary,proto3" json:"summary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -361,7 +361,7 @@ func (x *EvaluateResponse) GetSummary() *AggregatedEvaluation {
 	return nil
 }
 
-// EvaluationStarted tells what will run.
+// EvaluationStarted lists the evaluators that will run.
 type EvaluationStarted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of this evaluation: the request_id, or one that the server made.
@@ -757,8 +757,8 @@ type SessionTurn struct {
 	LastInvocation *Invocation `protobuf:"bytes,4,opt,name=last_invocation,json=lastInvocation,proto3" json:"last_invocation,omitempty"`
 	// True when no turn follows.
 	IsFinal bool `protobuf:"varint,5,opt,name=is_final,json=isFinal,proto3" json:"is_final,omitempty"`
-	// What a good answer of this turn looks like. Not set means the expected of
-	// the session's base_context.
+	// The expected answer of this turn. Not set means the expected of the
+	// session's base_context.
 	Expected *Expected `protobuf:"bytes,6,opt,name=expected,proto3" json:"expected,omitempty"`
 	// Wall time of the run so far, as in EvaluatorContext.
 	RunDuration   *durationpb.Duration `protobuf:"bytes,7,opt,name=run_duration,json=runDuration,proto3" json:"run_duration,omitempty"`

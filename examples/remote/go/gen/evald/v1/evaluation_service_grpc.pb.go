@@ -36,12 +36,13 @@ const (
 // INVALID_ARGUMENT (with google.rpc.BadRequest), NOT_FOUND (unknown evaluator
 // type), UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED (with
 // google.rpc.RetryInfo), UNAVAILABLE (draining), DEADLINE_EXCEEDED, CANCELLED.
-// One evaluator's trouble is a result with VERDICT_ERROR in a call that is OK.
+// An error of one evaluator is a result with VERDICT_ERROR in a call that is
+// OK.
 type EvaluationServiceClient interface {
-	// Evaluate runs the evaluators on one turn and streams what happens: the plan
-	// in the first message, each result once, as soon as it is there, the summary
-	// in the last message, then status OK. A message carries all that is ready at
-	// that moment, so a call whose evaluators all answer at once is a single
+	// Evaluate runs the evaluators on one turn and streams the plan in the first
+	// message, each result once, as soon as it is ready, and the summary in the
+	// last message, then status OK. A message has everything that is ready at
+	// that moment, so a call whose evaluators all finish at once is a single
 	// message. A stream that ends without a summary did not finish, whatever its
 	// status.
 	Evaluate(ctx context.Context, in *EvaluateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[EvaluateResponse], error)
@@ -52,15 +53,15 @@ type EvaluationServiceClient interface {
 	// EvaluateSession follows one conversation: open once, then send only what
 	// each turn adds, and get the events of that turn. Saves sending the whole
 	// history on every turn. Half-close to end; the server then sends a session
-	// summary. State lives as long as the stream and no longer.
+	// summary. The state ends with the stream.
 	EvaluateSession(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[EvaluateSessionRequest, EvaluateSessionResponse], error)
 	// EvaluateBatch evaluates many independent turns over one stream, for CI and
-	// back-fills. Open once with what all items share, then send items, as many in
-	// a message as the caller likes: what a message costs is then shared by many
-	// turns. Answers come in order of completion, by item_id, also many in a
+	// back-fills. Open once with what all items share, then send items, as many
+	// in a message as the caller likes: many turns then share the cost of a
+	// message. Answers come in order of completion, by item_id, also many in a
 	// message. A bad item gets an error of its own and does not end the stream.
 	EvaluateBatch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[EvaluateBatchRequest, EvaluateBatchResponse], error)
-	// ValidateSpecs checks specs against the catalog and runs nothing.
+	// ValidateSpecs checks specs against the catalog without running them.
 	ValidateSpecs(ctx context.Context, in *ValidateSpecsRequest, opts ...grpc.CallOption) (*ValidateSpecsResponse, error)
 }
 
@@ -147,12 +148,13 @@ func (c *evaluationServiceClient) ValidateSpecs(ctx context.Context, in *Validat
 // INVALID_ARGUMENT (with google.rpc.BadRequest), NOT_FOUND (unknown evaluator
 // type), UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED (with
 // google.rpc.RetryInfo), UNAVAILABLE (draining), DEADLINE_EXCEEDED, CANCELLED.
-// One evaluator's trouble is a result with VERDICT_ERROR in a call that is OK.
+// An error of one evaluator is a result with VERDICT_ERROR in a call that is
+// OK.
 type EvaluationServiceServer interface {
-	// Evaluate runs the evaluators on one turn and streams what happens: the plan
-	// in the first message, each result once, as soon as it is there, the summary
-	// in the last message, then status OK. A message carries all that is ready at
-	// that moment, so a call whose evaluators all answer at once is a single
+	// Evaluate runs the evaluators on one turn and streams the plan in the first
+	// message, each result once, as soon as it is ready, and the summary in the
+	// last message, then status OK. A message has everything that is ready at
+	// that moment, so a call whose evaluators all finish at once is a single
 	// message. A stream that ends without a summary did not finish, whatever its
 	// status.
 	Evaluate(*EvaluateRequest, grpc.ServerStreamingServer[EvaluateResponse]) error
@@ -163,15 +165,15 @@ type EvaluationServiceServer interface {
 	// EvaluateSession follows one conversation: open once, then send only what
 	// each turn adds, and get the events of that turn. Saves sending the whole
 	// history on every turn. Half-close to end; the server then sends a session
-	// summary. State lives as long as the stream and no longer.
+	// summary. The state ends with the stream.
 	EvaluateSession(grpc.BidiStreamingServer[EvaluateSessionRequest, EvaluateSessionResponse]) error
 	// EvaluateBatch evaluates many independent turns over one stream, for CI and
-	// back-fills. Open once with what all items share, then send items, as many in
-	// a message as the caller likes: what a message costs is then shared by many
-	// turns. Answers come in order of completion, by item_id, also many in a
+	// back-fills. Open once with what all items share, then send items, as many
+	// in a message as the caller likes: many turns then share the cost of a
+	// message. Answers come in order of completion, by item_id, also many in a
 	// message. A bad item gets an error of its own and does not end the stream.
 	EvaluateBatch(grpc.BidiStreamingServer[EvaluateBatchRequest, EvaluateBatchResponse]) error
-	// ValidateSpecs checks specs against the catalog and runs nothing.
+	// ValidateSpecs checks specs against the catalog without running them.
 	ValidateSpecs(context.Context, *ValidateSpecsRequest) (*ValidateSpecsResponse, error)
 	mustEmbedUnimplementedEvaluationServiceServer()
 }

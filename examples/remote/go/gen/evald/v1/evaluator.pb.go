@@ -385,7 +385,7 @@ type EvaluatorSpec struct {
 	// the decision to the evaluator. An explicit 0 counts. Refused for a judge of
 	// success and failure criteria, whose score is its confidence.
 	Threshold *float64 `protobuf:"fixed64,10,opt,name=threshold,proto3,oneof" json:"threshold,omitempty"`
-	// Turns the verdict round (PASSED and FAILED swap, score becomes 1 - score).
+	// Inverts the verdict (PASSED and FAILED swap, score becomes 1 - score).
 	// ERROR and SKIPPED stay as they are. Not allowed on metrics.
 	Negate bool `protobuf:"varint,11,opt,name=negate,proto3" json:"negate,omitempty"`
 	// On which turns it runs.

@@ -55,8 +55,8 @@ type ChatMessage struct {
 	Id *string `protobuf:"bytes,7,opt,name=id,proto3,oneof" json:"id,omitempty"`
 	// The model's refusal text, when the model refused.
 	Refusal *string `protobuf:"bytes,8,opt,name=refusal,proto3,oneof" json:"refusal,omitempty"`
-	// Caller data that rides along. Never interpreted by built-in evaluators
-	// unless an evaluator's own config names a key of it.
+	// Data of the caller. Never interpreted by built-in evaluators unless an
+	// evaluator's own config names a key of it.
 	Metadata      *structpb.Struct `protobuf:"bytes,9,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

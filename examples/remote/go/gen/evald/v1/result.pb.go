@@ -28,12 +28,12 @@ const (
 type Verdict int32
 
 const (
-	// Never sent on purpose. A client that sees it, or a number that it does not
-	// know, must treat it as not passed.
+	// Never sent. A client that gets it, or an unknown number, must treat it as
+	// not passed.
 	Verdict_VERDICT_UNSPECIFIED Verdict = 0
 	// Passed. Metrics that were measured are always PASSED.
 	Verdict_VERDICT_PASSED Verdict = 1
-	// The assertion looked and said no.
+	// The assertion does not hold.
 	Verdict_VERDICT_FAILED Verdict = 2
 	// No verdict, because the evaluator broke, timed out or was unreachable.
 	Verdict_VERDICT_ERROR Verdict = 3
@@ -98,7 +98,7 @@ const (
 	EvaluationError_CATEGORY_CONFIG EvaluationError_Category = 2
 	// The evaluator's own code.
 	EvaluationError_CATEGORY_EVALUATOR EvaluationError_Category = 3
-	// The judge answered, but gave no verdict that can be trusted.
+	// The judge answered without a valid verdict.
 	EvaluationError_CATEGORY_JUDGE EvaluationError_Category = 4
 	// The caller went away.
 	EvaluationError_CATEGORY_CANCELLED EvaluationError_Category = 5
@@ -151,7 +151,7 @@ func (EvaluationError_Category) EnumDescriptor() ([]byte, []int) {
 	return file_evald_v1_result_proto_rawDescGZIP(), []int{3, 0}
 }
 
-// EvaluationResult is what one evaluator said about one turn.
+// EvaluationResult is the result of one evaluator for one turn.
 type EvaluationResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Position of the spec in the call, from 0. Automatic evaluators follow the
@@ -185,7 +185,7 @@ type EvaluationResult struct {
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// How long it took, queueing left out.
 	Duration *durationpb.Duration `protobuf:"bytes,13,opt,name=duration,proto3" json:"duration,omitempty"`
-	// Tokens that the evaluator itself spent, for example as an LLM judge.
+	// Tokens that the evaluator itself used, for example as an LLM judge.
 	TokenUsage *TokenUsage `protobuf:"bytes,14,opt,name=token_usage,json=tokenUsage,proto3" json:"token_usage,omitempty"`
 	// Money that the evaluator itself spent.
 	Cost *Cost `protobuf:"bytes,15,opt,name=cost,proto3" json:"cost,omitempty"`
@@ -210,8 +210,8 @@ type EvaluationResult struct {
 	// still make it pass: a tool not called yet, a success criterion not met yet.
 	// The verdict counts all the same; a run goes on instead of ending on it.
 	Pending bool `protobuf:"varint,23,opt,name=pending,proto3" json:"pending,omitempty"`
-	// What made this result, so that two results can be compared: only those with
-	// the same type, version and provenance were judged by the same thing.
+	// What made this result. Verdicts of two results can be compared only if
+	// type, version and provenance are equal.
 	Provenance    *Provenance `protobuf:"bytes,24,opt,name=provenance,proto3" json:"provenance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -416,7 +416,7 @@ func (x *EvaluationResult) GetProvenance() *Provenance {
 }
 
 // Provenance says what made a result, beside the evaluator's type and version.
-// It is the same for every result of a plan, also where nobody had to be asked.
+// It is the same for every result of a plan, also for cached and skipped ones.
 type Provenance struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Lower-case hex SHA-256 of the config that ran, as canonical JSON: keys
@@ -561,7 +561,7 @@ func (x *Check) GetEvidence() string {
 	return ""
 }
 
-// EvaluationError tells why an evaluator gave no verdict.
+// EvaluationError is the reason why an evaluator gave no verdict.
 type EvaluationError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Stable machine-readable code in UPPER_SNAKE_CASE out of a closed,
@@ -648,10 +648,10 @@ func (x *EvaluationError) GetMetadata() map[string]string {
 // AggregatedEvaluation sums up one turn.
 type AggregatedEvaluation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// FAILED when an enforced assertion failed (or, by weighted mean, the score
-	// is below the threshold); else ERROR, that is inconclusive, when a
-	// fail-closed assertion errored; else SKIPPED when every assertion was
-	// skipped; else PASSED. Metrics never change it.
+	// FAILED when an enforced assertion failed; by weighted mean, when a required
+	// one failed or the mean is below the threshold. Else ERROR, that is
+	// inconclusive, when a fail-closed assertion errored; else SKIPPED when every
+	// assertion was skipped; else PASSED. Metrics never change it.
 	Verdict Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=evald.v1.Verdict" json:"verdict,omitempty"`
 	// True exactly when verdict is VERDICT_PASSED.
 	Success bool `protobuf:"varint,2,opt,name=success,proto3" json:"success,omitempty"`
@@ -689,7 +689,7 @@ type AggregatedEvaluation struct {
 	// without a score counts as 1 when passed and 0 when failed. 0 when the
 	// weights add up to 0. Not set when nothing passed or failed.
 	MeanScore *float64 `protobuf:"fixed64,15,opt,name=mean_score,json=meanScore,proto3,oneof" json:"mean_score,omitempty"`
-	// Things that the caller should know and that changed no verdict.
+	// Problems that did not change the verdict.
 	Warnings []string `protobuf:"bytes,16,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// When the evaluation began on the server.
 	StartTime     *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
