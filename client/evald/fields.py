@@ -32,6 +32,12 @@ def _snake(key: str) -> str:
     return _HUMP.sub("_", key).replace("-", "_").lower()
 
 
+def camel(name: str) -> str:
+    """Convert `max_messages` to `maxMessages`."""
+    first, *rest = name.split("_")
+    return first + "".join(part.title() for part in rest)
+
+
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
     """Return the known name that is most similar; None when none is, or when the name is too long to compare."""
     if len(name) > _LONGEST_NAME:

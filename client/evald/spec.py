@@ -5,7 +5,20 @@ from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from typing import Any, Final, Literal, TypeAlias
 
 from .errors import InvalidInput
-from .fields import flag, join, milliseconds, number, read_keys, seconds, shown, snake, text, weight, whole
+from .fields import (
+    camel,
+    flag,
+    join,
+    milliseconds,
+    number,
+    read_keys,
+    seconds,
+    shown,
+    snake,
+    text,
+    weight,
+    whole,
+)
 
 When = Literal["every_turn", "final"]
 OnError = Literal["fail_closed", "fail_open"]
@@ -14,7 +27,7 @@ CriteriaPolicy = Literal["both", "evaluators_only"]
 
 _INT32_MAX: Final = (1 << 31) - 1
 
-# Every way to write a value, the contract's own names included.
+# Every way to write a value, the contract's own names included; `_named` makes the others.
 _WHEN: Final = {
     "every_turn": "every_turn",
     "final": "final",
@@ -26,24 +39,6 @@ _ENFORCEMENT: Final = {
     "shadow": True,
     "enforcement_enforced": False,
     "enforcement_shadow": True,
-}
-_ON_ERROR: Final = {
-    "fail_closed": "fail_closed",
-    "fail_open": "fail_open",
-    "error_policy_fail_closed": "fail_closed",
-    "error_policy_fail_open": "fail_open",
-}
-_AGGREGATION: Final = {
-    "all_must_pass": "all_must_pass",
-    "weighted_mean": "weighted_mean",
-    "aggregation_policy_all_must_pass": "all_must_pass",
-    "aggregation_policy_weighted_mean": "weighted_mean",
-}
-_CRITERIA: Final = {
-    "both": "both",
-    "evaluators_only": "evaluators_only",
-    "criteria_policy_both": "both",
-    "criteria_policy_evaluators_only": "evaluators_only",
 }
 
 
@@ -100,13 +95,7 @@ class Spec:
         found = read_keys(data, _SPEC_KEYS, path)
         if not found.get("type"):
             raise InvalidInput(join(path, "type"), "missing", "an evaluator's type name")
-        values = {key: _SPEC_VALUES[key](value, join(path, key)) for key, value in found.items()}
-        for alias, name, convert in _SPEC_ALIASES:
-            if alias in values:
-                if name in values:
-                    raise InvalidInput(join(path, alias), f"{name} is given as well", "one of the two")
-                values[name] = convert(values.pop(alias))
-        return cls(**values)
+        return cls(**_values(found, _SPEC_VALUES, path))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON data in camelCase, without defaults."""
@@ -159,15 +148,7 @@ class Options:
         """Create options from a mapping with keys in camelCase or snake_case. Raises InvalidInput."""
         if isinstance(data, Options):
             return data
-        found = read_keys(data, _OPTIONS_KEYS, path)
-        values = {key: _OPTIONS_VALUES[key](value, join(path, key)) for key, value in found.items()}
-        if "timeout_ms" in values:
-            if "timeout_seconds" in values:
-                raise InvalidInput(
-                    join(path, "timeout_ms"), "timeout_seconds is given as well", "one of the two"
-                )
-            values["timeout_seconds"] = values.pop("timeout_ms")
-        return cls(**values)
+        return cls(**_values(read_keys(data, _OPTIONS_KEYS, path), _OPTIONS_VALUES, path))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON data in camelCase, without defaults."""
@@ -187,12 +168,28 @@ def specs(evaluators: Iterable[SpecLike]) -> list[Spec]:
     return [Spec.from_dict(spec, f"evaluators[{index}]") for index, spec in enumerate(evaluators)]
 
 
+def _values(found: Mapping[str, Any], readers: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Read the values of a mapping, by field name. Raises InvalidInput."""
+    values = {key: readers[key](value, join(path, key)) for key, value in found.items()}
+    for alias, name, convert in _ALIASES:
+        if alias in values:
+            if name in values:
+                raise InvalidInput(join(path, alias), f"{name} is given as well", "one of the two")
+            values[name] = convert(values.pop(alias))
+    return values
+
+
 def _check(record: Spec | Options, readers: Mapping[str, Any], path: str) -> None:
     """Check every field of a record by the rules for mappings. Raises InvalidInput."""
     for one in fields(record):
         value = getattr(record, one.name)
         if one.name in readers and (value is not None or one.default is not None):
             object.__setattr__(record, one.name, readers[one.name](value, join(path, one.name)))
+
+
+def _named(enum: str, *values: str) -> dict[str, str]:
+    """Return the spellings of values: their own names, and those of the contract's enum."""
+    return {spelled: value for value in values for spelled in (value, f"{enum}_{value}")}
 
 
 def _choice(values: Mapping[str, Any]) -> Any:
@@ -227,14 +224,14 @@ _SPEC_VALUES: Final[dict[str, Any]] = {
     "threshold": number,
     "negate": flag,
     "shadow": flag,
-    "on_error": _choice(_ON_ERROR),
+    "on_error": _choice(_named("error_policy", "fail_closed", "fail_open")),
     "timeout_seconds": seconds,
     # Other ways to say one of the above.
     "timeout_ms": milliseconds,
     "enforcement": _choice(_ENFORCEMENT),
     "only_final": flag,
 }
-_SPEC_ALIASES: Final[tuple[tuple[str, str, Any], ...]] = (
+_ALIASES: Final[tuple[tuple[str, str, Any], ...]] = (
     ("timeout_ms", "timeout_seconds", float),
     ("enforcement", "shadow", bool),
     ("only_final", "when", lambda only_final: "final" if only_final else "every_turn"),
@@ -252,7 +249,7 @@ def spec_keys() -> list[str]:
 
 
 _OPTIONS_VALUES: Final[dict[str, Any]] = {
-    "aggregation": _choice(_AGGREGATION),
+    "aggregation": _choice(_named("aggregation_policy", "all_must_pass", "weighted_mean")),
     "threshold": number,
     "fail_fast": flag,
     "max_concurrency": _int32,
@@ -260,7 +257,7 @@ _OPTIONS_VALUES: Final[dict[str, Any]] = {
     "include_progress": flag,
     "timeout_seconds": seconds,
     "skip_cache": flag,
-    "criteria_policy": _choice(_CRITERIA),
+    "criteria_policy": _choice(_named("criteria_policy", "both", "evaluators_only")),
     "timeout_ms": milliseconds,
 }
 _OPTIONS_KEYS: Final = {name: name for name in _OPTIONS_VALUES} | {"timeout": "timeout_seconds"}
@@ -271,6 +268,5 @@ def _without_defaults(record: Spec | Options, start: dict[str, Any]) -> dict[str
     default = asdict(Spec("")) if isinstance(record, Spec) else asdict(Options())
     for name in (found.name for found in fields(record)):
         if values[name] != default[name]:
-            first, *rest = name.split("_")
-            start[first + "".join(part.title() for part in rest)] = values[name]
+            start[camel(name)] = values[name]
     return start

@@ -261,7 +261,12 @@ async def test_what_stays_on_this_machine_goes_through_no_proxy(
         ({"EVALD_CERT_FILE": "a"}, {}, "one of cert and key"),
         ({"EVALD_CA_FILE": "/nowhere"}, {}, "tls.ca"),
         ({"EVALD_TOKEN": "a", "EVALD_TOKEN_FILE": "b"}, {}, "one of them"),
-        ({}, {"tls": True, "credentials": grpc.local_channel_credentials()}, "both tls and credentials"),
+        pytest.param(
+            {},
+            {"tls": True, "credentials": grpc.local_channel_credentials()},
+            "both tls and credentials",
+            id="tls and credentials",
+        ),
     ],
     ids=str,
 )

@@ -171,6 +171,8 @@ def test_the_module_is_the_command() -> None:
         pytest.param(
             ["runs", "--server", "x:1", "list"], "--server stands before the action", id="an action"
         ),
+        pytest.param(["runs", "--server=x:1", "list"], "wanted after 'evald runs list'", id="of an action"),
+        pytest.param(["runs", "lst", "--json"], "did you mean 'list'?", id="mistyped action"),
         pytest.param(["version"], "commands are serve,", id="unlike any command"),
         pytest.param(["evaluate", "none.json", "-e", "is-json"], "No such file", id="no such file"),
         pytest.param(["validate"], "no evaluators to check", id="nothing to validate"),

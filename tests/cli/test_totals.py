@@ -37,7 +37,7 @@ def test_the_exit_code_says_the_worst(
     verdicts: tuple[Verdict, ...], code: ExitCode, rate: float | None
 ) -> None:
     totals = _totals(*verdicts)
-    assert totals.exit_code is code
+    assert totals.conversations.exit_code is code
     summary = totals.to_dict()
     assert summary["exitCode"] == code
     assert summary.get("passRate") == rate

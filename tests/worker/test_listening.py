@@ -1,6 +1,7 @@
 """A worker that listens serves the contract, and keeps itself registered."""
 
 import asyncio
+import math
 import socket
 import threading
 import time
@@ -258,6 +259,11 @@ async def test_an_address_that_is_taken_is_an_error_that_says_so() -> None:
         pytest.param((lambda _: True,), {}, "@evald.assertion", id="bare function"),
         pytest.param((3,), {}, "wanted a subclass of Evaluator", id="no evaluator"),
         pytest.param((polite,), {"max_concurrency": 0}, "1 or more", id="no concurrency"),
+        pytest.param((polite,), {"max_concurrency": "5"}, "max_concurrency: got '5'", id="concurrency"),
+        pytest.param((polite,), {"grace_seconds": "5"}, "grace_seconds: got '5'", id="grace"),
+        pytest.param((polite,), {"grace_seconds": math.nan}, "grace_seconds: got nan", id="grace NaN"),
+        pytest.param((polite,), {"name": 5}, "name: got 5", id="name"),
+        pytest.param((polite,), {"version": 5}, "version: got 5", id="version"),
     ],
 )
 @pytest.mark.parametrize("kind", [evald.ListeningWorker, evald.DiallingWorker])

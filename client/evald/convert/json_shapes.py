@@ -10,7 +10,19 @@ from copy import deepcopy
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from ..errors import InvalidInput
-from ..fields import as_double, duration_to_pb, flag, join, milliseconds, read_keys, shown, snake, text, whole
+from ..fields import (
+    as_double,
+    camel,
+    duration_to_pb,
+    flag,
+    join,
+    milliseconds,
+    read_keys,
+    shown,
+    snake,
+    text,
+    whole,
+)
 from ..messages import fill_messages
 from ..structs import duration_ms, fill_struct, struct_to_dict
 from ..v1 import evaluator_pb2, message_pb2
@@ -96,12 +108,6 @@ class Shape(Generic[Pb]):
             elif value is not None:
                 written[self._keys[name]] = value
         return written
-
-
-def camel(name: str) -> str:
-    """Convert `max_messages` to `maxMessages`."""
-    first, *rest = name.split("_")
-    return first + "".join(part.title() for part in rest)
 
 
 def plain_number(value: float) -> float | None:

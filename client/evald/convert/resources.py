@@ -1,23 +1,41 @@
 """What services keep by name as JSON data: scenarios, personas, connectors, experiments."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ..chat import message_text
 from ..errors import InvalidInput
 from ..structs import duration_ms
 from ..v1 import connector_service_pb2, context_pb2, experiment_service_pb2
-from .json_shapes import COUNT, HEADERS, MESSAGES, SPECS, STRUCT, TEXT, TEXTS, TIME, Shape, choice
+from .json_shapes import COUNT, HEADERS, MESSAGES, SPECS, STRUCT, TEXT, TEXTS, TIME, Codec, Pb, Shape, choice
 
 _TIMES: Final = {"create_time": "created_at", "update_time": "updated_at"}
-_READ_ONLY: Final = ("id", *_TIMES)
-_TIME_CODECS: Final = dict.fromkeys(_TIMES, TIME)
 
-SCENARIO: Final = Shape(
+
+def _resource(
+    message: type[Pb],
+    fields: Mapping[str, Codec],
+    *,
+    always: tuple[str, ...] = (),
+    ignored: tuple[str, ...] = (),
+    title: str = "",
+) -> Shape[Pb]:
+    """Return the shape of what has an id, a name and times besides its fields. Arguments as for `Shape`."""
+    return Shape(
+        message,
+        {"id": TEXT, "name": TEXT, **fields, **dict.fromkeys(_TIMES, TIME)},
+        renamed=_TIMES,
+        read_only=("id", *_TIMES),
+        always=("name", *always),
+        ignored=ignored,
+        title=title,
+    )
+
+
+SCENARIO: Final = _resource(
     context_pb2.Scenario,
     {
-        "id": TEXT,
-        "name": TEXT,
         "instructions": TEXT,
         "goal": TEXT,
         "messages": MESSAGES,
@@ -29,60 +47,31 @@ SCENARIO: Final = Shape(
         "on_assertion_failure": choice("stop", "continue"),
         "evaluators": SPECS,
         "persona_ids": TEXTS,
-        **_TIME_CODECS,
     },
-    renamed=_TIMES,
-    read_only=_READ_ONLY,
-    always=("name",),
 )
 
-PERSONA: Final = Shape(
+PERSONA: Final = _resource(
     context_pb2.Persona,
     {
-        "id": TEXT,
-        "name": TEXT,
         "description": TEXT,
         "system_prompt": TEXT,
         "headers": HEADERS,
         "script": TEXTS,
         "judge": TEXT,
-        **_TIME_CODECS,
     },
-    renamed=_TIMES,
-    read_only=_READ_ONLY,
-    always=("name",),
     ignored=("image_url",),  # EvalStudio's portrait of the persona
 )
 
-CONNECTOR: Final = Shape(
+CONNECTOR: Final = _resource(
     connector_service_pb2.Connector,
-    {
-        "id": TEXT,
-        "name": TEXT,
-        "type": TEXT,
-        "base_url": TEXT,
-        "headers": HEADERS,
-        "config": STRUCT,
-        **_TIME_CODECS,
-    },
-    renamed=_TIMES,
-    read_only=_READ_ONLY,
-    always=("name", "type", "base_url"),
+    {"type": TEXT, "base_url": TEXT, "headers": HEADERS, "config": STRUCT},
+    always=("type", "base_url"),
 )
 
-EXPERIMENT: Final = Shape(
+EXPERIMENT: Final = _resource(
     experiment_service_pb2.Experiment,
-    {
-        "id": TEXT,
-        "name": TEXT,
-        "scenario_ids": TEXTS,
-        "persona_ids": TEXTS,
-        "connector_id": TEXT,
-        **_TIME_CODECS,
-    },
-    renamed=_TIMES,
-    read_only=_READ_ONLY,
-    always=("name", "connector_id"),
+    {"scenario_ids": TEXTS, "persona_ids": TEXTS, "connector_id": TEXT},
+    always=("connector_id",),
     title="Eval",
 )
 

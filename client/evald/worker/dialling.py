@@ -12,6 +12,7 @@ import grpc
 from ..connection import open_to
 from ..credentials import Tls, Token
 from ..errors import InvalidInput, from_rpc_error
+from ..fields import number
 from ..plugin.v1 import registry_service_pb2 as pb
 from ..plugin.v1 import registry_service_pb2_grpc, task_pb2
 from .connecting import Backoff, is_final, listed_addresses, new_channel, resolve_targets
@@ -68,7 +69,7 @@ class DiallingWorker:
         self._offer = Offer(evaluators, name=name, version=version, max_concurrency=max_concurrency)
         self._tasks = Tasks(self._offer, own_loop=own_loop)
         self._info = self._offer.info(task_pb2.CAPABILITY_PROGRESS)
-        self._grace = grace_seconds
+        self._grace = number(grace_seconds, "grace_seconds", unit="seconds")
         # By server id.
         self._sessions: dict[str, ServerSession] = {}
         # Including sessions that finish their last tasks.

@@ -15,6 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from ..addresses import is_loopback
 from ..connection import MAX_MESSAGE_BYTES, open_to
 from ..credentials import Tls, Token, listen_credentials_of_environment
+from ..fields import number, text
 from ..plugin.v1 import evaluator_plugin_service_pb2 as pb
 from .connecting import resolve_addresses
 from .leases import Registration
@@ -75,8 +76,8 @@ class ListeningWorker:
         self.address = ""
         self._offer = Offer(evaluators, name=name, version=version, max_concurrency=max_concurrency)
         self._tasks = Tasks(self._offer, own_loop=own_loop)
-        self._listen = listen
-        self._grace = grace_seconds
+        self._listen = text(listen, "listen")
+        self._grace = number(grace_seconds, "grace_seconds", unit="seconds")
         self._listen_credentials = listen_credentials or listen_credentials_of_environment()
         self._advertise = advertise
         self._registration: Registration | None = None

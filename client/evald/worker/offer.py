@@ -6,7 +6,9 @@ from importlib.metadata import version as package_version
 from typing import Any, Final, TypeAlias
 
 from ..convert import type_to_pb
+from ..errors import InvalidInput
 from ..evaluator import Evaluator, EvaluatorDefinition
+from ..fields import text, whole
 from ..foreign import guarded
 from ..plugin.v1 import task_pb2
 
@@ -32,8 +34,8 @@ class Offer:
         version: str | None = None,
         max_concurrency: int,
     ) -> None:
-        if max_concurrency < 1:
-            raise ValueError(f"max_concurrency: got {max_concurrency}, wanted 1 or more")
+        if not whole(max_concurrency, "max_concurrency", largest=(1 << 31) - 1):
+            raise InvalidInput("max_concurrency", "got 0", "1 or more")
         definitions = [_definition(evaluator) for evaluator in evaluators]
         if not definitions:
             raise ValueError("no evaluators; wanted at least one, for example connect(my_evaluator)")
@@ -42,8 +44,8 @@ class Offer:
             if definition.type in self.evaluators:
                 raise ValueError(f'type "{definition.type}" is offered twice; give each its own type')
             self.evaluators[definition.type] = guarded(definition)
-        self.name = name or definitions[0].type
-        self.version = version or definitions[0].version
+        self.name = text(name or definitions[0].type, "name")
+        self.version = text(version or definitions[0].version, "version")
         self.max_concurrency = max_concurrency
         self.instance_id = str(uuid.uuid4())
 

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from evald_server.calibration.attack_suite import attack_suite
 from evald_server.calibration.calibration import JudgeUnderTest, calibrate
 from evald_server.calibration.card import CalibrationCard, CardDataset
@@ -24,7 +22,7 @@ from evald_server.calibration.server_judge import (
 )
 
 from .calibration_report import card_tables
-from .console import err, say, show, show_progress, warn
+from .console import progress_bar, say, show, warn
 from .exit_codes import ExitCode, usage_error
 from .report_files import check_output_file, write_file
 from .result_tables import verdict_text
@@ -200,25 +198,15 @@ async def _judge_under_test(client: "AsyncClient", plan: CalibrationPlan) -> Jud
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[AnsweredQuery], None]]:
-    bar = Progress(
-        TextColumn("asking"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[errors]} errors  {task.fields[spent]}"),
-        TimeRemainingColumn(),
-        console=err(),
-        transient=True,
-        disable=not err().is_terminal,
-    )
     errors, spent = 0, 0.0
-    with show_progress(bar):
-        task = bar.add_task("", total=total, errors=0, spent="")
+    text = "{task.fields[errors]} errors  {task.fields[spent]}"
+    with progress_bar("asking", text, total, errors=0, spent="") as move_on:
 
         def on_answer(found: AnsweredQuery) -> None:
             nonlocal errors, spent
             errors += found.answer.passed is None
             spent += found.answer.cost_usd or 0.0
-            bar.update(task, advance=1, errors=errors, spent=f"${spent:.4f}" if spent else "")
+            move_on(advance=1, errors=errors, spent=f"${spent:.4f}" if spent else "")
 
         yield on_answer
 

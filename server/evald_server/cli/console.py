@@ -2,17 +2,15 @@
 
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from typing import Any, TextIO
 
 from rich import box
 from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 # Without a terminal: 80 columns, Rich's default, break most reasons.
 _FILE_WIDTH = 120
@@ -46,12 +44,30 @@ def err() -> Console:
     return _console(sys.stderr, stderr=True)
 
 
-def show_progress(bar: "Progress") -> AbstractContextManager[object]:
-    """Show the bar for the duration of a block.
+@contextmanager
+def progress_bar(
+    what: str, text: str, total: int | None, *, hidden: bool = False, **fields: Any
+) -> Iterator[Callable[..., None]]:
+    """Show a bar on standard error during a block, if that is a terminal.
 
-    A disabled bar is not entered, because older versions of Rich print an empty line at its end.
+    what: in front of the bar. text: behind it, with `{task.fields[NAME]}` for fields. fields: at the beginning.
+
+    Yields a function that moves the bar on: it takes `advance` and fields.
     """
-    return nullcontext() if bar.disable else bar
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    if hidden or not err().is_terminal:
+        yield lambda **_: None
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(text),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err(), transient=True) as bar:
+        yield partial(bar.update, bar.add_task(what, total=total, **fields))
 
 
 def say(*parts: str | tuple[str, str]) -> None:

@@ -158,9 +158,6 @@ def _server() -> Iterator[DemoServer]:
     # The settings of the user's own server must not affect the demo.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("EVALD_")}
     environment |= {"EVALD_LOG_LEVEL": "warning"}
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # as Ctrl-C: the server must not outlive the demo
     began = time.perf_counter()
     process = subprocess.Popen(  # noqa: S603 - this package
         [sys.executable, "-m", "evald_server", *command], env=environment, stdout=subprocess.PIPE, bufsize=0

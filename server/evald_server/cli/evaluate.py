@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .batch_eval import (
     EvaluatedConversation,
@@ -19,7 +18,7 @@ from .batch_eval import (
     evaluate_last_turns,
     evaluate_session,
 )
-from .console import err, out, say, show, show_progress, warn
+from .console import err, out, progress_bar, say, show, warn
 from .conversations import RecordedConversation, last_turn, read_conversations
 from .exit_codes import ExitCode, usage_error
 from .report_files import check_report_file, write_report_file
@@ -120,7 +119,7 @@ async def _evaluate_one(
     say(verdict_text(evaluated.verdict), "  ", clean(evaluated.reason))
     if cases is not None:
         cases.add(evaluated)
-    return totals.exit_code
+    return totals.conversations.exit_code
 
 
 async def _watch_last_turn(
@@ -183,10 +182,11 @@ async def _evaluate_many(
     unpassed: list[EvaluatedConversation] = []
     warnings: dict[str, None] = {}
     evaluate = evaluate_every_turn if args.turns else evaluate_last_turns
-    progress = _progress(hidden=args.json and out().is_terminal)
-    with show_progress(progress):
-        total = None if progress.disable else _count_lines(args.files)
-        task = progress.add_task("", total=total, failed=0)
+    hidden = (args.json and out().is_terminal) or not err().is_terminal
+    total = None if hidden else _count_lines(args.files)
+    with progress_bar(
+        "evaluating", "{task.fields[failed]} failed", total, hidden=hidden, failed=0
+    ) as move_on:
         async for evaluated in evaluate(client, conversations, specs):
             totals.add(evaluated.verdict, evaluated.evaluations)
             if cases is not None:
@@ -197,26 +197,13 @@ async def _evaluate_many(
                 unpassed.append(evaluated)
             if args.json:
                 print_json(_to_dict(evaluated, every_turn=args.turns))
-            progress.update(task, advance=1, failed=totals.conversations.failed)
+            move_on(advance=1, failed=totals.conversations.failed)
     if args.json:
         print_json(totals.to_dict())
     else:
         _print_report(totals, unpassed)
         _print_warnings(list(warnings)[:_SHOWN_WARNINGS])
-    return totals.exit_code
-
-
-def _progress(*, hidden: bool) -> Progress:
-    return Progress(
-        TextColumn("evaluating"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[failed]} failed"),
-        TimeRemainingColumn(),
-        console=err(),
-        transient=True,
-        disable=hidden or not err().is_terminal,
-    )
+    return totals.conversations.exit_code
 
 
 def _count_lines(files: Iterable[str]) -> int | None:
@@ -262,7 +249,8 @@ def _print_report(totals: RunTotals, unpassed: list[EvaluatedConversation]) -> N
     if unpassed:
         hidden = count.total - count.passed - len(unpassed)
         show(*unpassed_table([(one.conversation.id, one.verdict, one.reason) for one in unpassed], hidden))
-    numbers = ((count.failed, "failed"), (count.errors, "inconclusive"), (count.skipped, "skipped"))
-    rest = "".join(f", {number} {word}" for number, word in numbers if number)
     turns = f" ({totals.turns} turns)" if totals.turns > count.total else ""
-    say(verdict_text(count.verdict), f"  {count.passed} of {count.total} conversations passed{rest}{turns}")
+    say(
+        verdict_text(count.verdict),
+        f"  {count.passed} of {count.total} conversations passed{count.rest}{turns}",
+    )

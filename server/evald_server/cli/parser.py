@@ -170,19 +170,19 @@ class Parser(argparse.ArgumentParser):
         if match:
             what, tried = match[1].lower(), match[2]
             known = re.findall(r"[a-z]+", match[3])
-            before = next((word for word in self._words if word.startswith("-")), None)
             near = _nearest(tried, known) or f"{what}s are {', '.join(known)}"
             message = f"unknown {what} {tried!r}; {near}"
-            if before:
-                message = f"{before} stands before the {what}, wanted after it"
+            before = self._words[: self._words.index(tried)]
+            if before and before[0].startswith("-"):  # its value was taken for the word
+                message = f"{before[0]} stands before the {what}, wanted after it"
         self.exit(2, f"evald: {message}\n  hint: {self.prog} --help\n")
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """Print that arguments are unknown, and exit with code 2."""
-        near = _nearest(
-            unknown[0].partition("=")[0], re.findall(r"(?<!\S)\[?(--?[a-z][a-z-]*)", self.format_usage())
-        )
-        self.error(f"unrecognized arguments: {' '.join(unknown)}{f'; {near}' if near else ''}")
+        tried = unknown[0].partition("=")[0]
+        known = re.findall(r"(?<!\S)\[?(--?[a-z][a-z-]*)", self.format_usage())
+        advice = f"wanted after {self.prog!r}" if tried in known else _nearest(tried, known)
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{f'; {advice}' if advice else ''}")
 
     def print_help(self, file: Any = None) -> None:
         """Print the help. Raises OSError when it cannot be written; argparse would ignore that."""

@@ -4,6 +4,7 @@ import argparse
 import sys
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -11,14 +12,13 @@ from rich.text import Text
 
 from evald.credentials import Access
 from evald.errors import from_rpc_error
-from evald.plugin.v1 import registry_service_pb2
+from evald.plugin.v1 import registry_service_pb2, registry_service_pb2_grpc
 
 from .console import new_table, say, show
 from .exit_codes import ExitCode
 from .sanitize import clean, to_json
-from .server_connection import channel_to_server, run_async
+from .server_connection import channel_to_server, pages, run_async
 
-_SERVICE: Final = "/evald.plugin.v1.RegistryService"
 _SECONDS: Final = 10.0
 
 _pb = registry_service_pb2
@@ -50,17 +50,11 @@ async def _remotes(args: argparse.Namespace) -> int:
 async def _instances(
     channel: grpc.aio.Channel, access: Access, name: str
 ) -> AsyncIterator[registry_service_pb2.Registration]:
-    call: Any = channel.unary_unary(f"{_SERVICE}/ListRegistrations")
-    token = ""
-    while True:
-        request = _pb.ListRegistrationsRequest(page_size=1000, page_token=token, type=name)
-        data = await call(request.SerializeToString(), timeout=_SECONDS, metadata=access.headers())
-        page = _pb.ListRegistrationsResponse.FromString(data)
+    call = registry_service_pb2_grpc.RegistryServiceStub(channel).ListRegistrations
+    send = partial(call, timeout=_SECONDS, metadata=access.headers())
+    async for page in pages(send, _pb.ListRegistrationsRequest(page_size=1000, type=name)):
         for one in page.registrations:
             yield one
-        token = page.next_page_token
-        if not token:
-            return
 
 
 def _print(found: list[registry_service_pb2.Registration], address: str, *, as_json: bool) -> None:
@@ -95,11 +89,9 @@ def _print(found: list[registry_service_pb2.Registration], address: str, *, as_j
 
 async def _watch(channel: grpc.aio.Channel, access: Access, name: str, *, as_json: bool) -> None:
     """Print a line for every instance, then one for every change, until interrupted."""
-    call: Any = channel.unary_stream(f"{_SERVICE}/WatchRegistrations")
-    stream = call(_pb.WatchRegistrationsRequest().SerializeToString(), metadata=access.headers())
+    call = registry_service_pb2_grpc.RegistryServiceStub(channel).WatchRegistrations
     shown: set[str] = set()
-    while (data := await stream.read()) is not grpc.aio.EOF:
-        event = _pb.WatchRegistrationsResponse.FromString(data)
+    async for event in call(_pb.WatchRegistrationsRequest(), metadata=access.headers()):
         kind = event.WhichOneof("event")
         if kind == "upserted":
             one = event.upserted

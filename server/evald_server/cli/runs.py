@@ -100,7 +100,7 @@ async def _watch_all(store: StoreClient, run_ids: Sequence[str], *, as_json: boo
             ended = await store.watch(run_ids[0], view.event)
             view.end(ended)
         count.add(verdict_name(ended))
-        return _exit_code(count)
+        return count.exit_code
     places = asyncio.Semaphore(_WATCHED)
 
     async def watch(run_id: str) -> None:
@@ -123,18 +123,12 @@ async def _watch_all(store: StoreClient, run_ids: Sequence[str], *, as_json: boo
 
     await asyncio.gather(*map(watch, run_ids))
     if not as_json:
-        numbers = ((count.failed, "failed"), (count.errors, "inconclusive"), (count.skipped, "skipped"))
-        rest = "".join(f", {number} {word}" for number, word in numbers if number)
-        say(verdict_text(count.verdict), f"  {count.passed} of {count.total} runs passed{rest}")
-    return _exit_code(count)
+        say(verdict_text(count.verdict), f"  {count.passed} of {count.total} runs passed{count.rest}")
+    return count.exit_code
 
 
 def _print_event(run_id: str, event: _pb.WatchRunResponse) -> None:
     print_json({"runId": run_id, **event_to_json(event)})
-
-
-def _exit_code(count: VerdictCount) -> ExitCode:
-    return {"PASSED": ExitCode.PASSED, "FAILED": ExitCode.FAILED}.get(count.verdict, ExitCode.INCONCLUSIVE)
 
 
 async def _list(store: StoreClient, args: argparse.Namespace) -> int:

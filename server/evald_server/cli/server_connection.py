@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -142,6 +142,16 @@ async def channel_to_server(
             if NOBODY_ANSWERS not in problem.message:
                 raise
             raise unreachable(problem) from None
+
+
+async def pages(call: Callable[[Any], Awaitable[Any]], request: Any) -> AsyncIterator[Any]:
+    """Yield the pages of a listing. call: sends the request and returns the answer."""
+    while True:
+        page = await call(request)
+        yield page
+        if not page.next_page_token:
+            return
+        request.page_token = page.next_page_token
 
 
 def credentials_of(args: argparse.Namespace) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -19,7 +20,7 @@ from evald.fields import nearest
 from evald.v1 import run_service_pb2, run_service_pb2_grpc
 
 from .exit_codes import usage_error
-from .server_connection import channel_to_server
+from .server_connection import channel_to_server, pages
 
 # TestConnector waits for an agent, the others for a disk.
 _SECONDS: Final = 120.0
@@ -119,15 +120,11 @@ class StoreClient:
 
     async def every(self, kind: StoredKind, name: str = "") -> AsyncIterator[Any]:
         """Yield all resources of a kind, or the one with a name."""
-        method, token = f"List{kind.plural.capitalize()}", ""
-        while True:
-            request = getattr(kind.requests, f"{method}Request")(page_size=_PAGE, page_token=token, name=name)
-            page = await self.call(kind.word, method, request)
+        method = f"List{kind.plural.capitalize()}"
+        request = getattr(kind.requests, f"{method}Request")(page_size=_PAGE, name=name)
+        async for page in pages(partial(self.call, kind.word, method), request):
             for resource in getattr(page, kind.plural):
                 yield resource
-            token = page.next_page_token
-            if not token:
-                return
 
     async def lookup(self, kind: StoredKind, name_or_id: str) -> Any:
         """Return the resource with this name, else that with this id; None when there is none."""
@@ -135,8 +132,8 @@ class StoreClient:
             return resource
         return await self.by_id(kind, name_or_id) if name_or_id else None
 
-    async def find(self, kind: StoredKind, name_or_id: str) -> Any:
-        """Return the resource with this name or id. Raises CommandError, which names the nearest one."""
+    async def find(self, kind: StoredKind, name_or_id: str, hint: str = "") -> Any:
+        """Return the resource with this name or id. Raises CommandError, which names the nearest one, or has the hint."""
         found = await self.lookup(kind, name_or_id)
         if found is not None:
             return found
@@ -144,7 +141,7 @@ class StoreClient:
         near = nearest(name_or_id, names)
         raise usage_error(
             f'no {kind.word} has the name or the id "{name_or_id}"',
-            f'did you mean "{near}"?' if near else f"evald {kind.plural} list shows all {len(names)}",
+            f'did you mean "{near}"?' if near else hint or f"evald {kind.plural} list shows all {len(names)}",
         )
 
     async def run(self, run_id: str) -> run_service_pb2.Run:
@@ -157,17 +154,14 @@ class StoreClient:
         self, wanted: dict[str, Any], limit: int | None = None
     ) -> AsyncIterator[run_service_pb2.Run]:
         """Yield the runs that filters let through. wanted: fields of ListRunsRequest."""
-        token, left = "", limit
-        while left is None or left:
-            size = _PAGE if left is None else min(left, _PAGE)
-            request = run_service_pb2.ListRunsRequest(**wanted, page_size=size, page_token=token)
-            page = await self.call("run", "ListRuns", request)
+        size = _PAGE if limit is None else min(limit, _PAGE)
+        request, found = run_service_pb2.ListRunsRequest(**wanted, page_size=size), 0
+        async for page in pages(partial(self.call, "run", "ListRuns"), request):
             for run in page.runs:
                 yield run
-            token = page.next_page_token
-            if not token:
-                return
-            left = None if left is None else left - len(page.runs)
+                found += 1
+                if found == limit:
+                    return
 
     async def watch(
         self, run_id: str, on_event: Callable[[run_service_pb2.WatchRunResponse], None]

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -11,11 +12,8 @@ import grpc
 from evald.connection import MAX_MESSAGE_BYTES, TypedErrors, channel_options, open_to
 from evald.credentials import Access
 from evald.errors import InvalidRequest
-from evald.fields import nearest
 from evald.stream_status import StreamStatus
 from evald.v1 import (
-    connector_service_pb2,
-    connector_service_pb2_grpc,
     evaluation_service_pb2,
     evaluation_service_pb2_grpc,
     evaluator_pb2,
@@ -25,8 +23,8 @@ from evald.v1 import (
 from evald_server import wire_pb2
 from evald_server.suites.comparison import MAX_DROP
 
-from .exit_codes import usage_error
-from .server_connection import open_channel, serving
+from .server_connection import open_channel, pages, serving
+from .store_client import KINDS, StoreClient
 
 DATA_DIR: Final = ".evald"
 """Where the server inside the command stores suite runs, in the working directory."""
@@ -66,7 +64,7 @@ class SuiteClient:
             response_deserializer=_pb.RunSuiteResponse.FromString,
         )
         self._evaluations = evaluation_service_pb2_grpc.EvaluationServiceStub(channel)
-        self._connectors = connector_service_pb2_grpc.ConnectorServiceStub(channel)
+        self._store = StoreClient(channel, address, access)
 
     async def run(
         self, opening: _pb.SuiteOpen, cases: Iterable[bytes]
@@ -104,35 +102,25 @@ class SuiteClient:
     async def suite_runs(self, limit: int, **wanted: Any) -> list[_pb.SuiteRun]:
         """Return the latest suite runs that filters let through, the latest first."""
         found: list[_pb.SuiteRun] = []
-        token = ""
-        while len(found) < limit:
-            request = _pb.ListSuiteRunsRequest(**wanted, page_size=limit - len(found), page_token=token)
-            page = await self._call("ListSuiteRuns", request)
+        request = _pb.ListSuiteRunsRequest(**wanted, page_size=limit)
+        async for page in pages(partial(self._call, self._suites.ListSuiteRuns), request):
             found.extend(page.suite_runs)
-            token = page.next_page_token
-            if not token:
+            if len(found) >= limit:
                 break
-        return found
+        return found[:limit]
 
     async def cases(self, suite_run_id: str, **wanted: Any) -> AsyncIterator[_pb.CaseResult]:
         """Yield the cases of a suite run that filters let through, by id."""
-        token = ""
-        while True:
-            request = _pb.ListCaseResultsRequest(
-                suite_run_id=suite_run_id, **wanted, page_size=_PAGE, page_token=token
-            )
-            page = await self._call("ListCaseResults", request)
+        request = _pb.ListCaseResultsRequest(suite_run_id=suite_run_id, **wanted, page_size=_PAGE)
+        async for page in pages(partial(self._call, self._suites.ListCaseResults), request):
             for result in page.results:
                 yield result
-            token = page.next_page_token
-            if not token:
-                return
 
     async def suite_run(self, suite_run_id: str) -> _pb.SuiteRun | None:
         """Return a suite run; None when there is none."""
         request = _pb.GetSuiteRunRequest(suite_run_id=suite_run_id)
         try:
-            found: _pb.SuiteRun = (await self._call("GetSuiteRun", request)).suite_run
+            found: _pb.SuiteRun = (await self._call(self._suites.GetSuiteRun, request)).suite_run
         except InvalidRequest as problem:
             if problem.code != "NOT_FOUND":
                 raise
@@ -142,27 +130,13 @@ class SuiteClient:
     async def compare(self, base_id: str, new_id: str, max_drop: float = MAX_DROP) -> _pb.SuiteComparison:
         """Compare two suite runs."""
         request = _pb.CompareSuiteRunsRequest(base_id=base_id, new_id=new_id, max_drop=max_drop)
-        found: _pb.SuiteComparison = (await self._call("CompareSuiteRuns", request)).comparison
+        found: _pb.SuiteComparison = (await self._call(self._suites.CompareSuiteRuns, request)).comparison
         return found
 
     async def connector_id(self, name_or_id: str) -> str:
         """Return the id of a stored connector. Raises CommandError, which names the nearest."""
-        request = connector_service_pb2.ListConnectorsRequest(page_size=_PAGE)
-        with self._typed_errors:
-            page = await self._connectors.ListConnectors(
-                request, timeout=_SECONDS, metadata=self._access.headers()
-            )
-        stored = list(page.connectors)
-        for one in stored:
-            if name_or_id in (one.name, one.id):
-                return str(one.id)
-        near = nearest(name_or_id, [one.name for one in stored])
-        raise usage_error(
-            f'no connector has the name or the id "{name_or_id}"',
-            f'did you mean "{near}"?'
-            if near
-            else "connectors stand in the suite, in --connector FILE, or on a server: evald connectors create",
-        )
+        hint = "connectors stand in the suite, in --connector FILE, or on a server: evald connectors create"
+        return str((await self._store.find(KINDS["connector"], name_or_id, hint)).id)
 
     async def violations(
         self, specs: Sequence[evaluator_pb2.EvaluatorSpec]
@@ -171,22 +145,17 @@ class SuiteClient:
         found = []
         for start in range(0, len(specs), _MOST_SPECS):
             part = specs[start : start + _MOST_SPECS]
-            with self._typed_errors:
-                answer = await self._evaluations.ValidateSpecs(
-                    evaluation_service_pb2.ValidateSpecsRequest(evaluators=part),
-                    timeout=_SECONDS,
-                    metadata=self._access.headers(),
-                )
+            request = evaluation_service_pb2.ValidateSpecsRequest(evaluators=part)
+            answer = await self._call(self._evaluations.ValidateSpecs, request)
             for violation in answer.violations:
                 violation.index += start
                 found.append(violation)
         return found
 
-    async def _call(self, method: str, request: Any) -> Any:
+    async def _call(self, method: Any, request: Any) -> Any:
+        """Call a method of a stub."""
         with self._typed_errors:
-            return await getattr(self._suites, method)(
-                request, timeout=_SECONDS, metadata=self._access.headers()
-            )
+            return await method(request, timeout=_SECONDS, metadata=self._access.headers())
 
 
 async def _send(call: Any, opening: _pb.SuiteOpen, cases: Iterable[bytes]) -> None:

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from evald.records import read_verdict
 from evald.v1 import suite_service_pb2
 
 from ..pages import formats
-from .console import err, new_table, say, show
+from .console import new_table, say, show
 from .result_tables import verdict_text
 from .sanitize import clean
 
@@ -20,20 +19,6 @@ if TYPE_CHECKING:
 SHOWN_CASES: Final = 10
 _SPARKS: Final = "▁▂▃▄▅▆▇█"
 _COMPARED: Final = {"PASS": "green", "WARN": "yellow", "BLOCK": "red"}
-
-
-def progress_bar(*, hidden: bool) -> Progress:
-    """Return the bar of a suite run, with the pass rate so far."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        console=err(),
-        transient=True,
-        disable=hidden or not err().is_terminal,
-    )
 
 
 def verdict_word(verdict: int) -> str:

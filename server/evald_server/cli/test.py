@@ -21,7 +21,7 @@ from evald.v1 import connector_service_pb2, evaluator_pb2, suite_service_pb2
 from ..suites.file_models import suite_schema
 from ..suites.reports.report import SuiteReport
 from ..suites.suite_file import Problem, Suite, SuiteProblems, load_suites, path_parts
-from .console import new_table, say, show, show_progress, warn
+from .console import new_table, progress_bar, say, show, warn
 from .exit_codes import ExitCode, usage_error
 from .report_files import ResultFile, check_report_file, report_format, write_report, write_report_file
 from .sanitize import clean, print_json
@@ -30,7 +30,6 @@ from .stored_files import is_id, read_files
 from .suite_client import SuiteClient, open_suites
 from .suite_view import (
     SHOWN_CASES,
-    progress_bar,
     say_verdict,
     show_comparisons,
     show_evaluators,
@@ -331,9 +330,8 @@ class _Testing:
         passed = judged = others = 0
         self._stored = 0
         name = clean(f"{opening.suite} {one.target}".strip(), 60)
-        bar = progress_bar(hidden=args.json)
-        with show_progress(bar):
-            task = bar.add_task(name, total=one.suite.case_count, rate="")
+        total = one.suite.case_count
+        with progress_bar(name, "{task.fields[rate]}", total, hidden=args.json, rate="") as move_on:
             async for response in client.run(opening, one.suite.cases.serialized()):
                 if response.HasField("started"):
                     self._started = response.started
@@ -351,7 +349,7 @@ class _Testing:
                 if response.results:
                     self._stored += len(response.results)
                     rate = f"{passed / judged:.1%} passed" if judged else ""
-                    bar.update(task, advance=len(response.results), rate=rate)
+                    move_on(advance=len(response.results), rate=rate)
                 if response.HasField("ended"):
                     ended = response.ended
         if ended is None:

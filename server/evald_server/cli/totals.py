@@ -44,6 +44,17 @@ class VerdictCount:
             return "ERROR"
         return "PASSED" if self.passed else "SKIPPED"
 
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code of the overall verdict: 0 only if something passed and nothing else was judged."""
+        return {"PASSED": ExitCode.PASSED, "FAILED": ExitCode.FAILED}.get(self.verdict, ExitCode.INCONCLUSIVE)
+
+    @property
+    def rest(self) -> str:
+        """What did not pass, for the end of a line: ", 2 failed, 1 skipped"; "" if there is nothing."""
+        numbers = ((self.failed, "failed"), (self.errors, "inconclusive"), (self.skipped, "skipped"))
+        return "".join(f", {number} {word}" for number, word in numbers if number)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON data."""
         data: dict[str, Any] = {
@@ -124,19 +135,12 @@ class RunTotals:
             self.evaluators[result.name] = found
         return found
 
-    @property
-    def exit_code(self) -> ExitCode:
-        """The exit code: 0 only if something was evaluated and all of it passed."""
-        return {"PASSED": ExitCode.PASSED, "FAILED": ExitCode.FAILED}.get(
-            self.conversations.verdict, ExitCode.INCONCLUSIVE
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Return the summary, which is the last line of `--json`."""
         return {
             "record": "summary",
             "verdict": self.conversations.verdict,
-            "exitCode": int(self.exit_code),
+            "exitCode": int(self.conversations.exit_code),
             "conversationCount": self.conversations.total,
             "turnCount": self.turns,
             **self.conversations.to_dict(),

@@ -14,8 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from evald.convert.json_shapes import camel
-from evald.fields import LEAST_WEIGHT, MOST_WEIGHT, WEIGHTS, is_weight, shown, snake
+from evald.fields import LEAST_WEIGHT, MOST_WEIGHT, WEIGHTS, camel, is_weight, shown, snake
 from evald.spec import spec_keys
 
 MAX_ID_BYTES: Final = 256

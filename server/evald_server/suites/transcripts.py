@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from evald.convert.json_shapes import camel
-from evald.fields import shown, snake
+from evald.fields import camel, shown, snake
 
 from .documents import InvalidDocument, decode, open_lines, parse_json_text
 from .file_models import ABOUT_KEYS
