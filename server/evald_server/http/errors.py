@@ -1,7 +1,6 @@
 """Calls that failed, as HTTP: google.rpc.Status in ProtoJSON, or Connect's error for those who speak Connect."""
 
 import base64
-import json
 import math
 import struct
 from typing import Any, Final
@@ -16,6 +15,7 @@ from starlette.responses import Response
 from evald_server.rpc.errors import CallError
 
 from .calls import CallFailed
+from .streams import json_bytes
 
 _HTTP: Final = {
     grpc.StatusCode.CANCELLED: 499,
@@ -114,7 +114,7 @@ def connect_error(problem: CallFailed) -> dict[str, Any]:
 
 def connect_end(problem: CallFailed | None = None) -> bytes:
     """Return the last envelope of a Connect stream. problem: what ended it, if it failed."""
-    data = b"{}" if problem is None else _dump({"error": connect_error(problem)})
+    data = b"{}" if problem is None else json_bytes({"error": connect_error(problem)})
     return struct.pack(">BI", _CONNECT_END, len(data)) + data
 
 
@@ -170,8 +170,4 @@ def _headers(problem: CallFailed) -> dict[str, str]:
 
 
 def _json(status: int, body: dict[str, Any], headers: dict[str, str]) -> Response:
-    return Response(_dump(body), status, headers, "application/json")
-
-
-def _dump(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return Response(json_bytes(body), status, headers, "application/json")
