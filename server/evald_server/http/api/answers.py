@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from io import BytesIO
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 from starlette.requests import Request
@@ -170,8 +170,3 @@ def accepted(request: Request) -> str:
     """Return how an answer of several parts is wanted: NDJSON, SSE, or "" for one JSON document."""
     accept = request.headers.get("accept", "")
     return next((media for media in (NDJSON, SSE) if media in accept), "")
-
-
-def text_of(request: Request, name: str) -> str:
-    """Return a part of the path."""
-    return cast("str", request.path_params[name])
