@@ -249,6 +249,8 @@ class _Connection(H11Protocol):
         """Wait for the caller to read."""
         super().pause_writing()
         self._begin_to_wait(self.loop.time())
+        if self._unread <= _READ_BYTES:
+            return  # few enough, however many connections there are
         stuck = [connection for connection in self._opened if connection.unread]
         if sum(connection.unread for connection in stuck) > _MAX_UNREAD_BYTES:
             _cut_oldest(self._opened, stuck)
