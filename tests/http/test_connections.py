@@ -262,6 +262,17 @@ async def test_who_takes_a_few_bytes_of_a_large_answer_at_a_time_is_cut_off(live
         assert connection.is_overdue(later + 36)
 
 
+async def test_who_reads_nothing_is_cut_off_where_the_connection_closes_with_the_answer_too(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_port, "_STUCK_SECONDS", 0.2)
+    monkeypatch.setattr(web_port, "_SWEEP_SECONDS", 0.05)
+    async with _unread_answers(live, 1), connected(web(live)) as (_, writer):
+        writer.write(ASK_TYPE.replace(b"host:", b"connection: close\r\nhost:"))
+        assert live.app._web is not None
+        await until(lambda: not live.app._web._open)
+
+
 async def test_answers_that_nobody_reads_keep_nobody_out(live: Live) -> None:
     assert live.app._web is not None
     live.app._web._max_connections = 2

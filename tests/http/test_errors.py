@@ -10,7 +10,7 @@ from google.rpc import error_details_pb2
 from starlette.requests import Request
 
 from evald_server.http.calls import CallFailed
-from evald_server.http.errors import error_response, failed, response_of
+from evald_server.http.errors import error_response, failed
 from evald_server.rpc.errors import REASONS, BadField, CallError, refusal
 
 STATUSES = {
@@ -44,7 +44,7 @@ def _body(response: Any) -> Any:
 
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
 def test_every_code_has_its_http_status(code: grpc.StatusCode) -> None:
-    response = response_of(CallFailed(code, "why", b""))
+    response = error_response(_request(), CallFailed(code, "why", b""))
     assert response.status_code == STATUSES[code.name]
     assert _body(response) == {"code": code.value[0], "message": "why"}
     assert ("www-authenticate" in response.headers) == (code is grpc.StatusCode.UNAUTHENTICATED)
@@ -52,7 +52,7 @@ def test_every_code_has_its_http_status(code: grpc.StatusCode) -> None:
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_every_reason_has_its_http_status_and_its_time_to_come_back(reason: str) -> None:
-    response = response_of(failed(CallError(reason, "why")))
+    response = error_response(_request(), failed(CallError(reason, "why")))
     special = {"MESSAGE_TOO_LARGE": 413, "STORAGE_FULL": 507, "RESOURCE_CHANGED": 412}
     assert response.status_code == special.get(reason, STATUSES[REASONS[reason].code.name])
     retry = REASONS[reason].retry
@@ -61,7 +61,7 @@ def test_every_reason_has_its_http_status_and_its_time_to_come_back(reason: str)
 
 def test_the_body_has_the_whole_message_and_the_details() -> None:
     long = "x" * 5000
-    body = _body(response_of(failed(refusal([BadField("a.b", long)]))))
+    body = _body(error_response(_request(), failed(refusal([BadField("a.b", long)]))))
     assert body["message"] == f"a.b: {long}"
     assert [one["@type"].rpartition(".")[2] for one in body["details"]] == ["ErrorInfo", "BadRequest"]
     assert "error" not in body
@@ -69,8 +69,8 @@ def test_the_body_has_the_whole_message_and_the_details() -> None:
 
 def test_clients_below_api_find_the_message_where_evalstudio_has_it() -> None:
     problem = failed(CallError("RUN_STATUS", "the run has ended"))
-    for response in (response_of(problem, api=True), error_response(_request("/api/runs/1/cancel"), problem)):
-        assert _body(response)["error"] == "the run has ended"
+    response = error_response(_request("/api/runs/1/cancel"), problem)
+    assert _body(response)["error"] == "the run has ended"
 
 
 def test_connects_clients_get_connects_error() -> None:

@@ -62,7 +62,8 @@ async def test_a_token_opens_the_api_connect_and_the_console(tmp_path: Path) -> 
         cookie = {"cookie": signed_in.headers["set-cookie"].partition(";")[0]}
         page = await send(web(live), "GET", "/console/overview", cookie)
         assert (page.status, b"jwt:alice" in page.body) == (200, True)
-        assert (await _sign_in(live, issuer.token(aud="another"))).status == 401
+        refused = await _sign_in(live, issuer.token(aud="another"))
+        assert (refused.status, b"is not valid here" in refused.body) == (401, True)
 
 
 async def test_a_principal_s_ceiling_for_judges_holds_over_http(tmp_path: Path) -> None:
@@ -163,6 +164,8 @@ async def test_an_instance_is_removed_over_http_by_its_own_plugin_and_by_admins(
             pages[key] = (await send(web(live), "GET", "/console/remotes", cookie)).body.decode()
         assert 'name="instance" value="lease"' in pages[admin]
         assert "Deregister" not in pages[viewer]
+        form = (await send(web(live), "GET", "/console/personas/new", cookie)).body.decode()
+        assert "Your role may read this, and not save it" in form
         form = dict(bearer(admin)) | FORM
         sent = await send(web(live), "POST", "/console/remotes", form, b"instance=lease")
         assert (sent.status, sent.headers["location"]) == (303, "/console/remotes")

@@ -4,7 +4,6 @@ https://connectrpc.com/docs/protocol: unary calls are plain requests; messages o
 bytes, flags and length. Without Connect, streams are NDJSON or server-sent events.
 """
 
-import json
 import re
 import struct
 from contextlib import suppress
@@ -25,7 +24,7 @@ from .calls import CalledMethod, CallFailed, Calls, HttpCaller, find_method
 from .errors import as_json, connect_end, error_response, failed
 from .guards import media_type
 from .site import Site
-from .streams import NDJSON, SSE, Framing, StreamedCall, aside
+from .streams import NDJSON, SSE, Framing, StreamedCall, aside, event, json_bytes
 
 # Of methods, below the package's name.
 PACKAGE: Final = "evald.v1."
@@ -213,18 +212,14 @@ def _ndjson(method: CalledMethod) -> Framing:
     def write(data: bytes) -> bytes:
         return _to_json(method.answer, data) + b"\n"
 
-    return Framing(NDJSON, write, lambda problem: _dump({"error": as_json(problem)}) + b"\n")
+    return Framing(NDJSON, write, lambda problem: json_bytes({"error": as_json(problem)}) + b"\n")
 
 
 def _sse(method: CalledMethod) -> Framing:
     def write(data: bytes) -> bytes:
-        return b"data: " + _to_json(method.answer, data) + b"\n\n"
+        return event(_to_json(method.answer, data))
 
-    return Framing(SSE, write, lambda problem: b"event: error\ndata: " + _dump(as_json(problem)) + b"\n\n")
-
-
-def _dump(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return Framing(SSE, write, lambda problem: event(json_bytes(as_json(problem)), "error"))
 
 
 def _unsupported(kind: str, wanted: tuple[str, ...]) -> Response:

@@ -1,7 +1,6 @@
 """Calls that failed, as HTTP: google.rpc.Status in ProtoJSON, or Connect's error for those who speak Connect."""
 
 import base64
-import json
 import math
 import struct
 from typing import Any, Final
@@ -16,6 +15,7 @@ from starlette.responses import Response
 from evald_server.rpc.errors import CallError
 
 from .calls import CallFailed
+from .streams import json_bytes
 
 _HTTP: Final = {
     grpc.StatusCode.CANCELLED: 499,
@@ -90,14 +90,6 @@ def http_status(problem: CallFailed) -> int:
     return _HTTP_OF_REASON.get(error_info(problem).reason, _HTTP[problem.code])
 
 
-def response_of(problem: CallFailed, api: bool = False) -> Response:
-    """Return the response of a failed call. api: below /api, whose clients show `error`."""
-    body = as_json(problem)
-    if api:
-        body["error"] = problem.message
-    return _json(http_status(problem), body, _headers(problem))
-
-
 def connect_error(problem: CallFailed) -> dict[str, Any]:
     """Return a failed call as Connect's error."""
     code = _CONNECT_CODES.get(problem.code, problem.code.name.lower())
@@ -114,7 +106,7 @@ def connect_error(problem: CallFailed) -> dict[str, Any]:
 
 def connect_end(problem: CallFailed | None = None) -> bytes:
     """Return the last envelope of a Connect stream. problem: what ended it, if it failed."""
-    data = b"{}" if problem is None else _dump({"error": connect_error(problem)})
+    data = b"{}" if problem is None else json_bytes({"error": connect_error(problem)})
     return struct.pack(">BI", _CONNECT_END, len(data)) + data
 
 
@@ -124,8 +116,12 @@ def error_response(request: Request, problem: CallFailed) -> Response:
     if kind.startswith("application/connect+"):
         return Response(connect_end(problem), media_type=kind)
     if "connect-protocol-version" in request.headers:
-        return _json(http_status(problem), connect_error(problem), _headers(problem))
-    return response_of(problem, request.url.path.startswith("/api/"))
+        body = connect_error(problem)
+    else:
+        body = as_json(problem)
+        if request.url.path.startswith("/api/"):
+            body["error"] = problem.message  # which EvalStudio's clients show
+    return Response(json_bytes(body), http_status(problem), _headers(problem), "application/json")
 
 
 def refusal(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:
@@ -167,11 +163,3 @@ def _headers(problem: CallFailed) -> dict[str, str]:
     if problem.code is grpc.StatusCode.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = "Bearer"
     return headers
-
-
-def _json(status: int, body: dict[str, Any], headers: dict[str, str]) -> Response:
-    return Response(_dump(body), status, headers, "application/json")
-
-
-def _dump(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

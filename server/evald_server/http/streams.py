@@ -1,10 +1,11 @@
 """Answers that are sent as they come: NDJSON, server-sent events, Connect."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +20,19 @@ SSE: Final = "text/event-stream"
 
 # Converting 16 KB takes up to 5 ms; more of it must not hold up the event loop, which is gRPC's.
 _INLINE_BYTES: Final = 16 * 1024
+
+
+def json_bytes(data: Any) -> bytes:
+    """Return data as JSON. What UTF-8 cannot carry becomes "?"."""
+    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
+        "utf-8", "replace"
+    )
+
+
+def event(data: bytes, name: str = "", number: object = "") -> bytes:
+    """Return a server-sent event. name: "" for a message. number: by which a watch can go on after it."""
+    named = f"event: {name}\n" if name else ""
+    return (f"id: {number}\n" if number else "").encode() + named.encode() + b"data: " + data + b"\n\n"
 
 
 async def aside(size: int, work: Callable[[], T]) -> T:

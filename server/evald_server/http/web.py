@@ -183,8 +183,8 @@ class _Connection(H11Protocol):
     @property
     def unread(self) -> int:
         """Bytes that wait for the caller to read, of an answer that does not go on before."""
-        held = self.flow.write_paused or self.cycle is None or self.cycle.response_complete
-        return self.transport.get_write_buffer_size() if held else 0
+        goes_on = self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY)
+        return self.transport.get_write_buffer_size() if self.flow.write_paused or not goes_on else 0
 
     @property
     def waits(self) -> bool:
@@ -249,6 +249,8 @@ class _Connection(H11Protocol):
         """Wait for the caller to read."""
         super().pause_writing()
         self._begin_to_wait(self.loop.time())
+        if self._unread <= _READ_BYTES:
+            return  # few enough, however many connections there are
         stuck = [connection for connection in self._opened if connection.unread]
         if sum(connection.unread for connection in stuck) > _MAX_UNREAD_BYTES:
             _cut_oldest(self._opened, stuck)

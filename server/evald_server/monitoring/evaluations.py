@@ -26,8 +26,6 @@ _LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 class EvaluationTally:
     """Counts the evaluations of one RPC with one set of labels. labels: rpc, then the caller's labels."""
 
-    __slots__ = ("counts", "durations", "labels")
-
     def __init__(self, labels: tuple[str, ...], durations: Histogram) -> None:
         self.labels = labels
         self.counts = [0] * (len(Verdict) + 1)

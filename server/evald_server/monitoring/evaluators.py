@@ -47,8 +47,6 @@ _FAILED, _SKIPPED = int(Verdict.FAILED), int(Verdict.SKIPPED)
 class MeasuredValues:
     """Values that a type of evaluators measures in one unit. last: None before the first value."""
 
-    __slots__ = ("histogram", "last")
-
     def __init__(self, bounds: Sequence[float]) -> None:
         self.histogram = Histogram(bounds)
         self.last: float | None = None
@@ -80,18 +78,6 @@ class EvaluatorTally:
     labels: evaluator, kind, enforcement. verdicts: those that the type can give. gates: whether the results are
     of enforced assertions, which have scores and a pass rate.
     """
-
-    __slots__ = (
-        "_clock",
-        "_measured",
-        "_scores",
-        "counts",
-        "exemplars",
-        "labels",
-        "pass_rate",
-        "series",
-        "verdicts",
-    )
 
     def __init__(
         self,

@@ -54,8 +54,6 @@ class Histogram:
     a reader copies all of it at once. exemplars: by the index of the bucket.
     """
 
-    __slots__ = ("bounds", "cells", "exemplars")
-
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(float(bound) for bound in bounds)
         self.cells: list[float] = [0] * (len(self.bounds) + 2)

@@ -15,8 +15,6 @@ class PassRate:
     the start of each of the last 30 slots of 10 seconds. slot_end: when `start_slot` is due.
     """
 
-    __slots__ = ("_counts", "_slots", "slot_end")
-
     def __init__(self, counts: Sequence[int]) -> None:
         self._counts = counts
         # Slot number, passed, failed. Replaced and never changed, because another thread reads it.

@@ -39,17 +39,6 @@ class RpcTally:
     are None until then. If there is no room for them, they are those of `other`, which shows its counts too.
     """
 
-    __slots__ = (
-        "_limit",
-        "_other",
-        "codes",
-        "durations",
-        "labels",
-        "received_count",
-        "sent_count",
-        "started_count",
-    )
-
     def __init__(self, labels: tuple[str, str, str], limit: SeriesLimit, other: "RpcTally | None") -> None:
         self.labels = labels
         self.durations: Histogram | None = None

@@ -13,8 +13,6 @@ _MAXIMUM_SECONDS = 30
 class RecentMaximum:
     """The maximum of the last 30 to 60 seconds: a scrape every 30 seconds misses no peak."""
 
-    __slots__ = ("_maxima", "_window")
-
     def __init__(self) -> None:
         self._window = 0
         self._maxima = (0.0, 0.0)  # of the previous window and of this one

@@ -14,8 +14,6 @@ class SeriesLimit:
     series: in total. values: by label. overflows: refused reservations by label.
     """
 
-    __slots__ = ("_series", "_values", "overflows")
-
     def __init__(self, series: int, values: Mapping[str, float]) -> None:
         self._series = series
         self._values = dict(values)
@@ -36,8 +34,6 @@ class CodeCounts:
 
     The first count of a code reserves its series. If that fails, `overflow` counts instead.
     """
-
-    __slots__ = ("_overflow", "_reserve", "cells")
 
     def __init__(
         self, size: int, reserve: Callable[[], bool] = lambda: True, overflow: "CodeCounts | None" = None

@@ -3,10 +3,13 @@
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from evald.fields import snake
 from evald.records import read_verdict
 from evald.result import Verdict
 
 if TYPE_CHECKING:
+    from google.protobuf.descriptor import EnumDescriptor
+
     from evald.v1 import suite_service_pb2
 
 
@@ -117,6 +120,12 @@ def tokens(pb: Any) -> int | None:
 def moment(pb: Any) -> str:
     """Format a Timestamp: "2026-11-22 16:48 UTC"."""
     return datetime.fromtimestamp(pb.seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def words(enum: "EnumDescriptor") -> dict[Any, str]:
+    """Return the values of an enum of the contract as words, without the one for none: 1 is "Queued"."""
+    prefix = f"{snake(enum.name).upper()}_"
+    return {one.number: one.name.removeprefix(prefix).capitalize() for one in enum.values if one.number}
 
 
 def count(amount: int, noun: str) -> str:

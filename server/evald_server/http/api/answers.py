@@ -1,10 +1,9 @@
 """What requests below /api hold and how they are answered: JSON, lists with a cursor, and streams of lines."""
 
-import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from io import BytesIO
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 from starlette.requests import Request
@@ -17,7 +16,7 @@ from evald.strict_json import TooLarge, parse_json
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import as_json, failed
 from evald_server.http.site import Site
-from evald_server.http.streams import NDJSON, SSE, Framing, StreamedCall, aside
+from evald_server.http.streams import NDJSON, SSE, Framing, StreamedCall, aside, event, json_bytes
 from evald_server.rpc.errors import invalid
 
 T = TypeVar("T")
@@ -72,21 +71,16 @@ async def converted(size: int, convert: Callable[[], T]) -> T:
         raise refused(problem) from None
 
 
-def dumped(data: Any) -> bytes:
-    """Return data as JSON."""
-    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-
-
 def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a JSON response."""
-    return Response(dumped(data), status, headers, "application/json")
+    return Response(json_bytes(data), status, headers, "application/json")
 
 
 async def written(
     pb: M, write: Callable[[M], Any], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return the response with a message."""
-    data = await converted(pb.ByteSize(), lambda: dumped(write(pb)))
+    data = await converted(pb.ByteSize(), lambda: json_bytes(write(pb)))
     return Response(data, status, headers, "application/json")
 
 
@@ -120,7 +114,7 @@ async def list_answer(
     size = 0
 
     def write_all(items: Iterable[Any]) -> list[bytes]:
-        return [dumped(write(one)) for one in items]
+        return [json_bytes(write(one)) for one in items]
 
     async with site.calls.lists:
         while True:
@@ -156,9 +150,8 @@ def lines(
 
     def encoded(line: StreamLine) -> bytes:
         if media != SSE:
-            return dumped({"event": line.event, **line.data}) + b"\n"
-        number = f"id: {line.sequence}\n" if line.sequence else ""
-        return f"{number}event: {line.event}\ndata: ".encode() + dumped(line.data) + b"\n\n"
+            return json_bytes({"event": line.event, **line.data}) + b"\n"
+        return event(json_bytes(line.data), line.event, line.sequence or "")
 
     framing = Framing(
         media,
@@ -177,8 +170,3 @@ def accepted(request: Request) -> str:
     """Return how an answer of several parts is wanted: NDJSON, SSE, or "" for one JSON document."""
     accept = request.headers.get("accept", "")
     return next((media for media in (NDJSON, SSE) if media in accept), "")
-
-
-def text_of(request: Request, name: str) -> str:
-    """Return a part of the path."""
-    return cast("str", request.path_params[name])

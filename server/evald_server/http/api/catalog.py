@@ -21,7 +21,7 @@ from evald_server.http.errors import failed
 from evald_server.http.site import Site
 from evald_server.rpc.errors import BadField, refusal
 
-from .answers import answer, text_of
+from .answers import answer
 from .methods import AnswerPart, listing, part, unary
 from .openapi import ApiRoute
 from .shapes import EVALUATOR_TYPE, FLAG, PROJECT, PROJECT_CONFIG, STATUS, derived, list_of, type_to_json
@@ -89,7 +89,7 @@ async def _list_cards(site: Site, _request: Request) -> Response:
 
 async def _get_card(site: Site, request: Request) -> Response:
     """Show one calibration card."""
-    card_id = text_of(request, "id")
+    card_id = request.path_params["id"]
     for card in await asyncio.to_thread(list, stored_cards(site.settings)):
         if card.id == card_id:
             return answer(card.to_dict())

@@ -15,7 +15,7 @@ from evald_server.http.calls import CallFailed
 from evald_server.http.kinds import StandardMethods
 from evald_server.http.site import Site
 
-from .answers import answer, read, text_of, written
+from .answers import answer, read, written
 from .methods import AnswerPart, Body, etag, expected_version, listing, part, unary
 from .openapi import ApiRoute
 from .shapes import (
@@ -57,7 +57,7 @@ def _new(kind: StandardMethods) -> Body:
 async def _update(kind: StandardMethods, site: Site, request: Request) -> Response:
     """Change the keys that the body has."""
     resource, fields = await read(request, lambda data: (kind.shape.read(data), kind.shape.given(data)))
-    resource.id = text_of(request, "id")
+    resource.id = request.path_params["id"]
     if not fields:
         return await _written(kind, await _load(kind, site, request, resource.id))
     mask, expected = {"paths": fields}, expected_version(request)
@@ -76,7 +76,7 @@ async def _load(kind: StandardMethods, site: Site, request: Request, resource_id
 
 async def _get_eval(site: Site, request: Request) -> Response:
     """Show an eval, with `expand=true` its scenarios and its connector too."""
-    found = (await _load(kinds.EXPERIMENTS, site, request, text_of(request, "id"))).experiment
+    found = (await _load(kinds.EXPERIMENTS, site, request, request.path_params["id"])).experiment
     data = kinds.EXPERIMENTS.shape.write(found)
     if request.query_params.get("expand") != "true":
         return answer(data, headers=etag(found))

@@ -14,11 +14,11 @@ from evald.errors import InvalidInput
 from evald.fields import nearest
 from evald_server.http.errors import failed
 from evald_server.http.site import Site
-from evald_server.http.streams import answer_to
+from evald_server.http.streams import answer_to, json_bytes
 from evald_server.rpc.errors import BadField, CallError, refusal
 
 from . import catalog, evaluate, resources, runs, suites
-from .answers import dumped, refused
+from .answers import refused
 from .openapi import ApiRoute, document
 
 _WITHOUT: Final = {
@@ -60,7 +60,7 @@ def _absent(table: Mapping[str, Sequence[tuple[str, str]]]) -> list[ApiRoute]:
 
 @cache
 def _document() -> bytes:
-    return dumped(document(ROUTES))
+    return json_bytes(document(ROUTES))
 
 
 async def _openapi(_site: Site, _request: Request) -> Response:

@@ -13,7 +13,7 @@ from evald.v1 import run_service_pb2 as pb
 from evald_server.http.site import Site
 from evald_server.http.streams import SSE
 
-from .answers import StreamLine, answer, lines, list_answer, text_of, wrong
+from .answers import StreamLine, answer, lines, list_answer, wrong
 from .methods import FIELDS, PAGE, AnswerPart, Body, filled, unary
 from .openapi import ApiRoute
 from .shapes import FLAG, INTEGER, TEXT, TIME, VERDICT, line_of, list_of, record
@@ -61,7 +61,7 @@ async def _watch_run(site: Site, request: Request) -> Response:
     after = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
     if not (after.isascii() and after.isdecimal() and len(after) < 19):
         raise wrong("Last-Event-ID", after, "the id of an event")
-    run_id = text_of(request, "id")
+    run_id = request.path_params["id"]
     if request.method == "HEAD":
         await site.ask(request, pb.GetRunRequest(run_id=run_id))  # whose stream would begin with the refusal
     asked = pb.WatchRunRequest(run_id=run_id, after_sequence=int(after))

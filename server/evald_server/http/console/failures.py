@@ -1,7 +1,8 @@
-"""What a page says when a call behind it fails."""
+"""What a page says when its address is wrong or a call behind it fails."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 import grpc
 from starlette.requests import Request
@@ -13,6 +14,8 @@ from evald_server.http.site import Site
 from evald_server.http.streams import answer_to
 
 from .rendering import link, render
+
+N = TypeVar("N")
 
 _TITLES = {
     grpc.StatusCode.NOT_FOUND: "Not found",
@@ -28,12 +31,29 @@ _TITLES = {
 }
 
 
-class BadAddress(Exception):
-    """An address asks for what there cannot be. Its text says what, got, wanted."""
+def bad_address(text: str) -> CallFailed:
+    """Return the failure of an address or a form that asks for what there cannot be. text: what, got, wanted."""
+    return CallFailed(grpc.StatusCode.INVALID_ARGUMENT, text, b"")
 
 
-class NotThere(Exception):
-    """What an address names does not exist. Its text says what."""
+def not_there(text: str) -> CallFailed:
+    """Return the failure of an address that names what does not exist."""
+    return CallFailed(grpc.StatusCode.NOT_FOUND, text, b"")
+
+
+def choice(request: Request, name: str, known: Mapping[str, N]) -> N | None:
+    """Return what a parameter of the address stands for, None without it. Raises CallFailed."""
+    value = request.query_params.get(name, "")
+    if value and value not in known:
+        raise bad_address(f"{name}: got {value[:100]!r}, wanted one of {', '.join(known)}")
+    return known[value] if value else None
+
+
+def whole_number(name: str, text: str) -> int:
+    """Return a number that an address carries. Raises CallFailed."""
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise bad_address(f"{name}: got {text[:100]!r}, wanted a whole number")
+    return int(text)
 
 
 @contextmanager
@@ -57,16 +77,18 @@ def page(
                 await site.access.admit(site.calls, request, method)
             await request.body()  # from here on it is seen when the caller hangs up
             return answer_to(request, await handler(site, request))
-        except BadAddress as problem:
-            status, title, message = 400, "That cannot be done", str(problem)
-        except NotThere as problem:
-            status, title, message = 404, "Not found", str(problem)
         except CallFailed as problem:
             if problem.code is grpc.StatusCode.UNAUTHENTICATED and request.method in ("GET", "HEAD"):
                 here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
                 return RedirectResponse(link("/console/sign-in", next=here), 303)
-            status, title = http_status(problem), _TITLES.get(problem.code, "Something is broken")
-            message = problem.message
-        return render(site, request, "error.html", status=status, title=title, message=message)
+            title = _TITLES.get(problem.code, "Something is broken")
+            return render(
+                site,
+                request,
+                "error.html",
+                status=http_status(problem),
+                title=title,
+                message=problem.message,
+            )
 
     return endpoint

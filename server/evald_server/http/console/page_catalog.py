@@ -18,7 +18,7 @@ from .evaluator_types import evaluator_types
 from .failures import gone_is_gone
 from .forms import fields_of
 from .page_edit import read_posted
-from .rendering import link, render
+from .rendering import listed, render
 
 _PAGE: Final = 50
 _STATES: Final = {1: "pending", 2: "active", 3: "draining", 4: "unhealthy"}
@@ -46,11 +46,10 @@ async def evaluator(site: Site, request: Request) -> Response:
 
 async def remotes(site: Site, request: Request) -> Response:
     """Show a page of the instances of remote evaluators."""
-    token = request.query_params.get("page", "")
-    answer = await site.ask(
-        request, registry_service_pb2.ListRegistrationsRequest(page_size=_PAGE, page_token=token)
+    wanted = registry_service_pb2.ListRegistrationsRequest(
+        page_size=_PAGE, page_token=request.query_params.get("page", "")
     )
-    following = answer.next_page_token
+    answer = await site.ask(request, wanted)
     now = Timestamp()
     now.GetCurrentTime()
     return render(
@@ -61,8 +60,7 @@ async def remotes(site: Site, request: Request) -> Response:
         states=_STATES,
         modes=_MODES,
         now=now,
-        first=not token,
-        older=link("/console/remotes", page=following) if following else "",
+        **listed(request, answer.next_page_token),
     )
 
 

@@ -23,9 +23,10 @@ from evald_server.http.site import Site
 from evald_server.store.resources import ResourceKind, ResourceStore
 
 from .evaluator_types import evaluator_types, parsed
-from .failures import BadAddress
+from .failures import bad_address
 from .forms import Field, Posted, Problems, data_of, fields_of, unescape
-from .rendering import link, render
+from .page_run import UNFINISHED, outcome
+from .rendering import link, listed, render
 from .resources import (
     FORMS,
     SCENARIO_CRITERIA,
@@ -33,7 +34,6 @@ from .resources import (
     Resources,
     without_secrets,
 )
-from .run_view import UNFINISHED, outcome
 
 _JSON: Final = "json:"
 _OF_SPEC: Final = re.compile(r"(?:json:|count:)?(/evaluators/[0-9]+)/")
@@ -112,10 +112,10 @@ class EvaluatorField(NamedTuple):
 
 
 async def read_posted(request: Request) -> dict[str, str]:
-    """Return what a browser has posted: the last value of each name. Raises BadAddress."""
+    """Return what a browser has posted: the last value of each name. Raises CallFailed."""
     data = await request.body()
     if data.count(b"&") >= _MAX_FIELDS:
-        raise BadAddress(f"form: got more than {_MAX_FIELDS:,} fields; wanted fewer")
+        raise bad_address(f"form: got more than {_MAX_FIELDS:,} fields; wanted fewer")
     return _fields(data) if len(data) <= _INLINE_BYTES else await asyncio.to_thread(_fields, data)
 
 
@@ -134,7 +134,6 @@ async def resources(kind: StandardMethods, site: Site, request: Request) -> Resp
             seen = marks.setdefault(run.scenario_id, [])
             if run.status not in UNFINISHED and len(seen) < _VERDICTS_EACH:
                 seen.append((run.id, outcome(run)))
-    path = f"/console/{kind.plural}"
     return render(
         site,
         request,
@@ -142,9 +141,8 @@ async def resources(kind: StandardMethods, site: Site, request: Request) -> Resp
         kind=kind,
         found=found,
         marks=marks,
-        first=not token,
-        newest=path,
-        older=link(path, page=following) if following else "",
+        newest=request.url.path,
+        **listed(request, following),
         deleted=request.query_params.get("deleted", ""),
     )
 
@@ -228,14 +226,14 @@ async def _store(
 
 
 def _time(text: str) -> Timestamp | None:
-    """Return the time that a form carries, None for none. Raises BadAddress."""
+    """Return the time that a form carries, None for none. Raises CallFailed."""
     if not text:
         return None
     found = Timestamp()
     try:
         found.FromJsonString(text)
     except ValueError:
-        raise BadAddress(f"read: got {text[:100]!r}, wanted the time that was in the form") from None
+        raise bad_address(f"read: got {text[:100]!r}, wanted the time that was in the form") from None
     return found
 
 

@@ -16,10 +16,10 @@ from evald_server.store.rollups import DAY, HOUR, ROUNDING
 from evald_server.store.runs import RunStore
 
 from .evaluator_types import evaluator_types
+from .failures import choice
 from .figures import Period, figures, problems, spreads
-from .page_runs import choice
+from .page_suites import suite_rows
 from .rendering import render
-from .suite_view import suite_rows
 
 # How many bars the small plots have, and how long each is.
 _PERIODS: Final = {"24h": (24, HOUR), "7d": (7, DAY), "30d": (30, DAY)}

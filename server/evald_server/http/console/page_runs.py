@@ -1,8 +1,7 @@
 """The list of runs: filters, pages, and what may be done with a run."""
 
 import time
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message
 from starlette.requests import Request
@@ -15,13 +14,10 @@ from evald_server.http.site import Site
 from evald_server.pages.formats import Mark
 from evald_server.store.resources import ResourceKind, ResourceStore
 
-from .failures import BadAddress, gone_is_gone
+from .failures import choice, gone_is_gone
 from .page_edit import read_posted
-from .page_run import load_run
-from .rendering import link, render
-from .run_view import STATUS_WORDS, UNFINISHED, outcome, run_seconds, status_word, why
-
-N = TypeVar("N")
+from .page_run import STATUS_WORDS, UNFINISHED, load_run, outcome, run_seconds, status_word, why
+from .rendering import link, listed, render
 
 _PAGE: Final = 50
 # Of scenarios in the filter: one that is not among them is reached from its own page.
@@ -63,14 +59,6 @@ class RunRow(NamedTuple):
     why: str
 
 
-def choice(request: Request, name: str, known: Mapping[str, N]) -> N | None:
-    """Return what a parameter of the address stands for, None without it. Raises BadAddress."""
-    value = request.query_params.get(name, "")
-    if value and value not in known:
-        raise BadAddress(f"{name}: got {value[:100]!r}, wanted one of {', '.join(known)}")
-    return known[value] if value else None
-
-
 async def runs(site: Site, request: Request) -> Response:
     """Show a page of runs."""
     given = request.query_params
@@ -96,7 +84,8 @@ async def runs(site: Site, request: Request) -> Response:
     first = found.runs[0] if found.runs else run_service_pb2.Run()
     if wanted.scenario_id:
         scenarios.setdefault(wanted.scenario_id, first.scenario.name or wanted.scenario_id)
-    filters = {name: value for name, value in given.items() if name != "page" and value}
+    pager = listed(request, found.next_page_token)
+    filters = pager["filters"]
     names = {"persona": first.persona.name, "connector": first.connector.name, "experiment": ""}
     return render(
         site,
@@ -104,13 +93,11 @@ async def runs(site: Site, request: Request) -> Response:
         "runs.html",
         rows=[_row(run) for run in found.runs],
         scenarios=scenarios,
-        filters=filters,
         narrowed={name: names[name] or filters[name] for name in names if name in filters},
         statuses=STATUSES,
         verdicts=VERDICTS,
         periods=PERIODS,
-        first=not wanted.page_token,
-        older=link("/console/runs", **filters, page=found.next_page_token) if found.next_page_token else "",
+        **pager,
     )
 
 

@@ -13,6 +13,8 @@ from evald_server.http.site import Site
 from .page_edit import read_posted
 from .rendering import render
 
+# What the call says is about headers, which nobody writes here.
+_NOT_VALID: Final = "This key or token is not valid here: it is mistyped, has expired or was revoked."
 _HOME: Final = "/console/overview"
 # As `failures.page` writes it: a path and a query, encoded.
 _INSIDE: Final = re.compile(r"/console/[\w/.~%:@!$&'()*+,;=-]*(\?[\w/.~%:@!$&'()*+,;=?-]*)?", re.ASCII)
@@ -33,9 +35,8 @@ async def do_sign_in(site: Site, request: Request) -> Response:
         site.access.sign_in(request, response, posted.get("key", "").strip())
     except CallFailed as problem:
         status = http_status(problem)
-        return render(
-            site, request, "sign_in.html", status=status, next=_next(request), message=problem.message
-        )
+        message = _NOT_VALID if status == 401 else problem.message
+        return render(site, request, "sign_in.html", status=status, next=_next(request), message=message)
     return response
 
 

@@ -1,7 +1,8 @@
 """Suite runs: their list, one of them with its cases, one case, and two of them compared."""
 
+from collections.abc import Iterable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -9,7 +10,8 @@ from starlette.responses import RedirectResponse, Response
 from evald.records import read_verdict
 from evald.v1 import suite_service_pb2
 from evald_server.http.site import Site
-from evald_server.pages.formats import mark
+from evald_server.pages.formats import Mark, mark, words
+from evald_server.pages.plots import Bar, bar
 from evald_server.suites.reports.case_view import case_view, title
 from evald_server.suites.reports.page import (
     change_bar,
@@ -20,16 +22,63 @@ from evald_server.suites.reports.page import (
 )
 
 from .evaluator_types import evaluator_types
-from .failures import BadAddress, NotThere, gone_is_gone
-from .page_runs import VERDICTS, choice
-from .rendering import link, render
-from .suite_view import SuiteRun, rate_bar, suite_mark, suite_rows, suite_status
+from .failures import bad_address, choice, gone_is_gone, not_there, whole_number
+from .page_runs import VERDICTS
+from .rendering import link, listed, render
+
+SuiteRun = suite_service_pb2.SuiteRun
 
 _PAGE: Final = 50
 _HISTORY: Final = 30
 
 # Cases that did not pass come first.
 _ORDER: Final = ("failed", "inconclusive", "passed", "skipped")
+
+_STATUS_WORDS: Final = words(suite_service_pb2.SuiteRunStatus.DESCRIPTOR)
+
+
+class SuiteRow(NamedTuple):
+    """A suite run. mark: None of one without a verdict. change: of the pass rate since the one before, or None."""
+
+    run: SuiteRun
+    mark: Mark | None
+    status: str
+    bar: Bar | None
+    before: SuiteRun | None
+    change: float | None
+
+
+def suite_status(run: SuiteRun) -> str:
+    """Return where a suite run stands, in a word."""
+    return _STATUS_WORDS.get(run.status, "Unknown")
+
+
+def suite_mark(run: SuiteRun) -> Mark | None:
+    """Return the verdict of a suite run; None of one that has none."""
+    return mark(run.verdict) if run.status == suite_service_pb2.SUITE_RUN_STATUS_COMPLETED else None
+
+
+def rate_bar(run: SuiteRun) -> Bar | None:
+    """Return the pass rate with its interval and the threshold."""
+    if not run.HasField("pass_rate"):
+        return None
+    return bar(run.pass_rate.value, run.pass_rate.low, run.pass_rate.high, target=run.threshold)
+
+
+def suite_rows(runs: Iterable[SuiteRun]) -> list[SuiteRow]:
+    """Return rows of suite runs. runs: newest first; the one before is looked for among them."""
+    rows: list[SuiteRow] = []
+    older: dict[tuple[str, str], SuiteRun] = {}
+    for run in reversed(list(runs)):
+        key = (run.suite, run.target)
+        before = older.get(key)
+        change = None
+        if before is not None and run.HasField("pass_rate"):
+            change = run.pass_rate.value - before.pass_rate.value
+        rows.append(SuiteRow(run, suite_mark(run), suite_status(run), rate_bar(run), before, change))
+        if run.HasField("pass_rate") and suite_mark(run):
+            older[key] = run
+    return rows[::-1]
 
 
 async def suites(site: Site, request: Request) -> Response:
@@ -43,22 +92,18 @@ async def suites(site: Site, request: Request) -> Response:
         verdict=choice(request, "verdict", VERDICTS),
     )
     found = await site.ask(request, wanted)
-    filters = {name: value for name, value in given.items() if name != "page" and value}
     # One line: the history of one suite against one target.
     one_line = len({(run.suite, run.target) for run in found.suite_runs}) == 1
     past = [run for run in reversed(found.suite_runs) if run.HasField("pass_rate")] if one_line else []
-    older = link("/console/suites", **filters, page=found.next_page_token) if found.next_page_token else ""
     return render(
         site,
         request,
         "suites.html",
         rows=suite_rows(found.suite_runs),
-        filters=filters,
         verdicts=VERDICTS,
         past=past,
         history=history_plot(past) if len(past) > 1 else None,
-        first=not wanted.page_token,
-        older=older,
+        **listed(request, found.next_page_token),
     )
 
 
@@ -99,8 +144,7 @@ async def suite_run(site: Site, request: Request) -> Response:
         cases=cases,
         only=only,
         order=_ORDER,
-        first="page" not in request.query_params,
-        older=link(path, verdict=only, page=cursor) if cursor else "",
+        **listed(request, cursor),
     )
 
 
@@ -110,7 +154,7 @@ async def _cases(site: Site, request: Request, run_id: str) -> tuple[list[suite_
     stages = (only,) if only else _ORDER
     stage, _, token = request.query_params.get("page", stages[0]).partition(":")
     if stage not in stages:
-        raise BadAddress("page: not a page that this server named; start without one")
+        raise bad_address("page: not a page that this server named; start without one")
     cases: list[suite_service_pb2.CaseResult] = []
     for name in stages[stages.index(stage) :]:
         wanted = suite_service_pb2.ListCaseResultsRequest(
@@ -138,7 +182,7 @@ async def case(site: Site, request: Request) -> Response:
     wanted = suite_service_pb2.ListCaseResultsRequest(suite_run_id=run.id, page_size=1, case_id=case_id)
     found = await site.ask(request, wanted)
     if not case_id or not found.results:
-        raise NotThere(f"The suite run has no case {case_id[:200]!r}.")
+        raise not_there(f"The suite run has no case {case_id[:200]!r}.")
     one = found.results[0]
     view = case_view(one, read_verdict(one.verdict), "", whole=True)
     return render(site, request, "case.html", run=run, case=view, mark=mark(one.verdict))
@@ -151,12 +195,9 @@ async def compare(site: Site, request: Request) -> Response:
         base_id=given.get("base", ""), new_id=given.get("new", "")
     )
     if wanted.base_id == wanted.new_id:
-        raise BadAddress("Two different suite runs are compared: choose a base and a new one.")
+        raise bad_address("Two different suite runs are compared: choose a base and a new one.")
     found = (await site.ask(request, wanted)).comparison
-    begin = given.get("from", "0")
-    if not begin.isascii() or not begin.isdigit() or len(begin) > 9:
-        raise BadAddress(f"from: got {begin[:100]!r}, wanted a whole number")
-    first = int(begin)
+    first = whole_number("from", given.get("from", "0"))
     both = {"base": wanted.base_id, "new": wanted.new_id}
     more = first + _PAGE < len(found.changes)
     return render(

@@ -1,6 +1,5 @@
 """The page on which a conversation is evaluated at once. Nothing of it is stored."""
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -15,7 +14,7 @@ from evald.v1 import evaluation_service_pb2, result_pb2
 from evald_server.http.calls import CallFailed
 from evald_server.http.kinds import SCENARIOS
 from evald_server.http.site import Site
-from evald_server.http.streams import NDJSON, Framing, StreamedCall
+from evald_server.http.streams import NDJSON, Framing, StreamedCall, json_bytes
 from evald_server.pages.formats import Mark, mark
 from evald_server.suites.reports.case_view import ResultView, result_view
 from evald_server.suites.reports.report import is_metric
@@ -153,7 +152,7 @@ def _summary(summary: result_pb2.AggregatedEvaluation) -> dict[str, Any]:
 
 
 def _line(data: Mapping[str, Any]) -> bytes:
-    return json.dumps(data, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+    return json_bytes(data) + b"\n"
 
 
 async def _evaluate(site: Site, request: Request, asked: evaluation_service_pb2.EvaluateRequest) -> Outcome:

@@ -1,8 +1,11 @@
-"""Pages from templates, with what all pages share: navigation, principal, version."""
+"""Pages from templates, with what all pages share: navigation, principal, version, and the files that they load."""
 
+import hashlib
+import re
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -13,8 +16,6 @@ from starlette.responses import HTMLResponse, Response
 from evald_server.http.site import Site
 from evald_server.pages.environment import environment
 from evald_server.pages.formats import mark
-
-from .assets import address
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -69,6 +70,14 @@ def link(path: str, **parameters: str) -> str:
     return quote(path) + (f"?{query}" if query else "")
 
 
+def listed(request: Request, following: str) -> dict[str, Any]:
+    """Return what a page of a list says of itself: `filters` of its address, whether it is the `first`, and the address
+    of the `older` one. following: token of that, "" for none."""
+    filters = {name: value for name, value in request.query_params.items() if name != "page" and value}
+    older = link(request.url.path, **filters, page=following) if following else ""
+    return {"filters": filters, "first": not request.query_params.get("page"), "older": older}
+
+
 @cache
 def templates() -> "Environment":
     """Return the templates of the console."""
@@ -81,3 +90,58 @@ def templates() -> "Environment":
 def _iso(pb: Any) -> str:
     """Filter of a Timestamp for the attribute `datetime`."""
     return datetime.fromtimestamp(pb.seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# Style sheet, scripts and icon stand below an address that changes with their content, so that browsers keep them for good.
+_TYPES: Final = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+
+def address(name: str) -> str:
+    """Return the address of a file. Raises KeyError if there is none."""
+    if name not in _assets():
+        raise KeyError(name)
+    return f"/console/static/{_digest()}/{name}"
+
+
+async def asset(request: Request) -> Response:
+    """Answer with a file."""
+    name = request.path_params["name"]
+    content = _assets().get(name)
+    if content is None or request.path_params["digest"] != _digest():
+        return Response("no such file", 404, media_type="text/plain")
+    headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(content, headers=headers, media_type=_TYPES[name.rpartition(".")[2]])
+
+
+@cache
+def _assets() -> dict[str, bytes]:
+    found = {
+        one.name: one.read_bytes()
+        for one in files(__package__).joinpath("static").iterdir()
+        if one.name.rpartition(".")[2] in _TYPES
+    }
+    style = files("evald_server.pages").joinpath("style.css").read_text(encoding="utf-8")
+    found["style.css"] = style.encode()
+    return {
+        name: _packed(content.decode()).encode() if name.endswith(".css") else content
+        for name, content in found.items()
+    }
+
+
+def _packed(style: str) -> str:
+    """Return a style sheet without comments and the space that only people need. Strings in it have no punctuation."""
+    style = re.sub(r"/\*.*?\*/", "", style, flags=re.DOTALL)
+    return re.sub(r"\s*([{};,])\s*", r"\1", style).replace(": ", ":").replace(";}", "}").strip()
+
+
+@cache
+def _digest() -> str:
+    """Return one digest of all files: scripts import each other by relative names."""
+    together = hashlib.sha256()
+    for name, content in sorted(_assets().items()):
+        together.update(f"{name} {len(content)} ".encode() + content)
+    return together.hexdigest()[:16]

@@ -12,13 +12,12 @@ from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, StandardMet
 from evald_server.http.site import Site
 
 from . import page_catalog, page_overview, page_run, page_runs, page_suites
-from .assets import asset
-from .failures import page
+from .failures import not_there, page
 from .page_edit import change, edit, resources
 from .page_sign_in import do_sign_in, do_sign_out, sign_in
 from .page_transfer import do_import, export, import_form
 from .page_try import change_try, results, try_it
-from .rendering import render
+from .rendering import asset
 
 Handler = Callable[[Site, Request], Awaitable[Response]]
 
@@ -37,9 +36,8 @@ async def _home(_site: Site, _request: Request) -> Response:
     return RedirectResponse("/console/overview", 302)
 
 
-async def _nothing(site: Site, request: Request) -> Response:
-    message = f"There is no page {request.url.path}."
-    return render(site, request, "error.html", status=404, title="Not found", message=message)
+async def _nothing(_site: Site, request: Request) -> Response:
+    raise not_there(f"There is no page {request.url.path}.")
 
 
 def _stored(kind: StandardMethods) -> list[PageRoute]:
