@@ -56,6 +56,11 @@ _MOST_DIGITS: Final = 300
 _JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
 
 
+def path_text(path: Sequence[str | int]) -> str:
+    """Return a path as people write it, such as `turns[1].output`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
 class InvalidDocument(ValueError):
     """The text is not a valid document. Its text is FILE:LINE:COLUMN and the message."""
 

@@ -17,7 +17,7 @@ from evald.fields import shown, snake
 from .documents import InvalidDocument, decode, open_lines, parse_json_text
 from .file_models import ABOUT_KEYS
 from .id_set import digest
-from .recorded_turns import first_of, recorded_error, turn_bounds
+from .recorded_turns import USER_ROLES, first_of, recorded_error, turn_bounds
 
 _ID: Final = ("id", "case_id", "caseId", "conversation_id")
 _OUTPUT: Final = ("output", "response", "answer", "completion")
@@ -152,7 +152,7 @@ def _whole(messages: Any, place: str) -> list[Any]:
     """Return a conversation to the agent's last message; what the user says after it is answered by nobody."""
     _check_messages(messages, place)
     end = len(messages)
-    while end and messages[end - 1].get("role") in ("user", "system", "developer"):
+    while end and messages[end - 1].get("role") in USER_ROLES:
         end -= 1
     return list(messages[:end])
 
@@ -162,7 +162,7 @@ def _answers(messages: Any, place: str) -> list[Any]:
     _check_messages(messages, place)
     found = []
     for start, end in turn_bounds(messages):
-        said = [one for one in messages[start:end] if one.get("role") not in ("user", "system", "developer")]
+        said = [one for one in messages[start:end] if one.get("role") not in USER_ROLES]
         if not said:
             raise InvalidDocument(place, 0, "a conversation without an answer of the agent")
         found.append(said)
