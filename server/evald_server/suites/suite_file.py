@@ -23,7 +23,6 @@ from .documents import (
     DataPath,
     Document,
     InvalidDocument,
-    decode,
     open_lines,
     parse_json_text,
     path_text,
@@ -419,17 +418,13 @@ class _SuiteReader:
 
     def _json_lines(self) -> Iterator[tuple[int, Document]]:
         """Yield every value of JSON Lines with its number, from 0."""
-        with open_lines(self._path, self.name) as stream:
+        with open_lines(self._path, self.name) as lines:
             count = 0
-            for number, line in enumerate(stream, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    text = decode(line, self.name)
-                except InvalidDocument as problem:
-                    raise InvalidDocument(self.name, number, problem.message, problem.column) from None
-                yield count, Document(parse_json_text(text, self.name, number), {(): number}, self.name)
-                count += 1
+            for line in lines:
+                if line.strip():
+                    data = parse_json_text(line, self.name, lines.number)
+                    yield count, Document(data, {(): lines.number}, self.name)
+                    count += 1
 
 
 def _fill_open(entry: SuiteEntry, pb: suite_service_pb2.SuiteOpen) -> None:

@@ -9,12 +9,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from evald.convert.json_shapes import camel
 from evald.fields import shown, snake
 
-from .documents import InvalidDocument, decode, open_lines, parse_json_text
+from .documents import InvalidDocument, TextLines, open_lines, parse_json_text
 from .file_models import ABOUT_KEYS
 from .id_set import digest
 from .recorded_turns import USER_ROLES, first_of, recorded_error, turn_bounds
@@ -180,8 +180,7 @@ class _TranscriptFile:
 
     def rows(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
         """Yield all rows with their positions and lines. Raises InvalidDocument."""
-        with open_lines(self._path, self.name) as stream:
-            reading = _Lines(stream, self.name)
+        with open_lines(self._path, self.name) as reading:
             if self._csv:
                 yield from self._csv_rows(reading)
                 return
@@ -189,7 +188,7 @@ class _TranscriptFile:
                 if line.strip():
                     yield reading.start, reading.number, self._json_row(line, reading.number)
 
-    def _csv_rows(self, reading: "_Lines") -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+    def _csv_rows(self, reading: TextLines) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
         table = csv.reader(reading, strict=True)
         try:
             self._header = [snake(name.strip()) for name in next(table, [])]
@@ -216,7 +215,7 @@ class _TranscriptFile:
         """Return the row at a position."""
         with self._path.open("rb") as stream:
             stream.seek(position)
-            reading = _Lines(stream, self.name)
+            reading = TextLines(stream, self.name)
             if self._csv:
                 return self._csv_row(next(csv.reader(reading, strict=True)), 0)
             return self._json_row(next(reading), 0)
@@ -239,28 +238,3 @@ class _TranscriptFile:
             elif cell or name in _OUTPUT:
                 row[name] = cell
         return row
-
-
-class _Lines:
-    """Lines of a stream as text. number and start: of the last line. position: of the next one."""
-
-    def __init__(self, stream: BinaryIO, file: str) -> None:
-        self._stream = stream
-        self._file = file
-        self.number = 0
-        self.start = 0
-        self.position = stream.tell()
-
-    def __iter__(self) -> "_Lines":
-        return self
-
-    def __next__(self) -> str:
-        line = self._stream.readline()
-        if not line:
-            raise StopIteration
-        self.number += 1
-        self.start, self.position = self.position, self.position + len(line)
-        try:
-            return decode(line, self._file)
-        except InvalidDocument as problem:
-            raise InvalidDocument(self._file, self.number, problem.message, problem.column) from None
