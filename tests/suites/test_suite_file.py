@@ -331,7 +331,7 @@ def test_ids_of_a_large_suite_take_eight_bytes_each() -> None:
 def test_a_large_suite_is_kept_on_the_disk_and_found_wrong_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evald_server.suites.suite_file._KEPT_BYTES", 1000)
+    monkeypatch.setattr("evald_server.suites.message_file._KEPT_BYTES", 1000)
     lines = [json.dumps({"id": f"c{n}", "input": "x", "output": "y"}) for n in range(100)]
     head = json.dumps({"suite": {"evaluators": ["response-length"]}})
     suite = _load(tmp_path, "\n".join([head, *lines]), "a.jsonl")

@@ -3,7 +3,7 @@
 import argparse
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,20 +84,19 @@ async def _evaluate(
             warn(clean(str(violation)), violation.hint)
         if violations:
             return ExitCode.USAGE
-        with ExitStack() as stack:
-            cases = None
-            if _reports(args):
-                from .evaluated_cases import EvaluatedCases
+        cases = None
+        if _reports(args):
+            from .evaluated_cases import EvaluatedCases
 
-                cases = EvaluatedCases(args.files, stack, every_turn=args.turns)
-            if len(first) == 1 and not args.json:
-                code = await _evaluate_one(client, first[0], specs, cases, every_turn=args.turns)
-            else:
-                code = await _evaluate_many(client, conversations, specs, args, cases)
-            if cases is not None:
-                for path, format_name in _reports(args):
-                    write_report_file(path, format_name, [cases.report()])
-            return code
+            cases = EvaluatedCases(args.files, every_turn=args.turns)
+        if len(first) == 1 and not args.json:
+            code = await _evaluate_one(client, first[0], specs, cases, every_turn=args.turns)
+        else:
+            code = await _evaluate_many(client, conversations, specs, args, cases)
+        if cases is not None:
+            for path, format_name in _reports(args):
+                write_report_file(path, format_name, [cases.report()])
+        return code
 
 
 async def _evaluate_one(

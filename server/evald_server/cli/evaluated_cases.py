@@ -1,7 +1,6 @@
 """Evaluated conversations as a suite run and its cases, so that they make the reports of suites."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,12 +9,12 @@ from evald.fields import duration_to_pb
 from evald.structs import fill_struct
 from evald.v1 import result_pb2, suite_service_pb2
 from evald_server.suites.id_set import IdSet
+from evald_server.suites.message_file import MessageFile
 from evald_server.suites.recorded_turns import turn_bounds
 from evald_server.suites.reports.report import SuiteReport
 from evald_server.suites.verdicts import SuiteTotals, decide_case, decide_trial
 
 from . import conversations
-from .report_files import ResultFile
 
 if TYPE_CHECKING:
     from evald import Evaluation, EvaluatorResult
@@ -28,7 +27,7 @@ _UNSENT: Final = "NOT_EVALUATED"
 class EvaluatedCases:
     """The conversations of a command as the cases of one suite run. They wait in a file, not in memory."""
 
-    def __init__(self, files: Sequence[str], stack: ExitStack, *, every_turn: bool) -> None:
+    def __init__(self, files: Sequence[str], *, every_turn: bool) -> None:
         names = ["stdin" if file == "-" else Path(file).stem for file in files]
         self._run = suite_service_pb2.SuiteRun(suite=", ".join(names), target="recorded", trials=1)
         self._run.status = suite_service_pb2.SUITE_RUN_STATUS_COMPLETED
@@ -37,7 +36,7 @@ class EvaluatedCases:
         self._totals = SuiteTotals()
         self._ids = IdSet()
         self._count = 0
-        self._stored = ResultFile(stack)
+        self._stored = MessageFile(suite_service_pb2.CaseResult)
 
     def add(self, evaluated: "EvaluatedConversation") -> None:
         """Add a conversation. One with the id of an earlier one gets its number, so that reports name each once."""
@@ -46,7 +45,7 @@ class EvaluatedCases:
         if not self._ids.add(case.case_id):
             case.case_id += f" (conversation {self._count})"
         self._totals.add(case)
-        self._stored.add(case)
+        self._stored.add(case.SerializeToString())
 
     def report(self) -> SuiteReport:
         """Return the report of all conversations so far."""

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import NamedTuple
 
 from google.protobuf.json_format import MessageToDict
@@ -12,10 +11,11 @@ from evald.fields import nearest
 from evald.v1 import suite_service_pb2
 
 from ..pages import formats
+from ..suites.message_file import MessageFile
 from ..suites.reports.report import SuiteReport
 from .console import new_table, say, show
 from .exit_codes import ExitCode, usage_error
-from .report_files import ResultFile, check_report_file, write_report_file
+from .report_files import check_report_file, write_report_file
 from .result_tables import verdict_text
 from .sanitize import clean, print_json
 from .server_connection import run_async
@@ -160,14 +160,13 @@ def _share(result: _pb.CaseResult) -> float | None:
 
 async def _write_page(client: SuiteClient, found: Sequence[Sequence[_pb.SuiteRun]], name: str) -> None:
     """Write the page of the latest suite run of each, with those before it."""
-    with ExitStack() as stack:
-        reports = []
-        for runs in found:
-            ended = [one for one in runs if one.status == _pb.SUITE_RUN_STATUS_COMPLETED]
-            if not ended:
-                continue
-            results = ResultFile(stack)
-            async for result in client.cases(ended[-1].id):
-                results.add(result)
-            reports.append(SuiteReport(ended[-1], results, history=ended[:-1]))
-        write_report_file(name, "html", reports)
+    reports = []
+    for runs in found:
+        ended = [one for one in runs if one.status == _pb.SUITE_RUN_STATUS_COMPLETED]
+        if not ended:
+            continue
+        results = MessageFile(_pb.CaseResult)
+        async for result in client.cases(ended[-1].id):
+            results.add(result.SerializeToString())
+        reports.append(SuiteReport(ended[-1], results, history=ended[:-1]))
+    write_report_file(name, "html", reports)

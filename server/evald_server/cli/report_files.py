@@ -1,16 +1,12 @@
 """Report files: the format by the name's ending, and nothing half-written under the name."""
 
 import os
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
-from evald.v1 import suite_service_pb2
-from evald_server.frames import frame, read_frame
 from evald_server.pages.environment import MissingPackage, environment
 
 from .exit_codes import CommandError, ExitCode, usage_error
@@ -35,22 +31,6 @@ _WRITERS: Final = {
     "agentv": ("agentv", "write_agentv"),
     "github": ("github", "write_github"),
 }
-
-
-class ResultFile(Iterable[suite_service_pb2.CaseResult]):
-    """Results of a suite run in a file without a name, so that reports can read them in turn."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._file: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
-
-    def add(self, result: suite_service_pb2.CaseResult) -> None:
-        """Write a result."""
-        self._file.write(frame(result.SerializeToString()))
-
-    def __iter__(self) -> Iterator[suite_service_pb2.CaseResult]:
-        self._file.seek(0)
-        while (data := read_frame(self._file)) is not None:
-            yield suite_service_pb2.CaseResult.FromString(data)
 
 
 def report_format(option: str, path: str) -> str:

@@ -6,7 +6,6 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 from typing import Final, NamedTuple
@@ -19,11 +18,12 @@ from evald.errors import EvaldError, InvalidInput, InvalidRequest, Unavailable
 from evald.v1 import connector_service_pb2, evaluator_pb2, suite_service_pb2
 
 from ..suites.file_models import suite_schema
+from ..suites.message_file import MessageFile
 from ..suites.reports.report import SuiteReport
 from ..suites.suite_file import Problem, Suite, SuiteProblems, load_suites, path_parts
 from .console import new_table, progress_bar, say, show, warn
 from .exit_codes import ExitCode, usage_error
-from .report_files import ResultFile, check_report_file, report_format, write_report, write_report_file
+from .report_files import check_report_file, report_format, write_report, write_report_file
 from .sanitize import clean, print_json
 from .server_connection import run_async
 from .stored_files import is_id, read_files
@@ -160,7 +160,7 @@ class _Ended(NamedTuple):
 
     on: _SuiteOn
     run: _pb.SuiteRun
-    results: "ResultFile | None"
+    results: MessageFile[_pb.CaseResult] | None
     unpassed: list[tuple[str, str, str]]
     hidden: int
 
@@ -230,25 +230,24 @@ class _Testing:
         # What is wrong with a small suite is said at once, without a server.
         # Only recorded answers are evaluated by batch processes.
         suites = None if not self._targets and _are_large(self._args.files) else self.load()
-        with ExitStack() as stack:
-            async with open_suites(self._args, large_batch=suites is None) as client:
-                self._prepare(await self._load_beside() if suites is None else suites)
-                openings = [await self._opening(client, one) for one in self._wanted]
-                problems = await _wrong_specs(client, [one.suite for one in self._wanted])
-                for one, opening in zip(self._wanted, openings, strict=True):
-                    problems += await self._wrong_opening(client, one, opening)
-                if problems:
-                    return _report_problems(problems)
-                await self._resume(client, openings)
-                ended = [
-                    await self._run_one(client, one, opening, stack)
-                    for one, opening in zip(self._wanted, openings, strict=True)
-                ]
-                comparisons = [await client.compare(base.run.id, new.run.id) for base, new in _pairs(ended)]
-                reports = [await self._report(client, one, comparisons) for one in ended]
-            self._show(ended, comparisons)
-            self._write(reports)
-            return _exit_code([one.run for one in ended])
+        async with open_suites(self._args, large_batch=suites is None) as client:
+            self._prepare(await self._load_beside() if suites is None else suites)
+            openings = [await self._opening(client, one) for one in self._wanted]
+            problems = await _wrong_specs(client, [one.suite for one in self._wanted])
+            for one, opening in zip(self._wanted, openings, strict=True):
+                problems += await self._wrong_opening(client, one, opening)
+            if problems:
+                return _report_problems(problems)
+            await self._resume(client, openings)
+            ended = [
+                await self._run_one(client, one, opening)
+                for one, opening in zip(self._wanted, openings, strict=True)
+            ]
+            comparisons = [await client.compare(base.run.id, new.run.id) for base, new in _pairs(ended)]
+            reports = [await self._report(client, one, comparisons) for one in ended]
+        self._show(ended, comparisons)
+        self._write(reports)
+        return _exit_code([one.run for one in ended])
 
     async def _opening(self, client: SuiteClient, one: _SuiteOn) -> _pb.SuiteOpen:
         args, opening = self._args, _pb.SuiteOpen()
@@ -318,11 +317,9 @@ class _Testing:
                 f"no suite run of {names} was interrupted", "leave --resume out to run from the start"
             )
 
-    async def _run_one(
-        self, client: SuiteClient, one: _SuiteOn, opening: _pb.SuiteOpen, stack: ExitStack
-    ) -> _Ended:
+    async def _run_one(self, client: SuiteClient, one: _SuiteOn, opening: _pb.SuiteOpen) -> _Ended:
         args = self._args
-        results = ResultFile(stack) if args.outputs or args.github else None
+        results = MessageFile(_pb.CaseResult) if args.outputs or args.github else None
         # Trials are for reports alone.
         opening.brief = results is None and not args.json
         unpassed: list[tuple[str, str, str]] = []
@@ -343,7 +340,7 @@ class _Testing:
                     if verdict in ("FAILED", "ERROR") and len(unpassed) < SHOWN_CASES:
                         unpassed.append((result.case_id, verdict, result.reason))
                     if results is not None:
-                        results.add(result)
+                        results.add(result.SerializeToString())
                     if args.json:
                         print_json(MessageToDict(result))
                 if response.results:

@@ -15,7 +15,7 @@ from evald.v1 import context_pb2, evaluator_pb2, suite_service_pb2
 
 from .documents import InvalidDocument
 from .file_models import CaseEntry, SuiteEntry, TurnEntry
-from .recorded_turns import RECORDED_ERROR, turn_bounds, turn_usage
+from .recorded_turns import RECORDED_ERROR, USER_ROLES, turn_bounds, turn_usage
 from .transcripts import Transcripts, asked_text
 
 CRITERIA: Final = "criteria"
@@ -23,7 +23,6 @@ CRITERIA: Final = "criteria"
 
 # The rest of a message is for what is around the case.
 _MOST_BYTES: Final = MAX_MESSAGE_BYTES - (64 << 10)
-_USERS: Final = ("user", "system", "developer")
 _CRITERIA_KEYS: Final = {"success": "successCriteria", "failure": "failureCriteria"} | {
     f"{one}_criteria": f"{one}Criteria" for one in ("success", "failure")
 }
@@ -160,7 +159,7 @@ def _split_conversation(
     elif not answered:
         raise InvalidInput("messages", "neither a user message nor an answer at the end", "one of the two")
     said = start
-    while said < end and messages[said].get("role") in _USERS:
+    while said < end and messages[said].get("role") in USER_ROLES:
         said += 1
     _fill_messages(messages[:start], pb.messages, "messages")
     _fill_messages(messages[start:said], turn.input, f"messages[{start}:]")

@@ -55,6 +55,11 @@ _MOST_DIGITS: Final = 300
 _JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
 
 
+def path_text(path: Sequence[str | int]) -> str:
+    """Return a path as people write it, such as `turns[1].output`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
 class InvalidDocument(ValueError):
     """The text is not a valid document. Its text is FILE:LINE:COLUMN and the message."""
 
@@ -391,8 +396,33 @@ class _Builder:
         return InvalidDocument(self._file, mark.line + 1, f"not valid YAML: got {what}", mark.column + 1)
 
 
+class TextLines:
+    """Lines of a stream as text. number and start: of the last line. position: of the next one."""
+
+    def __init__(self, stream: BinaryIO, file: str) -> None:
+        self._stream = stream
+        self._file = file
+        self.number = 0
+        self.start = 0
+        self.position = stream.tell()
+
+    def __iter__(self) -> "TextLines":
+        return self
+
+    def __next__(self) -> str:
+        line = self._stream.readline()
+        if not line:
+            raise StopIteration
+        self.number += 1
+        self.start, self.position = self.position, self.position + len(line)
+        try:
+            return decode(line, self._file)
+        except InvalidDocument as problem:
+            raise InvalidDocument(self._file, self.number, problem.message, problem.column) from None
+
+
 @contextmanager
-def open_lines(path: Path, name: str) -> Iterator[BinaryIO]:
+def open_lines(path: Path, name: str) -> Iterator[TextLines]:
     """Open a file that is read more than once. Raises InvalidDocument."""
     try:
         stream = path.open("rb")
@@ -401,4 +431,4 @@ def open_lines(path: Path, name: str) -> Iterator[BinaryIO]:
     with stream:
         if not stream.seekable():
             raise InvalidDocument(name, 0, "a pipe, which is read once only; wanted a file")
-        yield stream
+        yield TextLines(stream, name)

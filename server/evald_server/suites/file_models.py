@@ -1,6 +1,6 @@
 """What a suite file may hold: pydantic models, and the JSON Schema that editors complete from."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
 from pydantic import (
@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from evald.fields import LEAST_WEIGHT, MOST_WEIGHT, WEIGHTS, camel, is_weight, shown, snake
+from evald.fields import LEAST_WEIGHT, MOST_WEIGHT, WEIGHTS, camel, is_weight, nearest, shown, snake
 from evald.spec import spec_keys
 
 MAX_ID_BYTES: Final = 256
@@ -276,6 +276,12 @@ def suite_schema() -> dict[str, Any]:
                 properties[camel(alias)] = properties[name]
         part.pop("title", None)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Suite of evald", **schema}
+
+
+def unknown_key(key: str, known: Sequence[str]) -> str:
+    """Return what is wrong with an unknown key, with the nearest known one."""
+    near = nearest(snake(key), known)
+    return f"unknown key; did you mean {near!r}?" if near else f"unknown key; known are {', '.join(known)}"
 
 
 def found_and_wanted(error: Mapping[str, Any]) -> str:

@@ -6,12 +6,11 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field, ValidationError
 
-from evald.fields import nearest, snake
 from evald.v1 import result_pb2, suite_service_pb2
 
 from .comparison import BLOCK, INCONCLUSIVE, PASS
-from .documents import DataPath, Document, InvalidDocument, read_document
-from .file_models import FilePart, found_and_wanted
+from .documents import DataPath, Document, InvalidDocument, path_text, read_document
+from .file_models import FilePart, found_and_wanted, unknown_key
 from .verdicts import suite_verdict
 
 Decision: TypeAlias = Literal["GO", "NO-GO", "INCONCLUSIVE"]
@@ -69,13 +68,11 @@ def read_gate(path: Path) -> list[GateRule]:
 def _message(kind: str, where: DataPath, message: str) -> str:
     if kind != "extra_forbidden":
         return message
-    known = [*(GateRule if len(where) > 1 else GateFile).model_fields]
-    near = nearest(snake(str(where[-1])), known)
-    return f"unknown key; did you mean {near!r}?" if near else f"unknown key; known are {', '.join(known)}"
+    return unknown_key(str(where[-1]), [*(GateRule if len(where) > 1 else GateFile).model_fields])
 
 
 def _invalid(document: Document, where: DataPath, message: str) -> InvalidDocument:
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".")
+    path = path_text(where)
     return InvalidDocument(document.file, document.line(where), f"{path}: {message}" if path else message)
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 RECORDED_ERROR: Final = "RECORDED_ERROR"
 """Code of a trial whose transcript has an error."""
 
+USER_ROLES: Final = ("user", "system", "developer")
+"""Roles of the messages before an agent's answer."""
+
 # Characters of an error that are kept.
 _MOST_ERROR: Final = 2000
 

@@ -1,12 +1,10 @@
 """Reads suites of cases from files: checks everything before anything runs, and reports all problems at once."""
 
 import re
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from tempfile import SpooledTemporaryFile, gettempdir
 from threading import Event
 from typing import Any, Final, NamedTuple
 
@@ -18,21 +16,25 @@ from evald.errors import InvalidInput
 from evald.fields import nearest, shown, snake, text
 from evald.structs import fill_struct
 from evald.v1 import connector_service_pb2, suite_service_pb2
-from evald_server.frames import frame, read_frame
 
 from . import foreign
 from .case_messages import CaseShared, case_to_pb, evaluator_paths, specs_to_pb
-from .documents import DataPath, Document, InvalidDocument, decode, open_lines, parse_json_text, read_document
-from .file_models import CaseEntry, FilePart, SuiteEntry, TurnEntry, found_and_wanted
+from .documents import (
+    DataPath,
+    Document,
+    InvalidDocument,
+    open_lines,
+    parse_json_text,
+    path_text,
+    read_document,
+)
+from .file_models import CaseEntry, FilePart, SuiteEntry, TurnEntry, found_and_wanted, unknown_key
 from .id_set import IdSet
+from .message_file import MessageFile
 from .transcripts import Transcripts
 
 # Reading goes on to report more, up to so many.
 _MOST_PROBLEMS: Final = 100
-# Cases of a suite that stay in memory; those of a larger one are kept in a file without a name.
-_KEPT_BYTES: Final = 16 << 20
-# What a case takes beside its own bytes: its id and its line.
-_CASE_BYTES: Final = 200
 # Ids that are kept to name the nearest one.
 _KEPT_IDS: Final = 10_000
 # Different evaluators of cases that are kept to be checked before anything runs.
@@ -79,7 +81,7 @@ class Suite(NamedTuple):
     targets: list[str]
     connectors: dict[str, connector_service_pb2.Connector]
     open: suite_service_pb2.SuiteOpen
-    cases: "KeptCases"
+    cases: MessageFile[suite_service_pb2.SuiteCase]
     skipped: list[tuple[str, str]]
     place: Callable[[str], str]
     case_specs: Mapping[bytes, str]
@@ -299,12 +301,12 @@ class _SuiteReader:
 
     def _check(
         self, shared: CaseShared | None
-    ) -> tuple["KeptCases", dict[str, int], list[tuple[str, str]], int, str]:
+    ) -> tuple[MessageFile[suite_service_pb2.SuiteCase], dict[str, int], list[tuple[str, str]], int, str]:
         """Check all cases. Returns them, their lines if they are few, those to skip, how many there are, a digest.
 
         shared: None when the suite itself is wrong; then the cases are only read.
         """
-        kept = KeptCases()
+        kept = MessageFile(suite_service_pb2.SuiteCase)
         lines: dict[str, int] = {}
         skipped: list[tuple[str, str]] = []
         seen, count, any_case, cases_digest = IdSet(), 0, False, blake2b(digest_size=32)
@@ -338,7 +340,9 @@ class _SuiteReader:
                 kept.add(data)
             except OSError as problem:
                 raise InvalidDocument(
-                    self.name, 0, f"cannot be kept in {gettempdir()}, which TMPDIR sets: {problem.strerror}"
+                    self.name,
+                    0,
+                    f"cannot be kept in {problem.filename}, which TMPDIR sets: {problem.strerror}",
                 ) from None
             lines[entry.id] = raw.document.line(raw.path)
             if kept.are_many:
@@ -396,7 +400,9 @@ class _SuiteReader:
                     _unknown(model, where) if error["type"] == "extra_forbidden" else found_and_wanted(error)
                 )
                 self._problems.append(
-                    Problem(self.name, _line(document, path, where), f"{_shown_path(path, where)}: {message}")
+                    Problem(
+                        self.name, _line(document, path, where), f"{path_text((*path, *where))}: {message}"
+                    )
                 )
             return None
 
@@ -412,50 +418,13 @@ class _SuiteReader:
 
     def _json_lines(self) -> Iterator[tuple[int, Document]]:
         """Yield every value of JSON Lines with its number, from 0."""
-        with open_lines(self._path, self.name) as stream:
+        with open_lines(self._path, self.name) as lines:
             count = 0
-            for number, line in enumerate(stream, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    text = decode(line, self.name)
-                except InvalidDocument as problem:
-                    raise InvalidDocument(self.name, number, problem.message, problem.column) from None
-                yield count, Document(parse_json_text(text, self.name, number), {(): number}, self.name)
-                count += 1
-
-
-class KeptCases(Iterable[suite_service_pb2.SuiteCase]):
-    """The cases of a suite as bytes, a tenth of what they take as messages; many of them are on the disk.
-
-    are_many: too many to be kept in memory.
-    """
-
-    def __init__(self) -> None:
-        self.are_many = False
-        self._bytes = 0
-        self._file = SpooledTemporaryFile(max_size=_KEPT_BYTES)  # noqa: SIM115 - it lives as long as this
-        weakref.finalize(self, self._file.close)
-
-    def add(self, case: bytes) -> None:
-        """Add a serialised case. Raises OSError when the disk is full."""
-        self._file.write(frame(case))
-        self._bytes += len(case) + _CASE_BYTES
-        self.are_many = self._bytes > _KEPT_BYTES
-
-    def serialized(self) -> Iterator[bytes]:
-        """Yield the cases as bytes."""
-        place = 0
-        while True:
-            self._file.seek(place)
-            data = read_frame(self._file)
-            if data is None:
-                return
-            place = self._file.tell()
-            yield data
-
-    def __iter__(self) -> Iterator[suite_service_pb2.SuiteCase]:
-        return map(suite_service_pb2.SuiteCase.FromString, self.serialized())
+            for line in lines:
+                if line.strip():
+                    data = parse_json_text(line, self.name, lines.number)
+                    yield count, Document(data, {(): lines.number}, self.name)
+                    count += 1
 
 
 def _fill_open(entry: SuiteEntry, pb: suite_service_pb2.SuiteOpen) -> None:
@@ -503,7 +472,7 @@ def _of_input(
     problem: InvalidInput, document: Document, path: tuple[str | int, ...], case_id: str = ""
 ) -> Problem:
     where = path_parts(problem.path)
-    place = _shown_path(path, ()) + (f' ("{case_id}")' if case_id else "")
+    place = path_text(path) + (f' ("{case_id}")' if case_id else "")
     at = problem.path if not place else f"{place}: {problem.path}" if problem.path else place
     message = f"{problem.got}; wanted {problem.wanted}"
     return Problem(document.file, _line(document, path, where), f"{at}: {message}" if at else message)
@@ -532,17 +501,8 @@ def _canonical(key: str) -> str:
     return CaseEntry.aliases.get(name) or SuiteEntry.aliases.get(name) or name
 
 
-def _shown_path(path: Sequence[str | int], where: Sequence[str | int]) -> str:
-    found = ""
-    for part in (*path, *where):
-        found += f"[{part}]" if isinstance(part, int) else f".{part}" if found else part
-    return found
-
-
 def _unknown(model: type[FilePart], where: Sequence[str | int]) -> str:
     """Return what is wrong with an unknown key, with the nearest known one."""
     model = TurnEntry if "turns" in where[:-1] else model
-    key = str(where[-1])
     known = [*model.model_fields, *model.aliases, *(["cases"] if model is SuiteEntry else ())]
-    near = nearest(snake(key), known)
-    return f"unknown key; did you mean {near!r}?" if near else f"unknown key; known are {', '.join(known)}"
+    return unknown_key(str(where[-1]), known)

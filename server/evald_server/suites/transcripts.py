@@ -9,14 +9,14 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from evald.fields import camel, shown, snake
 
-from .documents import InvalidDocument, decode, open_lines, parse_json_text
+from .documents import InvalidDocument, TextLines, open_lines, parse_json_text
 from .file_models import ABOUT_KEYS
 from .id_set import digest
-from .recorded_turns import first_of, recorded_error, turn_bounds
+from .recorded_turns import USER_ROLES, first_of, recorded_error, turn_bounds
 
 _ID: Final = ("id", "case_id", "caseId", "conversation_id")
 _OUTPUT: Final = ("output", "response", "answer", "completion")
@@ -151,7 +151,7 @@ def _whole(messages: Any, place: str) -> list[Any]:
     """Return a conversation to the agent's last message; what the user says after it is answered by nobody."""
     _check_messages(messages, place)
     end = len(messages)
-    while end and messages[end - 1].get("role") in ("user", "system", "developer"):
+    while end and messages[end - 1].get("role") in USER_ROLES:
         end -= 1
     return list(messages[:end])
 
@@ -161,7 +161,7 @@ def _answers(messages: Any, place: str) -> list[Any]:
     _check_messages(messages, place)
     found = []
     for start, end in turn_bounds(messages):
-        said = [one for one in messages[start:end] if one.get("role") not in ("user", "system", "developer")]
+        said = [one for one in messages[start:end] if one.get("role") not in USER_ROLES]
         if not said:
             raise InvalidDocument(place, 0, "a conversation without an answer of the agent")
         found.append(said)
@@ -179,8 +179,7 @@ class _TranscriptFile:
 
     def rows(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
         """Yield all rows with their positions and lines. Raises InvalidDocument."""
-        with open_lines(self._path, self.name) as stream:
-            reading = _Lines(stream, self.name)
+        with open_lines(self._path, self.name) as reading:
             if self._csv:
                 yield from self._csv_rows(reading)
                 return
@@ -188,7 +187,7 @@ class _TranscriptFile:
                 if line.strip():
                     yield reading.start, reading.number, self._json_row(line, reading.number)
 
-    def _csv_rows(self, reading: "_Lines") -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+    def _csv_rows(self, reading: TextLines) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
         table = csv.reader(reading, strict=True)
         try:
             self._header = [snake(name.strip()) for name in next(table, [])]
@@ -215,7 +214,7 @@ class _TranscriptFile:
         """Return the row at a position."""
         with self._path.open("rb") as stream:
             stream.seek(position)
-            reading = _Lines(stream, self.name)
+            reading = TextLines(stream, self.name)
             if self._csv:
                 return self._csv_row(next(csv.reader(reading, strict=True)), 0)
             return self._json_row(next(reading), 0)
@@ -238,28 +237,3 @@ class _TranscriptFile:
             elif cell or name in _OUTPUT:
                 row[name] = cell
         return row
-
-
-class _Lines:
-    """Lines of a stream as text. number and start: of the last line. position: of the next one."""
-
-    def __init__(self, stream: BinaryIO, file: str) -> None:
-        self._stream = stream
-        self._file = file
-        self.number = 0
-        self.start = 0
-        self.position = stream.tell()
-
-    def __iter__(self) -> "_Lines":
-        return self
-
-    def __next__(self) -> str:
-        line = self._stream.readline()
-        if not line:
-            raise StopIteration
-        self.number += 1
-        self.start, self.position = self.position, self.position + len(line)
-        try:
-            return decode(line, self._file)
-        except InvalidDocument as problem:
-            raise InvalidDocument(self._file, self.number, problem.message, problem.column) from None

@@ -272,13 +272,8 @@ def _check_texts(node: Node) -> None:
     """Raise InvalidDocument for a variable of the environment in any text."""
     if isinstance(node.data, str) and "${{" in node.data:
         raise node.refuse("holds a variable of the environment (${{...}}), which evald does not fill in")
-    for key in (
-        node.data
-        if isinstance(node.data, dict)
-        else range(len(node.data))
-        if isinstance(node.data, list)
-        else ()
-    ):
+    inner = range(len(node.data)) if isinstance(node.data, list) else node.data
+    for key in inner if isinstance(inner, dict | range) else ():
         _check_texts(node[key])
 
 
@@ -422,8 +417,7 @@ class _Judge:
         rubrics = keys.pop("rubrics", None)
         # Without keys it may be the case itself, whose criteria are here already.
         given = node.replaced(None) if not keys else node.first("criteria", "value")
-        for key in ("criteria", "value"):
-            keys.pop(key, None)
+        _pop(keys, "criteria", "value")
         if rubrics is not None:
             if given.data is not None:
                 raise given.refuse("given together with rubrics; give one of the two")
@@ -450,8 +444,7 @@ class _Judge:
     def _set(self, node: Node, keys: dict[str, Any]) -> Spec:
         """Return the spec of a set of evaluators: their weighted mean, or the share that passes."""
         found = node.first("assert", "assertions", "evaluators")
-        for key in ("assert", "assertions", "evaluators"):
-            keys.pop(key, None)
+        _pop(keys, "assert", "assertions", "evaluators")
         children = list(self.specs(found))
         threshold = keys.pop("threshold", None)
         aggregator = node["aggregator"]
@@ -479,17 +472,9 @@ class _Judge:
         }
 
 
-_JUDGES: Final = frozenset(
-    {
-        "llm-judge",
-        "llm-grader",
-        "llm-rubric",
-        "quality",
-        "rubric",
-        "rubrics",
-        "model-graded-closedqa",
-        "g-eval",
-    }
+_JUDGES: Final = (
+    *("llm-judge", "llm-grader", "llm-rubric", "quality", "rubric", "rubrics"),
+    *("model-graded-closedqa", "g-eval"),
 )
 
 
@@ -555,13 +540,14 @@ def _prompt(node: Node) -> str:
 
 
 def _pop(keys: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: keys.pop(name) for name in names if keys.get(name) is not None}
+    """Take keys out. Returns those that are not null."""
+    found = {name: keys.pop(name, None) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _code(node: Node, keys: dict[str, Any]) -> Spec:
     found = node.first("script", "command")
-    for key in ("script", "command"):
-        keys.pop(key, None)
+    _pop(keys, "script", "command")
     if found.data is None:
         raise node.refuse("a code evaluator without a script")
     config: dict[str, Any] = {"command" if isinstance(found.data, list) else "script": found.data}
@@ -579,16 +565,12 @@ def _code(node: Node, keys: dict[str, Any]) -> Spec:
     return {"type": "code", "config": {**config, **({"config": further} if further else {})}}
 
 
-def _latency(node: Node, keys: dict[str, Any]) -> Spec:
-    limit = node.first("threshold", "max_ms", "max")
-    _pop(keys, "threshold", "max_ms", "max")
-    return {"type": "latency", "config": {"maxMs": limit.number(), "scoreFormula": "binary"}}
+def _limit(kind: str, limit: str, *names: str) -> Callable[[Node, dict[str, Any]], Spec]:
+    def spec(node: Node, keys: dict[str, Any]) -> Spec:
+        _pop(keys, *names)
+        return {"type": kind, "config": {limit: node.first(*names).number(), "scoreFormula": "binary"}}
 
-
-def _cost(node: Node, keys: dict[str, Any]) -> Spec:
-    limit = node.first("threshold", "budget", "max_usd")
-    _pop(keys, "threshold", "budget", "max_usd")
-    return {"type": "cost", "config": {"maxUsd": limit.number(), "scoreFormula": "binary"}}
+    return spec
 
 
 def _token_usage(node: Node, keys: dict[str, Any]) -> Spec:
@@ -631,9 +613,7 @@ def _trajectory(node: Node, keys: dict[str, Any]) -> Spec:
     for one in node["expected"] if "expected" in node else []:  # noqa: SIM401 - a Node has no get
         one.keys("tool", "args", "args_match", "argsMatch", "max_duration_ms")
         step: dict[str, Any] = {"tool": one["tool"].text()}
-        if one["args"].data == "any":
-            step["argsMatch"] = "ignore"
-        elif "args" in one:
+        if "args" in one and one["args"].data != "any":
             step["args"] = one["args"].data
         else:
             step["argsMatch"] = "ignore"
@@ -670,9 +650,8 @@ def _field_accuracy(node: Node, keys: dict[str, Any]) -> Spec:
 
 
 def _regex(node: Node, keys: dict[str, Any]) -> Spec:
-    flags = keys.pop("flags", None)
     keys.pop("value", None)
-    return {"type": "regex", "config": {"pattern": string_value(node), **({"flags": flags} if flags else {})}}
+    return {"type": "regex", "config": {"pattern": string_value(node), **_pop(keys, "flags")}}
 
 
 def _ends_with(node: Node, keys: dict[str, Any]) -> Spec:
@@ -682,8 +661,8 @@ def _ends_with(node: Node, keys: dict[str, Any]) -> Spec:
 
 _KINDS: Final[Mapping[str, Callable[[Node, dict[str, Any]], Spec]]] = {
     **dict.fromkeys(("code", "code-judge", "code-grader", "script"), _code),
-    "latency": _latency,
-    "cost": _cost,
+    "latency": _limit("latency", "maxMs", "threshold", "max_ms", "max"),
+    "cost": _limit("cost", "maxUsd", "threshold", "budget", "max_usd"),
     "token-usage": _token_usage,
     "execution-metrics": _metrics,
     "tool-trajectory": _trajectory,

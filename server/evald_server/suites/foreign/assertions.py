@@ -334,19 +334,9 @@ _KINDS: Final[Mapping[str, Callable[[Node], Spec]]] = {
     "trajectory:tool-args-match": _tool_args,
     "trajectory:tool-sequence": _tool_sequence,
 }
-_WITH_THRESHOLD: Final = frozenset(
-    {
-        "latency",
-        "cost",
-        "levenshtein",
-        "rouge-n",
-        "bleu",
-        "gleu",
-        "llm-rubric",
-        "model-graded-closedqa",
-        "g-eval",
-        "tool-call-f1",
-    }
+_WITH_THRESHOLD: Final = (
+    *("latency", "cost", "levenshtein", "rouge-n", "bleu", "gleu"),
+    *("llm-rubric", "model-graded-closedqa", "g-eval", "tool-call-f1"),
 )
 # Those that ask a model.
 JUDGED: Final = frozenset(

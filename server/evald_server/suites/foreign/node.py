@@ -12,6 +12,7 @@ from ..documents import (
     InvalidDocuments,
     parse_json_lines,
     parse_yaml,
+    path_text,
     read_document,
     read_text,
 )
@@ -66,10 +67,7 @@ class Node:
 
     @property
     def _place(self) -> str:
-        found = ""
-        for key in self.path:
-            found += f"[{key}]" if isinstance(key, int) else f".{key}" if found else key
-        return f"{found}: " if found else ""
+        return f"{path_text(self.path)}: " if self.path else ""
 
     def __contains__(self, key: str) -> bool:
         return isinstance(self.data, Mapping) and self.data.get(key) is not None

@@ -34,7 +34,8 @@ def write_github(reports: Sequence[SuiteReport], stream: TextIO) -> None:
             written[verdict] += 1
             if written[verdict] <= _MOST:
                 title = f"{report.name}: {case.case_id} {_WORDS[verdict]}"
-                _write(stream, _COMMANDS[verdict], case.reason, title, report.place(case.case_id))
+                place = report.file_and_line(case.case_id)
+                _write(stream, _COMMANDS[verdict], case.reason, title, **place)
     hidden = {verdict: number - _MOST for verdict, number in written.items() if number > _MOST}
     if hidden:
         more = " and ".join(
@@ -43,10 +44,8 @@ def write_github(reports: Sequence[SuiteReport], stream: TextIO) -> None:
         _write(stream, "notice", f"{more} besides those that are annotated", "evald")
 
 
-def _write(stream: TextIO, command: str, message: str, title: str, place: str = "") -> None:
-    file, _, line = place.rpartition(":")
-    properties = {"file": file, "line": line} if file and line.isdigit() else {}
-    properties["title"] = title[:_MOST_TEXT]
+def _write(stream: TextIO, command: str, message: str, title: str, **place: str) -> None:
+    properties = {**place, "title": title[:_MOST_TEXT]}
     text = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
     stream.write(f"::{command} {text}::{_data(message[:_MOST_TEXT])}\n")
 

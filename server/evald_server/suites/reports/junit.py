@@ -91,7 +91,9 @@ def _write_suite(report: SuiteReport, xml: _Xml) -> None:
         for case, verdict in checked_cases(report):
             _write_case(case, verdict, report, xml)
         for case_id, why in report.left_out:
-            with xml.element("testcase", classname=report.name, name=case_id, **_place(report, case_id)):
+            with xml.element(
+                "testcase", classname=report.name, name=case_id, **report.file_and_line(case_id)
+            ):
                 xml.leaf("skipped", message=why)
 
 
@@ -110,7 +112,7 @@ def _run_properties(run: suite_service_pb2.SuiteRun) -> Iterator[tuple[str, str]
 
 
 def _write_case(case: suite_service_pb2.CaseResult, verdict: Verdict, report: SuiteReport, xml: _Xml) -> None:
-    attributes = {"time": f"{case_seconds(case):.3f}", **_place(report, case.case_id)}
+    attributes = {"time": f"{case_seconds(case):.3f}", **report.file_and_line(case.case_id)}
     with xml.element("testcase", classname=report.name, name=case.case_id, **attributes):
         xml.properties(_case_properties(case))
         if verdict is Verdict.SKIPPED:
@@ -134,9 +136,3 @@ def _case_properties(case: suite_service_pb2.CaseResult) -> Iterator[tuple[str, 
             yield f"value: {name}", f"{value:.6g}"
     for tag in case.tags:
         yield "tag", tag
-
-
-def _place(report: SuiteReport, case_id: str) -> dict[str, str]:
-    """Return the attributes `file` and `line`, where they are known."""
-    file, _, line = report.place(case_id).rpartition(":")
-    return {"file": file, "line": line} if file and line.isdigit() else {}

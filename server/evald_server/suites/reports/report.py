@@ -32,6 +32,11 @@ class SuiteReport(NamedTuple):
         """The suite and what was tested."""
         return f"{self.run.suite}/{self.run.target}" if self.run.target else self.run.suite
 
+    def file_and_line(self, case_id: str) -> dict[str, str]:
+        """Return `file` and `line` of a case; nothing where they are not known."""
+        file, _, line = self.place(case_id).rpartition(":")
+        return {"file": file, "line": line} if file and line.isdigit() else {}
+
 
 class WrongCases(ValueError):
     """The cases are not those of the suite run: a report would say what is not so."""
