@@ -108,7 +108,9 @@ async def test_recorded_exchanges_have_their_statuses_and_keys(base: str) -> Non
             if position == 23:  # the agent answers from here on: the runs that are started have an end
                 connector = replay.ids["3a3b8a49-cffb-4aae-b641-b5eb2c19fb22"]
                 scenario = replay.ids["9387ce0c-d5ee-4a05-bb55-4f5222638128"]
-                await client.put(f"{base}/connectors/{connector}", json={"baseUrl": agent.base_url})
+                moved = {"baseUrl": agent.base_url, "headers": {"X-Team": "1"}}
+                changed = await client.put(f"{base}/connectors/{connector}", json=moved)
+                assert changed.status_code == 200, changed.text
                 said = [{"role": "user", "content": "Hi"}]
                 changed = await client.put(
                     f"{base}/scenarios/{scenario}",

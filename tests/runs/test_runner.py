@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Any
 
 import pytest
@@ -194,7 +194,7 @@ def test_the_queue_serves_one_caller_after_the_other() -> None:
     queue = FairQueue()
     for number in range(4):
         queue.put("big", f"big {number}")
-    queue.put("small", "small 0")
+    Context().run(queue.put, "small", "small 0")  # in an empty context, as at the start of a server
     queue.put("late", "late 0")
     queue.put("late", "late 0")
     queue.remove("big 1")

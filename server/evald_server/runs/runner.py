@@ -117,7 +117,8 @@ class FairQueue:
             run_id = runs.popleft()
             if runs:
                 self._callers[caller] = runs
-            if context := self._waiting.pop(run_id, None):
+            context = self._waiting.pop(run_id, None)
+            if context is not None:  # an empty one is false
                 return run_id, context
         return None
 
