@@ -132,7 +132,12 @@ FINAL: dict[str, tuple[Answer, str, str]] = {
         "JUDGE_UNAVAILABLE",
         'the answer is compressed ("gzip"), although',
     ),
-    "too large": (answer(200, completion("x" * (5 << 20))), "JUDGE_UNAVAILABLE", "longer than 4194304 bytes"),
+    "too large": (answer(200, completion("x" * (1 << 20))), "JUDGE_UNAVAILABLE", "longer than 1048576 bytes"),
+    "many choices": (
+        answer(200, {"choices": [{"message": {"content": "fine"}, "finish_reason": "stop"}] * 101}),
+        "JUDGE_UNAVAILABLE",
+        "101 choices",
+    ),
 }
 
 # Faults that may pass: each is asked again, and what comes then counts.

@@ -17,6 +17,9 @@ from .response_format import EndpointProblem
 # the wire's int64.
 _MAX_TOKENS: Final = 1 << 40
 
+# One is asked for.
+_MAX_CHOICES: Final = 100
+
 # In characters.
 _MAX_MODEL: Final = 200
 _MAX_MESSAGE: Final = 4096
@@ -121,6 +124,8 @@ def _choices(data: Mapping[str, Any], otherwise: str) -> Iterator[Mapping[str, A
     choices = data.get("choices")
     if not isinstance(choices, list):
         raise NotACompletion(otherwise)
+    if len(choices) > _MAX_CHOICES:
+        raise NotACompletion(f"{len(choices)} choices")
     for choice in choices:
         if not isinstance(choice, Mapping):
             raise NotACompletion("a choice that is no object")

@@ -38,8 +38,10 @@ OPENAI: Final = "https://api.openai.com/v1"
 # To the next machine; an endpoint that is there answers within a few round trips.
 _CONNECT_SECONDS: Final = 5.0
 
-# A verdict has a few KB; 100,000 tokens of reasoning beside it less than one MB.
-_MAX_BYTES: Final = 4 << 20
+# A verdict has a few KB; 100,000 tokens of reasoning beside it less than one MB. Decoding one MB of empty objects holds
+# up all threads for a tenth of a second. The events of a stream are decoded one by one, and longer than their text.
+_MAX_BYTES: Final = 1 << 20
+_MAX_STREAM_BYTES: Final = 4 << 20
 
 # Longest answer that is parsed in the event loop: 50 ms at worst, for a stream of events that say nothing.
 _MAX_INLINE_BYTES: Final = 64 << 10
@@ -224,11 +226,12 @@ class Endpoint:
                 receiving = True
                 self.set_reachable(True)
                 content = bytearray()
+                max_bytes = _MAX_STREAM_BYTES if self.options.stream else _MAX_BYTES
                 async for chunk in response.iter_bytes():
                     content += chunk
-                    if len(content) > _MAX_BYTES:
+                    if len(content) > max_bytes:
                         raise errors.failed(
-                            "JUDGE_UNAVAILABLE", f"the answer is longer than {_MAX_BYTES} bytes"
+                            "JUDGE_UNAVAILABLE", f"the answer is longer than {max_bytes} bytes"
                         )
             media_type = response.headers.get("content-type", "")
             if len(content) <= _MAX_INLINE_BYTES:
