@@ -2,11 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# What is imported is compiled then; to compile all packages takes a third of the time to install them.
+INSTALL := install --quiet --disable-pip-version-check --no-compile
 CHECKED := client/evald server/evald_server benchmarks
 # Whose Python blocks users copy into code of their own, which they check.
 TYPED_PAGES := README.md docs/sdk.md
 
 .DEFAULT_GOAL := help
+# Images of containers often set it; every process would then compile what it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help demo demo-console test frameworks interop browser languages real-judge lint format types contract proto bench check lock release-baseline clean
 
 help: ## Show this list
@@ -77,15 +81,15 @@ $(READY): pyproject.toml
 	  { echo "evald needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Name another: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@echo "Setting up .venv, once: about a minute"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/pip $(INSTALL) -e '.[dev]'
 	@touch $@
 
 .venv/.browser: $(READY)
-	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[browser]'
+	@$(BIN)/pip $(INSTALL) -e '.[browser]'
 	@touch $@
 
 # Of its own, because AutoGen wants an older protobuf than evald's newest.
 .venv-frameworks/.ready: pyproject.toml
 	@test -x .venv-frameworks/bin/pip || $(PYTHON) -m venv .venv-frameworks
-	@.venv-frameworks/bin/pip install --quiet --disable-pip-version-check -e '.[frameworks]'
+	@.venv-frameworks/bin/pip $(INSTALL) -e '.[frameworks]'
 	@touch $@

@@ -232,11 +232,12 @@ def test_all_of_it_ends_with_results_of_ordinary_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_too_much_is_an_error_with_its_numbers_negated_or_not(name: str) -> None:
+def test_what_is_too_much_is_an_error_with_its_numbers(name: str) -> None:
+    """Negated, because a verdict of the evaluator would then be another one and no error either."""
     [spec], make, number = REFUSED[name]
-    for result in evaluate([spec, {**spec, "negate": True}], make()).results:
-        assert (result.verdict, result.error.code) == (Verdict.ERROR, "INPUT_TOO_LARGE")
-        assert number in result.error.message, result.error.message
+    [result] = evaluate([{**spec, "negate": True}], make()).results
+    assert (result.verdict, result.error.code) == (Verdict.ERROR, "INPUT_TOO_LARGE")
+    assert number in result.error.message, result.error.message
 
 
 @pytest.mark.parametrize("name", INVALID)

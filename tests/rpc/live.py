@@ -28,9 +28,12 @@ Request = evaluation_service_pb2.EvaluateRequest
 
 async def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
     """Return when something has come true, at the latest after so many seconds. It may be a coroutine."""
+    pause = 0.005
     async with asyncio.timeout(seconds):
-        while not (await found if asyncio.iscoroutine(found := condition()) else found):  # noqa: ASYNC110 - nothing tells
-            await asyncio.sleep(0.005)
+        while not (await found if asyncio.iscoroutine(found := condition()) else found):
+            await asyncio.sleep(pause)
+            # What is waited for needs the processor, too.
+            pause = min(2 * pause, 0.05)
 
 
 class Live:
