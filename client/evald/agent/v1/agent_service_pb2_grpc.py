@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class AgentServiceStub(object):
-    """AgentService is what an agent serves so that runs can call it over gRPC, with
-    a connector of type "grpc".
+    """AgentService is implemented by an agent that runs call over gRPC, with a
+    connector of type "grpc".
     """
 
     def __init__(self, channel):
@@ -44,12 +44,12 @@ class AgentServiceStub(object):
 
 
 class AgentServiceServicer(object):
-    """AgentService is what an agent serves so that runs can call it over gRPC, with
-    a connector of type "grpc".
+    """AgentService is implemented by an agent that runs call over gRPC, with a
+    connector of type "grpc".
     """
 
     def Invoke(self, request, context):
-        """Invoke answers what the user said last.
+        """Invoke returns the agent's answer to the last user message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -72,8 +72,8 @@ def add_AgentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AgentService(object):
-    """AgentService is what an agent serves so that runs can call it over gRPC, with
-    a connector of type "grpc".
+    """AgentService is implemented by an agent that runs call over gRPC, with a
+    connector of type "grpc".
     """
 
     @staticmethod

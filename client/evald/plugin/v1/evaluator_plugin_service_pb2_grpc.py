@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class EvaluatorPluginServiceStub(object):
-    """EvaluatorPluginService is what a listening evaluator process implements, in
-    any language. It must also serve grpc.health.v1.Health, with the status of
+    """EvaluatorPluginService is implemented by an evaluator process that listens,
+    in any language. It must also serve grpc.health.v1.Health, with the status of
     this service under its full name.
     """
 
@@ -50,8 +50,8 @@ class EvaluatorPluginServiceStub(object):
 
 
 class EvaluatorPluginServiceServicer(object):
-    """EvaluatorPluginService is what a listening evaluator process implements, in
-    any language. It must also serve grpc.health.v1.Health, with the status of
+    """EvaluatorPluginService is implemented by an evaluator process that listens,
+    in any language. It must also serve grpc.health.v1.Health, with the status of
     this service under its full name.
     """
 
@@ -92,8 +92,8 @@ def add_EvaluatorPluginServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EvaluatorPluginService(object):
-    """EvaluatorPluginService is what a listening evaluator process implements, in
-    any language. It must also serve grpc.health.v1.Health, with the status of
+    """EvaluatorPluginService is implemented by an evaluator process that listens,
+    in any language. It must also serve grpc.health.v1.Health, with the status of
     this service under its full name.
     """
 

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class RegistryServiceStub(object):
-    """RegistryService is where evaluator processes make themselves known. There
-    are two ways, for the same PluginInfo:
+    """RegistryService registers evaluator processes. There are two ways, for the
+    same PluginInfo:
 
     * Connect: the plugin dials out and keeps one stream; tasks come down it.
     No listening port, no address to reach back to, works behind NAT and on a
@@ -84,8 +84,8 @@ class RegistryServiceStub(object):
 
 
 class RegistryServiceServicer(object):
-    """RegistryService is where evaluator processes make themselves known. There
-    are two ways, for the same PluginInfo:
+    """RegistryService registers evaluator processes. There are two ways, for the
+    same PluginInfo:
 
     * Connect: the plugin dials out and keeps one stream; tasks come down it.
     No listening port, no address to reach back to, works behind NAT and on a
@@ -201,8 +201,8 @@ def add_RegistryServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RegistryService(object):
-    """RegistryService is where evaluator processes make themselves known. There
-    are two ways, for the same PluginInfo:
+    """RegistryService registers evaluator processes. There are two ways, for the
+    same PluginInfo:
 
     * Connect: the plugin dials out and keeps one stream; tasks come down it.
     No listening port, no address to reach back to, works behind NAT and on a

@@ -26,10 +26,10 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AgentService is what an agent serves so that runs can call it over gRPC, with
-// a connector of type "grpc".
+// AgentService is implemented by an agent that runs call over gRPC, with a
+// connector of type "grpc".
 type AgentServiceClient interface {
-	// Invoke answers what the user said last.
+	// Invoke returns the agent's answer to the last user message.
 	Invoke(ctx context.Context, in *InvokeRequest, opts ...grpc.CallOption) (*InvokeResponse, error)
 }
 
@@ -55,10 +55,10 @@ func (c *agentServiceClient) Invoke(ctx context.Context, in *InvokeRequest, opts
 // All implementations must embed UnimplementedAgentServiceServer
 // for forward compatibility.
 //
-// AgentService is what an agent serves so that runs can call it over gRPC, with
-// a connector of type "grpc".
+// AgentService is implemented by an agent that runs call over gRPC, with a
+// connector of type "grpc".
 type AgentServiceServer interface {
-	// Invoke answers what the user said last.
+	// Invoke returns the agent's answer to the last user message.
 	Invoke(context.Context, *InvokeRequest) (*InvokeResponse, error)
 	mustEmbedUnimplementedAgentServiceServer()
 }

@@ -27,8 +27,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// EvaluatorPluginService is what a listening evaluator process implements, in
-// any language. It must also serve grpc.health.v1.Health, with the status of
+// EvaluatorPluginService is implemented by an evaluator process that listens,
+// in any language. It must also serve grpc.health.v1.Health, with the status of
 // this service under its full name.
 type EvaluatorPluginServiceClient interface {
 	// Describe tells what the plugin offers. Called after every (re)connection;
@@ -70,8 +70,8 @@ func (c *evaluatorPluginServiceClient) Evaluate(ctx context.Context, in *Evaluat
 // All implementations must embed UnimplementedEvaluatorPluginServiceServer
 // for forward compatibility.
 //
-// EvaluatorPluginService is what a listening evaluator process implements, in
-// any language. It must also serve grpc.health.v1.Health, with the status of
+// EvaluatorPluginService is implemented by an evaluator process that listens,
+// in any language. It must also serve grpc.health.v1.Health, with the status of
 // this service under its full name.
 type EvaluatorPluginServiceServer interface {
 	// Describe tells what the plugin offers. Called after every (re)connection;

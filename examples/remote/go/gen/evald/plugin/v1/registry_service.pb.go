@@ -80,7 +80,7 @@ func (LeaseState) EnumDescriptor() ([]byte, []int) {
 	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{0}
 }
 
-// How the instance came to be known.
+// How the instance connected.
 type Registration_Mode int32
 
 const (
@@ -323,7 +323,7 @@ type ConnectRequest_Completed struct {
 }
 
 type ConnectRequest_Progress struct {
-	// A task has something to say before it is done.
+	// Progress of a task.
 	Progress *TaskProgress `protobuf:"bytes,3,opt,name=progress,proto3,oneof"`
 }
 
@@ -485,7 +485,7 @@ func (x *TaskCompleted) GetOutput() *EvaluationOutput {
 }
 
 // TaskProgress is an interim message about a task. The latest counts: earlier
-// ones may be passed over.
+// ones may be skipped.
 type TaskProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the task.
@@ -601,7 +601,7 @@ func (x *CreditGrant) GetDelta() int32 {
 // catalogue; the type of a worker whose stream just breaks stays listed.
 type WorkerDraining struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why, for the operator's eyes.
+	// The reason, for the operator.
 	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -893,7 +893,7 @@ type ServerWelcome struct {
 	ContractVersion string `protobuf:"bytes,2,opt,name=contract_version,json=contractVersion,proto3" json:"contract_version,omitempty"`
 	// How often the server pings.
 	PingInterval *durationpb.Duration `protobuf:"bytes,3,opt,name=ping_interval,json=pingInterval,proto3" json:"ping_interval,omitempty"`
-	// How long the server waits for a pong before it gives the worker up.
+	// How long the server waits for a pong before it ends the session.
 	PingTimeout *durationpb.Duration `protobuf:"bytes,4,opt,name=ping_timeout,json=pingTimeout,proto3" json:"ping_timeout,omitempty"`
 	// Largest task in bytes that the server will send.
 	MaxTaskBytes int64 `protobuf:"varint,5,opt,name=max_task_bytes,json=maxTaskBytes,proto3" json:"max_task_bytes,omitempty"`
@@ -993,7 +993,7 @@ func (x *ServerWelcome) GetServerCount() int32 {
 // when grace_period is over.
 type ServerDraining struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why, for the operator's eyes.
+	// The reason, for the operator.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	// How long to wait before connecting again.
 	ReconnectDelay *durationpb.Duration `protobuf:"bytes,2,opt,name=reconnect_delay,json=reconnectDelay,proto3" json:"reconnect_delay,omitempty"`
@@ -1274,7 +1274,7 @@ func (x *KeepAliveRequest) GetActiveTasks() int32 {
 	return 0
 }
 
-// KeepAliveResponse tells how the lease stands.
+// KeepAliveResponse is the state of the lease.
 type KeepAliveResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the lease.
@@ -1402,7 +1402,7 @@ func (x *RenewLeaseRequest) GetActiveTasks() int32 {
 	return 0
 }
 
-// RenewLeaseResponse tells how the lease stands.
+// RenewLeaseResponse is the state of the lease.
 type RenewLeaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// State of the lease.
@@ -1473,7 +1473,7 @@ type DeregisterRequest struct {
 	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
 	// Let open tasks finish instead of failing them over.
 	Drain bool `protobuf:"varint,2,opt,name=drain,proto3" json:"drain,omitempty"`
-	// Instance whose lease ends, for operators, whom nobody tells lease ids. When
+	// Instance whose lease ends, for operators, who do not know lease ids. When
 	// an admin names one, its lease is revoked: the plugin is told not to
 	// register again by itself.
 	InstanceId    string `protobuf:"bytes,3,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
@@ -1576,7 +1576,7 @@ type Registration struct {
 	InstanceId string `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
 	// What it offers.
 	Plugin *PluginInfo `protobuf:"bytes,2,opt,name=plugin,proto3" json:"plugin,omitempty"`
-	// How it came to be known.
+	// How it connected.
 	Mode Registration_Mode `protobuf:"varint,3,opt,name=mode,proto3,enum=evald.plugin.v1.Registration_Mode" json:"mode,omitempty"`
 	// Its state.
 	State Registration_State `protobuf:"varint,4,opt,name=state,proto3,enum=evald.plugin.v1.Registration_State" json:"state,omitempty"`
@@ -1584,13 +1584,13 @@ type Registration struct {
 	Target string `protobuf:"bytes,5,opt,name=target,proto3" json:"target,omitempty"`
 	// Since when it has been known.
 	RegisterTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=register_time,json=registerTime,proto3" json:"register_time,omitempty"`
-	// When it was last heard of.
+	// When it was last seen.
 	LastSeenTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=last_seen_time,json=lastSeenTime,proto3" json:"last_seen_time,omitempty"`
 	// When its lease ends, when it has one.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// Tasks that it is working on.
 	ActiveTasks int32 `protobuf:"varint,9,opt,name=active_tasks,json=activeTasks,proto3" json:"active_tasks,omitempty"`
-	// Last error, for the operator's eyes.
+	// Last error, for the operator.
 	LastError string `protobuf:"bytes,10,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	// Server process that holds its session, when there are several.
 	ServerId      string `protobuf:"bytes,11,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"`

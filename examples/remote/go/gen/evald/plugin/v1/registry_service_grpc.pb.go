@@ -32,8 +32,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// RegistryService is where evaluator processes make themselves known. There
-// are two ways, for the same PluginInfo:
+// RegistryService registers evaluator processes. There are two ways, for the
+// same PluginInfo:
 //
 //   - Connect: the plugin dials out and keeps one stream; tasks come down it.
 //     No listening port, no address to reach back to, works behind NAT and on a
@@ -165,8 +165,8 @@ type RegistryService_WatchRegistrationsClient = grpc.ServerStreamingClient[Watch
 // All implementations must embed UnimplementedRegistryServiceServer
 // for forward compatibility.
 //
-// RegistryService is where evaluator processes make themselves known. There
-// are two ways, for the same PluginInfo:
+// RegistryService registers evaluator processes. There are two ways, for the
+// same PluginInfo:
 //
 //   - Connect: the plugin dials out and keeps one stream; tasks come down it.
 //     No listening port, no address to reach back to, works behind NAT and on a

@@ -95,7 +95,7 @@ type PluginInfo struct {
 	MaxConcurrency int32 `protobuf:"varint,5,opt,name=max_concurrency,json=maxConcurrency,proto3" json:"max_concurrency,omitempty"`
 	// What the plugin can do beyond the required calls.
 	Capabilities []Capability `protobuf:"varint,6,rep,packed,name=capabilities,proto3,enum=evald.plugin.v1.Capability" json:"capabilities,omitempty"`
-	// SDK and language, for example "python/0.3.0", for the operator's eyes.
+	// SDK and language, for example "python/0.3.0", for the operator.
 	Sdk           string `protobuf:"bytes,7,opt,name=sdk,proto3" json:"sdk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -191,10 +191,11 @@ type EvaluationTask struct {
 	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	// The turn, with messages always in typed form.
 	Context *v1.EvaluatorContext `protobuf:"bytes,4,opt,name=context,proto3" json:"context,omitempty"`
-	// Config, already checked by the server against the type's config_schema_json.
-	// A plugin need not check that again. What no schema can say it must check
-	// itself, and answer ERROR with the code INVALID_CONFIG; so it should, too, when
-	// it is called by others than evald servers, or offers a type without a schema.
+	// Config, already checked by the server against the type's
+	// config_schema_json. A plugin need not check that again. Rules that no
+	// schema can express it must check itself, and answer ERROR with the code
+	// INVALID_CONFIG; so it should, too, when it is called by others than evald
+	// servers, or offers a type without a schema.
 	Config *structpb.Struct `protobuf:"bytes,5,opt,name=config,proto3" json:"config,omitempty"`
 	// Time left for the task when it was sent. A duration and not a time of day,
 	// because clocks differ. On unary calls the gRPC deadline says the same.
@@ -294,9 +295,10 @@ func (x *EvaluationTask) GetAttempt() int32 {
 	return 0
 }
 
-// EvaluationOutput is what a plugin says about one task, in at most 1 MiB. The
-// server adds the rest of evald.v1.EvaluationResult. An output that breaks what
-// stands here is an ERROR with the code CONTRACT_VIOLATION, which names the field.
+// EvaluationOutput is the output of a plugin for one task, in at most 1 MiB.
+// The server adds the rest of evald.v1.EvaluationResult. An output that breaks
+// these rules is an ERROR with the code CONTRACT_VIOLATION, which names the
+// field.
 type EvaluationOutput struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Outcome.
@@ -323,8 +325,8 @@ type EvaluationOutput struct {
 	// it pass.
 	Pending bool `protobuf:"varint,10,opt,name=pending,proto3" json:"pending,omitempty"`
 	// On a failed verdict: it failed because the turn lacks what the evaluator
-	// looks at. Neither negation nor a threshold turns that into passed: what
-	// nobody saw must not pass because the question was turned round.
+	// looks at. Neither negation nor a threshold turns that into passed: missing
+	// data must not pass because of a negation.
 	Unproven      bool `protobuf:"varint,11,opt,name=unproven,proto3" json:"unproven,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
