@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evald.result import Verdict
-from evald_server.engine.aggregate import Policy, aggregate
+from evald_server.engine.aggregate import Policy, aggregate, is_lost
 
 PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
@@ -83,6 +83,23 @@ def test_a_missed_required_assertion_fails_whatever_the_policy(policy: Policy) -
 def test_a_required_assertion_that_broke_is_never_ignored() -> None:
     uses = [Weighed(), Weighed(required=True, fail_open=True)]
     assert aggregate(uses, [(PASSED, 1.0), (ERROR, None)]).verdict is ERROR
+
+
+@pytest.mark.parametrize(
+    ("results", "wanted"),
+    [
+        ([(PASSED, 0.5), (ERROR, None)], ERROR),
+        ([(PASSED, 0.9), (ERROR, None)], ERROR),
+        ([(PASSED, 0.5), (SKIPPED, None)], FAILED),
+        ([(FAILED, 0.5), (ERROR, None)], FAILED),
+    ],
+)
+def test_a_mean_that_an_error_might_have_lifted_is_inconclusive(
+    results: list[tuple[Verdict, float | None]], wanted: Verdict
+) -> None:
+    uses = [Weighed(), Weighed(weight=9)]
+    total = aggregate(uses, results, Policy.WEIGHTED_MEAN)
+    assert (total.verdict, is_lost(uses, results, Policy.WEIGHTED_MEAN)) == (wanted, wanted is FAILED)
 
 
 def test_fail_open_ignores_the_error_and_says_so() -> None:

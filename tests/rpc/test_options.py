@@ -5,7 +5,9 @@ from typing import Any
 import grpc
 import pytest
 
+import evald
 from evald.v1 import evaluation_service_pb2 as typed_pb2
+from evald.v1 import message_pb2
 
 from ..loop import run
 from .live import CONTAINS, Refusal, Request, refusal, request, serving, spec
@@ -85,6 +87,21 @@ async def test_a_threshold_belongs_to_the_weighted_mean() -> None:
         fields = options(threshold=0.0, aggregation=MEAN)
         answer = await live.unary(calls(fields)["unary"])
     assert answer.summary.success
+
+
+async def test_a_weighted_mean_that_an_error_might_have_lifted_is_no_failure() -> None:
+    untyped: Any = spec
+    half = untyped("contains", {"substrings": ["hello", "absent"]}, threshold=0.5)
+    breaks = untyped("tool-call-budget", {"maxCalls": 0, "scope": "conversation"}, weight=9)
+    wanted: Any = request(half, breaks)
+    wanted.options.aggregation = MEAN
+    wanted.context.messages.insert(
+        0, message_pb2.ChatMessage(role="robot", tool_calls=[message_pb2.ToolCall()])
+    )
+    async with serving() as live:
+        summary: Any = (await live.unary(wanted)).summary
+    assert [result.verdict for result in summary.results] == [evald.Verdict.PASSED, evald.Verdict.ERROR]
+    assert (summary.verdict, summary.mean_score) == (evald.Verdict.ERROR, 0.5)
 
 
 async def test_an_unknown_mode_of_failure_criteria_is_refused() -> None:

@@ -65,7 +65,8 @@ def aggregate(
 
     ALL_MUST_PASS passes when every enforced assertion passed; the score is the lowest one. WEIGHTED_MEAN passes
     when the weighted mean reaches the threshold; an assertion without a score counts 1 or 0 by its verdict; the
-    mean is 0 when the weights add up to 0.
+    mean is 0 when the weights add up to 0. When it misses the threshold, nothing failed and an assertion broke, the
+    verdict is ERROR.
     """
     passed = failed = errors = skipped = assertions = blocked = 0
     low: float | None = None
@@ -114,7 +115,10 @@ def aggregate(
     deciding: int | None = None
     if policy is Policy.WEIGHTED_MEAN:
         score = mean
-        fails = required_failed is not None or (mean is not None and not reaches(mean, threshold))
+        # Where nothing has failed, what gave no verdict might have lifted the mean.
+        decided = failed > 0 or not blocked
+        missed = mean is not None and not reaches(mean, threshold)
+        fails = required_failed is not None or (missed and decided)
         if fails:
             deciding = required_failed if required_failed is not None else first_failed
     else:
@@ -146,6 +150,7 @@ def is_lost(
     threshold even if all missing results scored 1. An error decides nothing, because a later result may fail.
     """
     total = weights = 0.0
+    failed = blocked = False
     for evaluator, result in zip(evaluators, results, strict=True):
         if not evaluator.counts:
             continue
@@ -155,11 +160,13 @@ def is_lost(
             verdict, score = result
             if verdict is _FAILED and (evaluator.required or policy is Policy.ALL_MUST_PASS):
                 return True
+            failed = failed or verdict is _FAILED
             if verdict is not _PASSED and verdict is not _FAILED:
+                blocked = blocked or (verdict is _ERROR and (evaluator.required or not evaluator.fail_open))
                 continue
             worth = float(verdict is _PASSED) if score is None else score
         weights += evaluator.weight
         total += evaluator.weight * worth
-    if policy is Policy.ALL_MUST_PASS or not weights:
+    if policy is Policy.ALL_MUST_PASS or not weights or (blocked and not failed):
         return False
     return not reaches(total / weights, threshold)

@@ -649,9 +649,10 @@ func (x *EvaluationError) GetMetadata() map[string]string {
 type AggregatedEvaluation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// FAILED when an enforced assertion failed; by weighted mean, when a required
-	// one failed or the mean is below the threshold. Else ERROR, that is
-	// inconclusive, when a fail-closed assertion errored; else SKIPPED when every
-	// assertion was skipped; else PASSED. Metrics never change it.
+	// one failed, or when the mean is below the threshold and an assertion failed
+	// or none errored. Else ERROR, that is inconclusive, when a fail-closed
+	// assertion errored; else SKIPPED when every assertion was skipped; else
+	// PASSED. Metrics never change it.
 	Verdict Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=evald.v1.Verdict" json:"verdict,omitempty"`
 	// True exactly when verdict is VERDICT_PASSED.
 	Success bool `protobuf:"varint,2,opt,name=success,proto3" json:"success,omitempty"`
