@@ -216,6 +216,12 @@ async def test_when_there_are_too_many_the_one_that_waited_longest_goes(live: Li
             assert (await receive(second)).status == 404
 
 
+def handle(live: Live, name: str, handler: Any) -> None:
+    """Have a method handled in another way."""
+    methods = live.app._gate._methods
+    methods[name] = methods[name]._replace(handle=handler)
+
+
 @asynccontextmanager
 async def _unread_answers(live: Live, number: int) -> AsyncIterator[list[asyncio.StreamReader]]:
     """Callers who have asked for 16 MB, and have not read them."""
@@ -223,7 +229,7 @@ async def _unread_answers(live: Live, number: int) -> AsyncIterator[list[asyncio
     async def answer(_request: bytes, _context: Any) -> bytes:
         return LARGE
 
-    live.app._gate._handlers[GET_TYPE] = grpc.unary_unary_rpc_method_handler(answer)
+    handle(live, GET_TYPE, grpc.unary_unary_rpc_method_handler(answer))
     async with AsyncExitStack() as opened:
         readers: list[asyncio.StreamReader] = []
         for count in range(1, number + 1):
@@ -307,7 +313,7 @@ async def test_a_few_lists_are_collected_at_a_time(live: Live) -> None:
         return b""
 
     method = "/evald.v1.ScenarioService/ListScenarios"
-    live.app._gate._handlers[method] = grpc.unary_unary_rpc_method_handler(answer)
+    handle(live, method, grpc.unary_unary_rpc_method_handler(answer))
     answers = await asyncio.gather(*(send(web(live), "GET", "/api/scenarios") for _ in range(20)))
     assert [found.status for found in answers] == [200] * 20
     assert most == 2
@@ -388,8 +394,7 @@ async def test_a_reader_of_events_who_has_sent_a_body_may_hang_up(live: Live) ->
         finally:
             ended.set()
 
-    methods, name = live.app._gate._methods, "/evald.v1.RunService/WatchRun"
-    methods[name] = methods[name]._replace(handle=grpc.unary_stream_rpc_method_handler(watch))
+    handle(live, "/evald.v1.RunService/WatchRun", grpc.unary_stream_rpc_method_handler(watch))
     async with connected(web(live)) as (_, writer):
         writer.write(
             head("GET", "/console/runs/1/events", {"host": "localhost", "content-length": "2"}) + b"{}"

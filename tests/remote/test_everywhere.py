@@ -1,7 +1,6 @@
 """Remote evaluators work wherever evaluators do: sessions, batches, combinators; and operators see what happens."""
 
 import asyncio
-import json
 import logging
 import re
 from collections.abc import AsyncIterator
@@ -14,7 +13,6 @@ import pytest
 from evald.plugin.v1 import registry_service_pb2, task_pb2
 from evald.v1 import evaluation_service_pb2, result_pb2, suite_service_pb2
 from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
-from evald_server.config import Settings
 
 from ..attempts import attempts
 from ..loop import run
@@ -239,14 +237,3 @@ async def test_telemetry_knows_instances_tasks_and_types_without_any() -> None:
         await until(lambda: not live.app.remotes.instances.by_id)
         text = live.app.telemetry.exposition("")[0].decode()
         assert re.search(r'evald_remote_instances\{evaluator="acme.word",.*state="active"\} 0\.0', text)
-
-
-def test_the_page_lists_every_setting_of_remotes() -> None:
-    page = (ROOT / "docs/remote-evaluators.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(remote_\w+)` \| ([^|]*) \|", page.partition("## Settings")[2], re.MULTILINE)
-    known = {name: field for name, field in Settings.model_fields.items() if name.startswith("remote_")}
-    assert {name for name, _ in rows} == set(known)
-    for name, default in rows:
-        written = default.strip("`").replace(",", "")
-        value = known[name].get_default(call_default_factory=True)
-        assert (None if written == "none" else json.loads(written)) == (value or None), name
