@@ -19,7 +19,7 @@ _EVALUATORS_ONLY: Final = context_pb2.CRITERIA_POLICY_EVALUATORS_ONLY
 
 
 class Engine:
-    """The evaluation engine of a server. planner, contexts, threads: shared with sessions and batches."""
+    """The evaluation engine. planner, contexts, threads: shared with sessions and batches."""
 
     def __init__(self, planner: Planner, contexts: Contexts, threads: Threads) -> None:
         self.planner = planner
@@ -48,7 +48,7 @@ class Engine:
     def start(
         self, plan: Plan, context: context_pb2.EvaluatorContext, slice_nanos: int = SLICE_NANOS
     ) -> EvaluationRun:
-        """Start a plan on a turn. Raises InvalidContext. slice_nanos: maximum time on the event loop."""
+        """Start a plan on a turn. Raises InvalidContext. slice_nanos: maximum time of its plain evaluators."""
         return EvaluationRun(plan, self.contexts.view(context), self.threads, slice_nanos)
 
 

@@ -79,11 +79,13 @@ def check_kinds(began: "Plan", plan: "Plan") -> None:
 class PlannedEvaluator:
     """One compiled spec.
 
-    index: position in the plan, or among a combinator's children. evaluate: the compiled function. metric: unit and
-    buckets of the measured value; None if it measures nothing. timeout: seconds for this evaluator, or None. counts:
-    whether it is an enforced assertion. inline: whether it is a plain function that may run on the event loop.
-    conditional: whether it may be skipped or deferred. adjusted: whether a threshold or negation changes its results.
-    awaits_final: whether it, or a part of it, gives no verdict before the final turn. provenance: of all its results.
+    index: position in the plan, or among a combinator's children. evaluate: the compiled function.
+    metric: unit and buckets of the measured value; None if it measures nothing.
+    provenance: of all its results. timeout: seconds for this evaluator, or None.
+    awaits_final: whether it, or a part of it, gives no verdict before the final turn.
+    counts: whether it is an enforced assertion. conditional: whether it may be skipped or deferred.
+    inline: whether it is a plain function that may run on the event loop.
+    adjusted: whether a threshold or negation changes its results.
     """
 
     index: int

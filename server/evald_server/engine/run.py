@@ -91,7 +91,7 @@ class EvaluationRun:
     def __init__(
         self, plan: Plan, ctx: EvaluatorContext, threads: Threads, slice_nanos: int = SLICE_NANOS
     ) -> None:
-        """slice_nanos: maximum time of the plain evaluators on the event loop."""
+        """slice_nanos: maximum time of the plain evaluators in the constructor."""
         self.plan = plan
         self.ctx = ctx
         self.outcomes: list[Outcome | None] = [None] * len(plan.evaluators)
