@@ -67,7 +67,7 @@ class Compiler:
         self._limits = limits
         self._fail_open = fail_open
         self._count = 0
-        self._awaits_final: set[int] = set()  # indexes of combinators with a child that awaits it
+        self._awaits_final: set[int] = set()  # indexes of combinators with a final-turn child
         self.violations: list[Violation] = []
 
     def plan(self, raw: Sequence[bytes], raw_options: bytes, criteria: Criteria | None) -> Plan:
