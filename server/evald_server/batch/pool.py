@@ -133,7 +133,7 @@ class BatchPool:
         """Send a chunk to the least busy process. Waits in FIFO order while all are full.
 
         taken: items of the batch so far. Returns None if there is no process. The future gives None if the process
-        ended; the whole chunk must then be evaluated elsewhere.
+        ended or could not evaluate the chunk; nothing of the chunk counts then.
         """
         if taken >= self.after and all(process.slots for process in self._ready):
             self._start_one()

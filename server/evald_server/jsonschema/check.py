@@ -53,7 +53,7 @@ def list_errors(
 ) -> list[SchemaError]:
     """Return at most MAX_ERRORS errors, none if the value matches.
 
-    first_only: stop at the first error. Otherwise the library creates all errors first, at about 10 us each.
+    first_only: stop at the first error. Otherwise the library creates all errors, at about 10 us each.
     """
     if first_only:
         try:
@@ -78,7 +78,7 @@ def _describe(error: jsonschema_rs.ValidationError) -> SchemaError:
 
 
 def _nearest(error: jsonschema_rs.ValidationError) -> SchemaError | None:
-    """Return the deepest error among the failed branches of an anyOf or oneOf."""
+    """Return the error deepest in the value, if all branches of an anyOf or oneOf failed."""
     branches = [errors[0] for errors in getattr(error.kind, "context", ()) if errors]
     if not branches:
         return None

@@ -71,8 +71,8 @@ class Schema:
     async def errors_in_worker(self, text: str) -> list[SchemaError] | None:
         """Check a JSON text in a worker process.
 
-        Returns the first error, if any; None if a string has a lone surrogate, which cannot be
-        checked. Raises TaskTimeout, PoolBusy or WorkerDied.
+        Returns the first error, if any; None if a string has a lone surrogate, which cannot be checked.
+        Raises TaskTimeout, PoolBusy or WorkerDied.
         """
         task = {"schema": self._text, "draft": self._draft, "text": text}
         found: list[SchemaError] | None = await _workers().run(task, worker_seconds(text))
