@@ -277,7 +277,7 @@ class ExecutionLimits(
         return self
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Check every limit that is set. `onMissing` is the result of a limit without data."""
+        """Check every limit that is set. `onMissing` decides about limits without data."""
         on_missing = self.on_missing
         checks: list[Check] = []
         gaps: list[str] = []

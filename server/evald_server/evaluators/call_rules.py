@@ -1,4 +1,4 @@
-"""Rules for tool calls, by name and arguments, and their matching with calls."""
+"""Rules for tool calls, by name and arguments, and their matchers."""
 
 import re
 from collections.abc import Mapping, Sequence

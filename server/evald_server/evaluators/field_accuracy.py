@@ -96,7 +96,7 @@ def _number(value: Any) -> float | None:
     return None
 
 
-# "1,5" means 1.5 in many countries; it is refused as ambiguous.
+# "1,5" means 1.5 in many countries; here it is not a number.
 _THOUSANDS: Final = re.compile(r"\s*[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?\s*", re.ASCII)
 
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")

@@ -20,7 +20,7 @@ from .json_values import MISSING, CheckTime, printable
 from .results import OnMissing, missing, no_answer
 
 Extract = Literal["none", "fenced", "first"]
-"""Where in the answer the JSON is."""
+"""The place of the JSON in the answer."""
 
 _NOT_FINAL: Final = skipped("Skipped (not final turn)")
 _MATCHES: Final = passed("Response matches JSON schema", 1.0)

@@ -92,11 +92,11 @@ def find_numbers(text: str, check: Callable[[], None] = lambda: None) -> Iterato
     """Yield the parts of a text that look like numbers, in order.
 
     - Digits of every script are parsed. A comma or a no-break space separates thousands if three digits follow
-    ("1,234.5"), else it ends a number. The decimal sign is a dot; Arabic has its own.
+      ("1,234.5"), else it ends a number. The decimal sign is a dot; Arabic has its own.
     - "60%" is 60, "$5" is 5, "5kg" is 5, "1e3" is 1000, "2½" and "2 ½" are 2.5.
     - Digits inside a word ("GPT4") and versions ("1.2.3") are not numbers.
     - Chinese numerals are parsed alone ("三十五") or after digits ("1.5万"). Inside a word ("三月") they are not numbers;
-    if the text has no other number, the first is yielded as unreadable.
+      if the text has no other number, the first is yielded as unreadable.
     - Unreadable are numbers beyond a double ("1e999"), powers of ten ("3 x 10^8"), and digits followed by other
       numeric signs ("10⁴", "5①").
 

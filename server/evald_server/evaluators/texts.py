@@ -171,7 +171,7 @@ class _AtOneEnd(Evaluator, kind=ASSERTION, inline=True):
         return self.text.casefold()
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Score 1 or 0."""
+        """Return score 1 or 0."""
         answer = ctx.answer_of(self.message)
         if answer is None:
             return no_answer(ctx)
@@ -238,7 +238,7 @@ class LengthWithin(
         return f"exactly {self.min}" if self.min == self.max else f"{self.min} to {self.max}"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Score 1 or 0. value: the length."""
+        """Return score 1 or 0. value: the length."""
         answer = ctx.answer_of(self.message)
         if answer is None:
             return no_answer(ctx)
@@ -268,7 +268,7 @@ class FinishReason(
     on_missing: OnMissing = "fail"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Score 1 or 0."""
+        """Return score 1 or 0."""
         invocation = ctx.last_invocation
         for key in ("finish_reason", "finishReason", "stop_reason"):
             actual = invocation.metadata_text(key)
