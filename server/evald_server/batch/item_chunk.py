@@ -63,8 +63,7 @@ class ItemChunk(NamedTuple):
 
 
 def _evaluated(results: BatchResults, data: bytes, plan: Plan) -> bool:
-    """Evaluate an item. Returns False if the server must: it is invalid, has its own evaluators or a scenario, or
-    waits."""
+    """Evaluate an item. Returns False if it is invalid, has its own evaluators or a scenario, or must wait."""
     try:
         item = wire_pb2.BatchItem.FromString(data)
         if item.evaluators or item.context.HasField("scenario"):

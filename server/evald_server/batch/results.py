@@ -172,7 +172,7 @@ class BatchResults:
 def _drop_explanations(summary: result_pb2.AggregatedEvaluation) -> None:
     """Clear reasons, checks, metadata and provenance.
 
-    Unavailable metrics keep theirs: without it, their value 0 reads as a measurement.
+    Unavailable metrics keep them, because without them their value 0 would look like a measurement.
     """
     for result in summary.results:
         is_metric = result.kind == evaluator_pb2.EVALUATOR_KIND_METRIC

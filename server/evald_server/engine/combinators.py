@@ -152,7 +152,7 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
         score = self._share(votes, votes.worth_of_error)
         if self.threshold is not None:
             if not any(evaluator.weight for evaluator in votes.evaluators):
-                # Without weights there is no share to compare. FAILED would always pass when negated.
+                # Without weights there is no share to compare. FAILED would become PASSED when negated.
                 return _ERROR, None, "no evaluator counted that has a weight above 0"
             certain, possible = (reaches(self._share(votes, worth), self.threshold) for worth in (0.0, 1.0))
             what = f"score {score:.4g}" if self.measure == "score" else f"share {score:.4g}"
@@ -346,8 +346,7 @@ class CompiledCombinator:
     async def _await(
         self, ctx: EvaluatorContext, results: dict[int, Result], waiting: Mapping[int, Any]
     ) -> Result:
-        """Await the waiting children concurrently. waiting: by position, the awaitable of a child, None if not yet
-        called."""
+        """Await the waiting children concurrently. waiting: by position, a child's awaitable, None if not called."""
         scope = current_scope()
         answers = await asyncio.gather(
             *(
@@ -415,8 +414,7 @@ class CompiledCombinator:
 
 
 def _decided(combinator: _Combinator, votes: Votes) -> tuple[Verdict, float | None, str]:
-    """Return the combinator's verdict, score and reason, corrected for required children that failed or had an
-    error."""
+    """Return the combinator's verdict, score and reason, with failures and errors of required children applied."""
     verdict, score, reason = combinator.decide(votes)
     required = {
         result.verdict: evaluator.name

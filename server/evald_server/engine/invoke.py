@@ -20,10 +20,10 @@ from .registry import Origin
 _PLAIN: Final = "plain evaluators"
 
 # More would slow down the event loop, because all share one interpreter. With only one, a call that runs until its
-# deadline would delay all others.
+# deadline would delay all other plain evaluators.
 _PLAIN_AT_ONCE: Final = 2
 
-# A tenth of the call's time is reserved for sending the summary, and at least this.
+# A tenth of the call's time is reserved for sending the summary, but at least this.
 RESERVE_SECONDS: Final = 0.05
 
 

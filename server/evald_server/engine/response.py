@@ -98,8 +98,7 @@ async def events_of(
     *,
     announce_plan: bool = True,
 ) -> AsyncGenerator[wire_pb2.EvaluateResponse]:
-    """Yield the messages of a run with pending evaluators: plan, results as they finish, the summary with the last
-    ones.
+    """Yield the messages of a run with pending evaluators: plan, results, and with the last results the summary.
 
     steps: runs the pending evaluators and yields the indexes of finished ones.
     """

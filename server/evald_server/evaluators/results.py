@@ -1,4 +1,4 @@
-"""Results and texts that several evaluators share: missing data, too large input, quoted texts."""
+"""Results and texts that several evaluators share: missing data, oversized input, quoted texts."""
 
 import json
 from collections.abc import Callable, Sequence
