@@ -1,6 +1,6 @@
 """A batch process: evaluates the server's chunks, one after the other.
 
-It has only the built-in evaluators that never wait. `pool` starts it.
+It has only the built-in evaluators that never wait. Started by `pool`.
 """
 
 import os
@@ -26,19 +26,19 @@ from evald_server.frames import read_frame, write_frame
 from evald_server.logs import configure_logging
 from evald_server.memory import prepare_for_calls
 
-# The server's own process answers the calls beside the batch, so it comes first. At 5, a process gets a third of
-# what one at 0 gets: less would starve a batch on a machine that is busy otherwise.
+# The server process has priority, because it answers other calls. At 5, a process gets a third of the CPU time of one
+# at 0; less would starve a batch on a busy machine.
 _NICENESS: Final = 5
 
 # When memory runs out, the kernel should kill a batch process rather than the server.
 _OUT_OF_MEMORY_SCORE: Final = "500"
 
-# Compiled plans that a process keeps.
+# Limit of the cache of compiled plans.
 _PLAN_CACHE_BYTES: Final = 8 << 20
 
 
 def _engine(config: ProcessConfig) -> Engine:
-    """Return an engine with a planner of its own."""
+    """Return an engine with its own planner."""
     threads = Threads()
     limits = config.limits._replace(cache_bytes=min(config.limits.cache_bytes, _PLAN_CACHE_BYTES))
     planner = Planner(_registry(config, threads), limits, fail_open=config.fail_open)
@@ -76,19 +76,19 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
 
 
 def _stand_back() -> None:
-    """Ignore signals, because the server decides when a batch process ends, and give way to the server."""
+    """Ignore signals, because the server ends batch processes, and lower the process's priority."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.nice(_NICENESS)
     with suppress(OSError):  # not on Linux
         Path("/proc/self/oom_score_adj").write_text(_OUT_OF_MEMORY_SCORE)
-    # Evaluations that turn out to wait are left to the server: their coroutines are never started.
+    # Evaluations that must wait are left to the server; their coroutines never start.
     warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
 
 
 def main() -> None:
-    """Serve the process that started this one, on the standard streams."""
-    # What a library may print must not get between the answers.
+    """Serve the parent process on the standard streams."""
+    # Redirect stdout to stderr, so that output of libraries does not mix with the responses.
     with os.fdopen(os.dup(1), "wb") as stdout:
         os.dup2(2, 1)
         serve(sys.stdin.buffer, stdout)

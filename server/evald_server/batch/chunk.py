@@ -1,4 +1,4 @@
-"""What a server asks of its batch processes, and what they answer. Both are pickled."""
+"""Requests to batch processes and their responses. Both are pickled."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +13,13 @@ from evald_server.logs import LogFormat
 
 T_co = TypeVar("T_co", covariant=True)
 
-# How long an evaluation may run in a batch process: nobody else waits for it, so longer than in the server, which
-# takes over what is not done by then and ends it at its deadline.
+# Maximum time of an evaluation in a batch process. Longer than in the server, because no other call waits for it. The
+# server evaluates unfinished ones itself and enforces their deadlines.
 _LONG_SLICE_NANOS: Final = 1_000_000_000
 
 CHUNK_SECONDS: Final = 0.25
-"""Seconds after which a batch process answers with what it has done of a chunk: the chunks of other callers wait behind
-it. Only costly chunks take as long; the server sends it the rest again, behind those."""
+"""Seconds after which a batch process returns the finished part of a chunk, because other callers' chunks are queued.
+Only costly chunks take that long; the server queues the rest again, behind those."""
 
 _log = logging.getLogger("evald.batch")
 
@@ -39,24 +39,24 @@ class ProcessConfig(NamedTuple):
 
 
 class Chunk(Protocol[T_co]):
-    """Work for a batch process, which evaluates it with an engine of its own."""
+    """Work for a batch process, which evaluates it with its own engine."""
 
     def evaluate(self, engine: Engine) -> T_co:
         """Return the results."""
 
 
 ResultKey: TypeAlias = tuple[int, int, float | None, float | None, str]
-"""The evaluator's index, and verdict, score, value and error code of a result. value: None when unavailable."""
+"""The evaluator's index, and verdict, score, value and error code of a result. value: None if unavailable."""
 
 CountedResult: TypeAlias = tuple[ResultKey, int, float]
-"""A result, how often it came, and the mean of its seconds."""
+"""A result, its count, and its mean duration in seconds."""
 
-# Results up to this duration are counted together: they are in the first bucket of every histogram.
+# Results up to this duration are counted together, because they are in the first bucket of every histogram.
 _SHORT_NANOS: Final = 1_000_000
 
 
 def result_keys(run: EvaluationRun) -> Iterator[tuple[ResultKey, int]]:
-    """Yield the results of a finished run, and their nanoseconds."""
+    """Yield the results of a finished run with their durations in nanoseconds."""
     for evaluator, outcome in zip(run.plan.evaluators, run.outcomes, strict=True):
         assert outcome is not None
         result, nanos, _ = outcome
@@ -66,14 +66,14 @@ def result_keys(run: EvaluationRun) -> Iterator[tuple[ResultKey, int]]:
 
 
 class ChunkCounts(NamedTuple):
-    """What telemetry counts of a chunk. durations: verdict and seconds of each evaluation. results: of all evaluators."""
+    """Telemetry of a chunk. durations: verdict and seconds of each evaluation. results: of all evaluators."""
 
     durations: Sequence[tuple[int, float]]
     results: Sequence[CountedResult]
 
 
 class ResultCounter:
-    """Counts equal results, so that the server adds a chunk's thousands of results quickly."""
+    """A counter of equal results, so that the server adds a chunk's thousands of results quickly."""
 
     def __init__(self) -> None:
         self._durations: list[tuple[int, float]] = []
@@ -94,7 +94,7 @@ class ResultCounter:
             found[1] += nanos
 
     def counts(self) -> ChunkCounts:
-        """Return what was counted."""
+        """Return the counts."""
         short = [(key, count, nanos * 1e-9 / count) for key, (count, nanos) in self._short.items()]
         return ChunkCounts(self._durations, [*short, *self._long])
 
@@ -102,9 +102,9 @@ class ResultCounter:
 def same_plan(
     engine: Engine, specs: tuple[bytes, ...], options: bytes, announced: Sequence[bytes]
 ) -> Plan | None:
-    """Return the plan of a chunk in a batch process; None when it is not the server's.
+    """Return the plan of a chunk in a batch process; None if it differs from the server's.
 
-    specs, options: serialised, as the planner takes them. announced: specs of the server's plan.
+    specs, options: serialised, as for the planner. announced: specs of the server's plan.
     """
     try:
         plan = engine.planner.plan(specs, options)
@@ -117,10 +117,10 @@ def same_plan(
 
 
 def slice_of(plan: Plan, seconds: float | None) -> int:
-    """Return for how many nanoseconds an evaluation may run in a batch process. Not longer than the server lets it:
-    only the server ends it then.
+    """Return the maximum nanoseconds of an evaluation in a batch process. Not more than its limit in the server,
+    because only the server enforces deadlines.
 
-    seconds: that the plan's evaluators may take altogether in the server.
+    seconds: limit for all of the plan's evaluators together in the server.
     """
     limits = [seconds, *(evaluator.timeout for evaluator in plan.evaluators)]
     nanos = [int(limit * 1e9) for limit in limits if limit is not None]

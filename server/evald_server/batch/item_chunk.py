@@ -18,8 +18,8 @@ from .results import MAX_BYTES, BatchResults
 class ItemChunkResult(NamedTuple):
     """The result of a chunk.
 
-    end: index after the last item that was processed, because the size and time of a result are limited. skipped: indexes
-    of the items that the server has to evaluate itself. answers: serialised BatchAnswer messages.
+    end: index after the last processed item; size and time of a result are limited. skipped: indexes of the items
+    that the server must evaluate itself. answers: serialised BatchAnswer messages.
     """
 
     end: int
@@ -31,9 +31,9 @@ class ItemChunkResult(NamedTuple):
 class ItemChunk(NamedTuple):
     """Items that share a plan.
 
-    specs, options: serialised, as the planner takes them. announced: specs of the server's plan; a process whose own
-    plan differs must not evaluate. items: serialised BatchItem messages. brief: as in BatchOpen. slice_nanos: how long
-    an item may run.
+    specs, options: serialised, as for the planner. announced: specs of the server's plan; a process with a different
+    plan must not evaluate the items. items: serialised BatchItem messages. brief: as in BatchOpen. slice_nanos:
+    maximum time of an item.
     """
 
     specs: tuple[bytes, ...]
@@ -44,7 +44,7 @@ class ItemChunk(NamedTuple):
     slice_nanos: int
 
     def evaluate(self, engine: Engine) -> ItemChunkResult:
-        """Evaluate the items; skip all of them when only the server has what the plan needs."""
+        """Evaluate the items; skip all if this process cannot make the same plan as the server."""
         counter = ResultCounter()
         plan = same_plan(engine, self.specs, self.options, self.announced)
         if plan is None:
@@ -63,7 +63,7 @@ class ItemChunk(NamedTuple):
 
 
 def _evaluated(results: BatchResults, data: bytes, plan: Plan) -> bool:
-    """Evaluate an item. Returns False when the server has to: it is refused, has evaluators of its own, or waits."""
+    """Evaluate an item. Returns False if it is invalid, has its own evaluators or a scenario, or must wait."""
     try:
         item = wire_pb2.BatchItem.FromString(data)
         if item.evaluators or item.context.HasField("scenario"):

@@ -1,7 +1,7 @@
 """The batch processes of a server: started for large batches, shared by all of them.
 
-`concurrent.futures.ProcessPoolExecutor` is not used: a process that is killed while it writes a result leaves the
-executor's thread reading for ever, and the server cannot exit (seen in CPython 3.11.7).
+`concurrent.futures.ProcessPoolExecutor` is not used: if a process is killed while it writes a result, the executor's
+thread reads forever, and the server cannot exit (seen in CPython 3.11.7).
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from .chunk import Chunk, ProcessConfig
 
 T = TypeVar("T")
 
-# -P: a file in the working directory must not be imported.
+# -P, so that files in the working directory cannot be imported.
 _PROGRAM: Final = (sys.executable, "-P", "-m", "evald_server.batch")
 
-# Chunks that a process holds: the current one and the next, so that it never waits.
+# Chunks per process: the current one and the next, so that it never waits.
 _CHUNKS_HELD: Final = 2
 
-# Starting takes 0.5 s on an idle machine, and longer under the load that made the server start one.
+# Starting takes 0.5 s on an idle machine, longer under the load for which processes are started.
 _START_SECONDS: Final = 60
 
 _LONGEST_BACKOFF_SECONDS: Final = 60.0
@@ -36,9 +36,9 @@ _log = logging.getLogger("evald.batch")
 
 
 class BatchProcess:
-    """A process that is ready.
+    """A batch process.
 
-    slots: how many chunks it holds or was promised. ended: it takes no more. dismissed: it was told to end.
+    slots: number of its sent and assigned chunks. ended: it accepts no more chunks. dismissed: the server ended it.
     """
 
     def __init__(self, worker: ChildProcess) -> None:
@@ -50,9 +50,9 @@ class BatchProcess:
         self._timer: asyncio.TimerHandle | None = None
 
     def submit(self, chunk: Chunk[T]) -> "asyncio.Future[T | None]":
-        """Send a chunk."""
+        """Send a chunk. The future gives its result, or None if the process has ended."""
         future: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
-        # Its end may be seen by one pipe before it is by the other.
+        # One pipe may report the end of the process before the other does.
         if self.ended or self.worker.closed:
             future.set_result(None)
         else:
@@ -61,14 +61,14 @@ class BatchProcess:
         return future
 
     def answered(self, result: object) -> None:
-        """Pass on the result of the oldest chunk."""
+        """Return the result of the oldest chunk to its caller."""
         self.slots -= 1
         future = self._pending.popleft()
-        if not future.done():  # cancelled when its caller went away
+        if not future.done():  # cancelled by its caller
             future.set_result(result)
 
     def end(self) -> None:
-        """Give up the chunks that it holds, because it has ended, and those that it was promised."""
+        """Give the pending chunks the result None and accept no more, because the process has ended."""
         self.ended = True
         self.set_timer(0, None)
         for future in self._pending:
@@ -83,7 +83,7 @@ class BatchProcess:
 
 
 class BatchPool:
-    """Evaluates chunks in at most `size` processes. Belongs to the event loop that it is first used in."""
+    """A pool of at most `size` batch processes. Use it in one event loop only."""
 
     def __init__(
         self,
@@ -95,10 +95,10 @@ class BatchPool:
         idle_seconds: float = 300.0,
         silent_seconds: float = 60.0,
     ) -> None:
-        """after: items of one batch for which it is worth starting a process. least: items of one message for which
-        it is worth asking one: that costs the server as much as evaluating about four. idle_seconds: after which
-        an idle process ends. silent_seconds: after which one that does not answer is killed: 256 items take 10 ms,
-        and the slowest that a caller could send a few seconds."""
+        """after: minimum items of a batch before processes are started. least: minimum items of a message that is
+        sent to a process; sending costs the server as much as evaluating about four. idle_seconds: time after which
+        an idle process ends. silent_seconds: time after which a process that does not respond is killed; 256 items
+        take 10 ms, the slowest possible ones a few seconds."""
         self.size = size
         self.after = after
         self.least = least
@@ -114,26 +114,26 @@ class BatchPool:
 
     @property
     def processes(self) -> list[int]:
-        """Return the ids of the processes that are ready."""
+        """The ids of the ready processes."""
         return [process.worker.pid for process in self._ready]
 
     def prepare(self) -> None:
-        """Start all processes, without waiting for them, because a large batch is about to come."""
+        """Start all processes for an expected large batch, without waiting for them."""
         for _ in range(self.size):
             self._start_one()
 
     def is_worth_it(self, taken: int, count: int) -> bool:
-        """Return whether processes should evaluate the next `count` items of a batch that has had `taken` so far.
+        """Return whether processes should evaluate the next `count` items of a batch, after `taken` items so far.
 
         Small batches use processes that already run, but start none.
         """
         return count >= self.least and (bool(self._ready) or (self.size > 0 and taken >= self.after))
 
     async def submit(self, chunk: Chunk[T], taken: int) -> "asyncio.Future[T | None] | None":
-        """Send a chunk to the least busy process. Waits, first come first served, while all of them hold enough.
+        """Send a chunk to the least busy process. Waits in FIFO order while all are full.
 
-        taken: items of the batch so far. Returns None when there is no process. The future gives None when the
-        process could not evaluate the chunk, or has ended; nothing of the chunk counts then.
+        taken: items of the batch so far. Returns None if there is no process. The future gives None if the process
+        ended or could not evaluate the chunk; nothing of the chunk counts then.
         """
         if taken >= self.after and all(process.slots for process in self._ready):
             self._start_one()
@@ -153,7 +153,7 @@ class BatchPool:
             await asyncio.wait(self._tasks)
 
     async def _acquire(self) -> BatchProcess | None:
-        """Take a slot of a process. Returns None when there is no process."""
+        """Acquire a slot of a process. Returns None if there is no process."""
         waiter: asyncio.Future[BatchProcess | None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._assign()
@@ -167,7 +167,7 @@ class BatchPool:
             raise
 
     def _assign(self) -> None:
-        """Assign free slots in FIFO order. Without a process, tell all waiters so."""
+        """Assign free slots in FIFO order. Without a process, all waiters get None."""
         while self._waiters:
             process = min(self._ready, key=lambda process: process.slots, default=None)
             if process is not None and process.slots >= _CHUNKS_HELD:
@@ -180,7 +180,7 @@ class BatchPool:
             waiter.set_result(process)
 
     def _start_one(self) -> None:
-        """Start another process, if there may be one, without waiting for it."""
+        """Start another process if allowed, without waiting for it."""
         if len(self._tasks) >= self.size or self._closed or time.monotonic() < self._not_before:
             return
         task = asyncio.create_task(self._run())
@@ -188,7 +188,7 @@ class BatchPool:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self) -> None:
-        """Start a process, receive its results, and clean up when it has ended."""
+        """Start a process, receive its results, and clean up when it ends."""
         try:
             worker = await ChildProcess.start(_PROGRAM)
         except OSError as problem:
@@ -219,12 +219,12 @@ class BatchPool:
             self._back_off()
 
     async def _is_ready(self, worker: ChildProcess) -> bool:
-        """Compare versions, send the config and wait until it is ready."""
+        """Compare versions, send the config and wait until the process is ready."""
         ours = version("evald")
         try:
             async with asyncio.timeout(_START_SECONDS):
                 its = (await worker.receive()).decode()
-                if its != ours:  # the package was upgraded below a server that runs
+                if its != ours:  # the package was upgraded while the server runs
                     self._not_started(f"evald {its} is installed by now, this server is {ours}: restart it")
                     return False
                 worker.send(pickle.dumps(self._config))
@@ -239,7 +239,7 @@ class BatchPool:
         self._back_off()
 
     async def _receive(self, process: BatchProcess) -> None:
-        """Receive results until the process has ended."""
+        """Receive results until the process ends."""
         while True:
             try:
                 data = await process.worker.receive()
@@ -251,7 +251,7 @@ class BatchPool:
             self._assign()
 
     def _set_timer(self, process: BatchProcess) -> None:
-        """Kill the process if it does not answer, or end it if it stays idle."""
+        """Set the timer that kills a process that does not respond, or ends one that stays idle."""
         if process.slots:
             process.set_timer(self._silent_seconds, process.worker.kill)
         else:

@@ -1,4 +1,4 @@
-"""Evaluates the items of a batch and collects the answers: in the server and in batch processes alike."""
+"""Evaluates the items of a batch and collects the answers, in the server and in batch processes."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -14,14 +14,14 @@ from evald_server.engine.run import SLICE_NANOS, EvaluationRun
 from .chunk import ChunkCounts, result_keys
 
 MAX_ITEMS: Final = 256
-"""Items after which answers are sent."""
+"""Number of items after which answers are sent."""
 
 MAX_BYTES: Final = 2 << 20
-"""Bytes of answers after which they are sent: half of what gRPC clients accept by default."""
+"""Size of answers after which they are sent: half of the default message limit of gRPC clients."""
 
 
 class EvaluatorCounts:
-    """Verdicts and sums of measured values of a plan's evaluators."""
+    """Counts of verdicts and sums of measured values of a plan's evaluators."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -29,7 +29,7 @@ class EvaluatorCounts:
         self._sums = [0.0] * len(plan.evaluators)
 
     def add(self, index: int, verdict: int, value: float | None, count: int = 1) -> None:
-        """Count equal results of one evaluator. value: None when it is unavailable."""
+        """Count equal results of one evaluator. value: None if unavailable."""
         if self._plan.evaluators[index].is_metric and verdict == Verdict.PASSED:
             if value is None:
                 return
@@ -39,7 +39,7 @@ class EvaluatorCounts:
     def write(self, summary: evaluation_service_pb2.BatchSummary, means: dict[str, list[float]]) -> None:
         """Add the counts to a summary, by the evaluators' names.
 
-        means: sum and count of the values of each metric, which several plans of a batch may share.
+        means: sum and count of the values of each metric; plans of a batch may share metrics.
         """
         for evaluator, counts, total in zip(self._plan.evaluators, self._counts, self._sums, strict=True):
             pb = summary.evaluators[evaluator.name]
@@ -55,9 +55,9 @@ class EvaluatorCounts:
 
 
 class BatchResults:
-    """Evaluates items and collects their answers.
+    """A collector of the answers of a batch, which evaluates its items.
 
-    answers: serialised evald.v1.BatchAnswer messages that were not taken yet. size: their bytes.
+    answers: serialised evald.v1.BatchAnswer messages, until taken. size: their bytes.
     verdicts: number of items by the verdict's number.
     """
 
@@ -70,7 +70,7 @@ class BatchResults:
         slice_nanos: int = SLICE_NANOS,
     ) -> None:
         """observe: called with the finished run of every item. brief: drop explanations from passed items.
-        slice_nanos: how long an item may run before `evaluate` returns it unfinished."""
+        slice_nanos: maximum time of an item before `evaluate` returns it unfinished."""
         self._engine = engine
         self._observe = observe
         self._brief = brief
@@ -83,8 +83,7 @@ class BatchResults:
     def evaluate(self, item: wire_pb2.BatchItem, plan: Plan) -> EvaluationRun | None:
         """Evaluate an item.
 
-        Returns None when it is done, else the run, which has to wait for something: finish it and pass it to
-        `add`. Raises InvalidContext.
+        Returns None if it is finished, else the pending run: finish it and pass it to `add`. Raises InvalidContext.
         """
         run = self._engine.start(plan, item.context, self._slice)
         if run.pending:
@@ -104,7 +103,7 @@ class BatchResults:
         self._add_answer(answer)
 
     def count(self, run: EvaluationRun) -> None:
-        """Count the results of a finished run for the summary. A batch process leaves that to the server."""
+        """Count the results of a finished run for the summary. Only the server does this."""
         counts = self._counts_of(run.plan)
         for (index, verdict, _, value, _), _ in result_keys(run):
             counts.add(index, verdict, value)
@@ -127,9 +126,9 @@ class BatchResults:
         self.size += sum(map(len, answers))
 
     def take(self) -> list[bytes]:
-        """Return the answers as serialised evald.v1.EvaluateBatchResponse messages, and clear them.
+        """Return the answers as serialised evald.v1.EvaluateBatchResponse messages and clear them.
 
-        A message has at most MAX_BYTES, or a single larger answer.
+        A message has at most MAX_BYTES, or one larger answer.
         """
         messages: list[wire_pb2.EvaluateBatchResponse] = []
         size = MAX_BYTES
@@ -173,7 +172,7 @@ class BatchResults:
 def _drop_explanations(summary: result_pb2.AggregatedEvaluation) -> None:
     """Clear reasons, checks, metadata and provenance.
 
-    Unavailable metrics keep theirs: without it, their value 0 reads as a measurement.
+    Unavailable metrics keep them, because without them their value 0 would look like a measurement.
     """
     for result in summary.results:
         is_metric = result.kind == evaluator_pb2.EVALUATOR_KIND_METRIC

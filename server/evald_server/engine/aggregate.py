@@ -21,7 +21,7 @@ _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERR
 
 
 class Policy(IntEnum):
-    """How results are aggregated. Equal to the contract's AggregationPolicy."""
+    """How results are aggregated. Has the numbers of the contract's AggregationPolicy."""
 
     ALL_MUST_PASS = 1
     WEIGHTED_MEAN = 2
@@ -34,9 +34,9 @@ Settled: TypeAlias = tuple[Verdict, float | None]
 class Aggregate(NamedTuple):
     """The verdict of a call.
 
-    deciding: index of the result whose reason is the call's, or None.
+    deciding: index of the result that gives the call its reason, or None.
     passed, failed: enforced assertions. errors, skipped: all evaluators.
-    ignored_errors: indexes of errors that fail-open let pass.
+    ignored_errors: indexes of errors that fail-open ignores.
     """
 
     verdict: Verdict
@@ -60,13 +60,13 @@ def aggregate(
 ) -> Aggregate:
     """Aggregate results, given in declared order.
 
-    not_run: indexes of results that are SKIPPED because `fail_fast` ended the call. They stay in the mean and
-    count 0, so that ending early never raises a score.
+    not_run: indexes of results that are SKIPPED because `fail_fast` ended the call. They count 0 in the mean, so that
+    ending early never raises a score.
 
     ALL_MUST_PASS passes when every enforced assertion passed; the score is the lowest one. WEIGHTED_MEAN passes
     when the weighted mean reaches the threshold; an assertion without a score counts 1 or 0 by its verdict; the
-    mean is 0 when the weights add up to 0. When it misses the threshold, nothing failed and an assertion broke, the
-    verdict is ERROR.
+    mean is 0 when the weights add up to 0. If the mean misses the threshold, nothing failed and an assertion had an
+    error, the verdict is ERROR.
     """
     passed = failed = errors = skipped = assertions = blocked = 0
     low: float | None = None
@@ -115,7 +115,7 @@ def aggregate(
     deciding: int | None = None
     if policy is Policy.WEIGHTED_MEAN:
         score = mean
-        # Where nothing has failed, what gave no verdict might have lifted the mean.
+        # If nothing failed, the assertions with errors might have raised the mean.
         decided = failed > 0 or not blocked
         missed = mean is not None and not reaches(mean, threshold)
         fails = required_failed is not None or (missed and decided)
@@ -144,7 +144,7 @@ def is_lost(
     policy: Policy = Policy.ALL_MUST_PASS,
     threshold: float = DEFAULT_THRESHOLD,
 ) -> bool:
-    """Return whether the verdict is FAILED already, whatever the missing results (None) will be.
+    """Return whether the verdict is already FAILED, regardless of the missing results (None).
 
     ALL_MUST_PASS: an enforced assertion failed. WEIGHTED_MEAN: a required one failed, or the mean would miss the
     threshold even if all missing results scored 1. An error decides nothing, because a later result may fail.

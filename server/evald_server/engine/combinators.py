@@ -1,9 +1,10 @@
 """The combinators: all-of, any-of, at-least, formula.
 
-They use three-valued logic: a child's ERROR makes the result an ERROR unless the other children already decide it.
-In the same way a failure for missing evidence, or one that is pending, makes the result such a failure unless the other
-children decide it. Skipped children are left out; when all are skipped, the result is SKIPPED. Shadow children are shown
-and decide nothing. A required child that fails makes the result FAILED, and one that errs never lets it pass.
+They use three-valued logic: a child's ERROR makes the result an ERROR unless the other children decide it. Likewise,
+a failure that is pending or due to missing evidence makes the result such a failure unless the other children decide
+it. Skipped children are ignored; when all are skipped, the result is SKIPPED. Shadow children are reported but do not
+affect the result. A required child that fails makes the result FAILED; if it has an error, the result is never
+PASSED.
 """
 
 import asyncio
@@ -30,18 +31,18 @@ from .provenance import combined
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
-# Stands for a result that could be either; nobody sees it.
+# Placeholder for a result that could be PASSED or FAILED; never shown to callers.
 _UNKNOWN: Final = Result(Verdict.ERROR, "")
 
 Number = TypeVar("Number", int, float)
 
 
 class Votes(NamedTuple):
-    """The results of a combinator's children that count: neither skipped nor of shadow children.
+    """The counted results of a combinator's children: without skipped and shadow children.
 
-    worth_of_error: score assumed for a child with an error: 0, or 1 when the combinator is negated, so that a high
-    score counts against the call. Either way an error never improves the outcome. Inside a formula, which may rise or
-    fall with the score, no error is outvoted.
+    worth_of_error: score assumed for a child with an error: 0, or 1 when the combinator is negated and a high score
+    counts against the call. So an error never improves the outcome. Inside a formula, which may rise or fall with the
+    score, any error makes the result an ERROR.
     """
 
     evaluators: list[PlannedEvaluator]
@@ -53,11 +54,11 @@ class Votes(NamedTuple):
         return sum(result.verdict is verdict for result in self.results)
 
     def without(self, unknown: Callable[[Result], bool]) -> "Votes":
-        """Return the votes with an error in place of each result that is as good as unknown."""
+        """Return the votes, with each result for which `unknown` is true replaced by an error."""
         return self._replace(results=[_UNKNOWN if unknown(result) else result for result in self.results])
 
     def scores(self) -> list[float]:
-        """Return the scores; 1 or 0 for a child that passed or failed without a score."""
+        """Return the scores. Without a score, a child that passed counts 1, one that failed 0."""
         return [
             self.worth_of_error if result.verdict is _ERROR else _score(result) for result in self.results
         ]
@@ -70,18 +71,18 @@ class _Combinator(Evaluator, kind=ASSERTION, inline=True):
     ]
 
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
-        """Return verdict, score and reason for the children's results, of which there is at least one."""
+        """Return verdict, score and reason for the children's results (at least one)."""
         raise NotImplementedError
 
     def check_children(self, children: Sequence[PlannedEvaluator]) -> None:
-        """Raise InvalidConfig unless some child counts."""
+        """Raise InvalidConfig if all children are shadows."""
         if not any(child.enforced for child in children):
             raise InvalidConfig(
                 [ConfigProblem("/evaluators", "every one is a shadow; wanted at least one that decides")]
             )
 
     def compared(self, scope: ChildScope) -> ChildScope:
-        """Return the scope with the threshold that the children's scores are compared with."""
+        """Return the scope with the threshold for the children's scores."""
         return scope
 
 
@@ -136,7 +137,7 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
             )
 
     def check_children(self, children: Sequence[PlannedEvaluator]) -> None:
-        """Raise InvalidConfig if fewer children than k count."""
+        """Raise InvalidConfig if fewer than k children are enforced."""
         super().check_children(children)
         enforced = sum(child.enforced for child in children)
         if self.k is not None and self.k > enforced:
@@ -145,13 +146,13 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
             )
 
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
-        """Decide with all errors counted as failed and with all counted as passed. ERROR if the two differ."""
+        """Decide once with errors counted as failed, once as passed. ERROR if the two verdicts differ."""
         passed, errors = votes.count(_PASSED), votes.count(_ERROR)
         total = len(votes.results)
         score = self._share(votes, votes.worth_of_error)
         if self.threshold is not None:
             if not any(evaluator.weight for evaluator in votes.evaluators):
-                # A share of nothing is neither reached nor missed: negated, a miss would always pass.
+                # Without weights there is no share to compare. FAILED would become PASSED when negated.
                 return _ERROR, None, "no evaluator counted that has a weight above 0"
             certain, possible = (reaches(self._share(votes, worth), self.threshold) for worth in (0.0, 1.0))
             what = f"score {score:.4g}" if self.measure == "score" else f"share {score:.4g}"
@@ -160,7 +161,7 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
             certain, possible = passed >= self.k, passed + errors >= self.k
             reason = f"{passed} of {total} evaluators passed, at least {self.k} wanted"
         else:
-            # A child with weight 0 is shown, but does not decide.
+            # A child with weight 0 is reported, but does not affect the verdict.
             weighty = [
                 r for evaluator, r in zip(votes.evaluators, votes.results, strict=True) if evaluator.weight
             ]
@@ -174,7 +175,7 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
         return _FAILED, score, reason
 
     def compared(self, scope: ChildScope) -> ChildScope:
-        """Only the measure `score` looks at scores."""
+        """Return the scope for the children. The measure `passed` ignores their scores."""
         if self.measure == "passed":
             return replace(scope, threshold=None)
         if self.threshold is not None:
@@ -218,7 +219,7 @@ class ScoreFormula(_Combinator, type="formula"):
             raise InvalidConfig([ConfigProblem("/formula", str(problem))]) from None
 
     def prepare(self) -> None:
-        """Raise InvalidConfig unless the formula has every child and nothing else."""
+        """Raise InvalidConfig unless the names in the formula are exactly those of the children, each unique."""
         names = [str(child.get("name") or child.get("type")) for child in self.evaluators]
         for position, name in enumerate(names):
             if name not in self._parsed.names:
@@ -234,11 +235,11 @@ class ScoreFormula(_Combinator, type="formula"):
             )
 
     def compared(self, scope: ChildScope) -> ChildScope:
-        """A formula rises or falls with the scores."""
+        """Return the scope without a direction, because a formula may rise or fall with a score."""
         return replace(scope, inverted=None)
 
     def check_children(self, children: Sequence[PlannedEvaluator]) -> None:
-        """Raise InvalidConfig for a shadow, because the formula cannot leave a name out."""
+        """Raise InvalidConfig for a shadow child, because the formula needs a number for every name."""
         for child in children:
             if not child.enforced:
                 path = f"/evaluators/{child.index}/enforcement"
@@ -247,7 +248,7 @@ class ScoreFormula(_Combinator, type="formula"):
                 )
 
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
-        """Compute the formula. ERROR when a child has no number, or the formula none for theirs."""
+        """Compute the formula. ERROR if a child has no number, or if the formula has no value for the numbers."""
         numbers: dict[str, float] = {}
         unproven = set()
         for evaluator, result in zip(votes.evaluators, votes.results, strict=True):
@@ -273,12 +274,12 @@ _COMBINATORS: Final = (AllOf, AnyOf, AtLeast, ScoreFormula)
 
 
 def combinators(threads: Threads) -> list[EvaluatorDefinition]:
-    """Return the definitions of the combinators. threads: run children that are foreign code."""
+    """Return the definitions of the combinators. threads: for children that are foreign code."""
     return [cls.definition()._replace(compile=_Compile(cls, threads)) for cls in _COMBINATORS]
 
 
 class _Compile:
-    """Compiles a combinator as part of a plan, because only a plan can compile the children."""
+    """The compile function of a combinator. Works only within a plan, which compiles the children."""
 
     def __init__(self, cls: type[_Combinator], threads: Threads) -> None:
         self._cls = cls
@@ -288,17 +289,17 @@ class _Compile:
         raise InvalidConfig([ConfigProblem("/evaluators", "can only be compiled as part of a plan")])
 
     def nested(self, config: Mapping[str, Any], scope: ChildScope) -> Evaluate:
-        """Return the function that evaluates the children. Problems of their specs become violations."""
+        """Return the function that evaluates the children. Problems in their specs become violations."""
         combinator = self._cls.from_config(config)
         evaluators = combinator.compared(scope).compile(combinator.evaluators)
-        if len(evaluators) == len(combinator.evaluators):  # else some are refused already
+        if len(evaluators) == len(combinator.evaluators):  # else some are already rejected
             combinator.check_children(evaluators)
         worth_of_error = None if scope.inverted is None else float(scope.inverted)
         return CompiledCombinator(combinator, evaluators, self._threads, worth_of_error).evaluate
 
 
 class CompiledCombinator:
-    """A combinator with its compiled children. config, provenance: as `provenance_of` reads them."""
+    """A combinator with its compiled children. config, provenance: read by `provenance_of`."""
 
     def __init__(
         self,
@@ -315,7 +316,7 @@ class CompiledCombinator:
         self.config, self.provenance = combined(settings, evaluators)
 
     def evaluate(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
-        """Evaluate the children; awaitable where one of them has to wait."""
+        """Evaluate the children. The result is awaitable if one of them must wait."""
         results: dict[int, Result] = {}
         waiting: dict[int, Any] = {}
         for position, evaluator in enumerate(self._evaluators):
@@ -345,7 +346,7 @@ class CompiledCombinator:
     async def _await(
         self, ctx: EvaluatorContext, results: dict[int, Result], waiting: Mapping[int, Any]
     ) -> Result:
-        """Evaluate the children that wait, at the same time. waiting: what those returned that were called already."""
+        """Await the waiting children concurrently. waiting: by position, a child's awaitable, None if not called."""
         scope = current_scope()
         answers = await asyncio.gather(
             *(
@@ -358,7 +359,7 @@ class CompiledCombinator:
         return self._combined(results)
 
     def _combined(self, by_position: Mapping[int, Result]) -> Result:
-        """Return one result for all children's."""
+        """Combine the children's results into one."""
         combinator, worth_of_error = self._combinator, self._worth_of_error
         children = [(evaluator, by_position[at]) for at, evaluator in enumerate(self._evaluators)]
         counting = [child for child in children if child[0].enforced and child[1].verdict is not _SKIPPED]
@@ -376,7 +377,7 @@ class CompiledCombinator:
         if verdict is not _ERROR and any(result.unproven for result in votes.results):
             known = _decided(combinator, votes.without(lambda result: result.unproven))
             if known[0] is _ERROR or worth_of_error is None:
-                # It hangs on what was never seen: negating it must not make it pass.
+                # The verdict depends on missing evidence: negating it must not make it pass.
                 verdict, score, unproven = _FAILED, 0.0, True
             else:
                 verdict, score, reason = known
@@ -413,7 +414,7 @@ class CompiledCombinator:
 
 
 def _decided(combinator: _Combinator, votes: Votes) -> tuple[Verdict, float | None, str]:
-    """Return what the combinator decides, and what its required children leave of that."""
+    """Return the combinator's verdict, score and reason, with failures and errors of required children applied."""
     verdict, score, reason = combinator.decide(votes)
     required = {
         result.verdict: evaluator.name
@@ -429,7 +430,7 @@ def _decided(combinator: _Combinator, votes: Votes) -> tuple[Verdict, float | No
 
 
 def _usage(results: Sequence[Result]) -> TokenUsage | None:
-    """Add up the token usage of all children, also of those that failed or did not decide."""
+    """Add up the token usage of all children, including those that failed or did not count."""
     spent = [result.token_usage for result in results if result.token_usage is not None]
     if not spent:
         return None

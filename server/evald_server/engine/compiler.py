@@ -1,6 +1,6 @@
-"""Compiles specs into a plan: looks types up, validates configs and compiles them before anything runs.
+"""Compiles specs into a plan: looks up types, validates configs and compiles them before anything runs.
 
-Everything that can be refused is refused here, with the path of the field.
+All errors in specs are reported here, with the path of the field.
 """
 
 import inspect
@@ -25,26 +25,26 @@ from .registry import Entry, Registry, UnknownType
 from .response import ResponseTemplate
 
 Place: TypeAlias = "tuple[()] | tuple[Place, str | int]"
-"""Where a value is: the place of what holds it, and its key there."""
+"""The place of a value: the place of its container, and its key or index there."""
 
 JUDGE: Final = "llm-judge"
 MAX_NESTING: Final = 4
 
-# Characters of a key in error texts.
+# Maximum characters of a key in error messages.
 _LONGEST_KEY: Final = 100
 
-# Per call; compiling stops there.
+# Maximum per call. Compilation then stops.
 _MAX_VIOLATIONS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ChildScope:
-    """What a combinator needs to compile its children.
+    """The scope in which a combinator compiles its children.
 
     index: of the outermost spec. path: JSON Pointer to the list of children.
-    inverted: whether a high score counts against the call: an odd number of the specs around the children is negated;
-    None where nobody knows, inside a formula.
-    threshold: JSON Pointer to the threshold that the children's scores are compared with; None if none is.
+    inverted: whether a high score counts against the call, because an odd number of the enclosing specs is negated;
+    None (unknown) inside a formula.
+    threshold: JSON Pointer to the threshold for the children's scores, or None.
     """
 
     compiler: "Compiler"
@@ -67,7 +67,7 @@ class Compiler:
         self._limits = limits
         self._fail_open = fail_open
         self._count = 0
-        self._awaits_final: set[int] = set()  # indexes of combinators with such a child
+        self._awaits_final: set[int] = set()  # indexes of combinators with a final-turn child
         self.violations: list[Violation] = []
 
     def plan(self, raw: Sequence[bytes], raw_options: bytes, criteria: Criteria | None) -> Plan:
@@ -86,7 +86,7 @@ class Compiler:
             )
         if criteria is not None:
             spec = self._criteria_spec(criteria)
-            # Criteria that are not met never pass, and the judge's confidence in that is no share of a mean.
+            # Unmet criteria must never pass, and the judge's confidence is not a score for the mean.
             spec.required = options.aggregation == int(Policy.WEIGHTED_MEAN)
             specs.append(spec)
         evaluators = self.compile_all(specs, criteria=criteria is not None)
@@ -97,7 +97,7 @@ class Compiler:
         return self._finished(specs, evaluators, options)
 
     def fits(self, size: int) -> bool:
-        """Return whether the total size of a call's specs is within the limit; if not, add a violation."""
+        """Return whether a call's specs of `size` bytes are within the limit; if not, add a violation."""
         fits = size <= self._limits.specs_bytes
         if not fits:
             self._note(
@@ -423,7 +423,7 @@ class Compiler:
         return spec
 
     def _explain_criteria(self, index: int) -> None:
-        """Rewrite violations of the spec at this index, which the scenario's criteria stand for."""
+        """Rewrite the violations of the spec at this index, which was made from the scenario's criteria."""
         self.violations = [
             Violation(
                 None,
@@ -442,7 +442,7 @@ class Compiler:
     ) -> None:
         names = {evaluator.name for evaluator in evaluators}
         for entry in self._registry.autos():
-            # The caller asked for it already: do not run and count it twice.
+            # The caller requested this type: do not run and count it twice.
             if any(evaluator.definition.type == entry.definition.type for evaluator in evaluators):
                 continue
             spec = evaluator_pb2.EvaluatorSpec(type=entry.definition.type)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _BOTH: Final = "exactly one of messages and messages_json may be non-empty, got both"
 
-# Of one answer: a year, a trillion tokens, a billion dollars. The sums of a conversation are then numbers, too.
+# Limits of one answer: a year, a trillion tokens, a billion dollars. So sums over a conversation stay finite.
 MAX_SECONDS: Final = 366 * 86_400
 MAX_TOKENS: Final = 10**12
 MAX_COST: Final = 10**9
@@ -28,7 +28,7 @@ _TAIL: Final = (
     "message, leave them out"
 )
 
-# Fields of a scenario that only runs read, and what a call has instead.
+# Scenario fields that only runs read, and the alternative for a call.
 _OF_RUNS: Final = {
     "evaluators": "put them into the call's evaluators",
     "messages": "put them into context.messages",
@@ -42,8 +42,8 @@ _FAILURE_MODES: Final = {0: "", 1: "every_turn", 2: "on_max_messages"}
 
 
 class InvalidContext(ValueError):
-    """A context cannot be evaluated. field: path of the invalid field. problem: what is wrong with it.
-    message: both. details: figures for programs."""
+    """A context cannot be evaluated. field: path of the invalid field. problem: why it is invalid. message: both.
+    details: machine-readable figures."""
 
     def __init__(self, field: str, problem: str, **details: str) -> None:
         self.field = field
@@ -122,8 +122,11 @@ class Contexts:
 
 
 def check_numbers(pb: context_pb2.EvaluatorContext, path: str) -> None:
-    """Refuse impossible numbers: a negative latency, count or cost would pass every budget, and a cost that is not a
-    number, or not in US dollars, would look unreported. Raises InvalidContext."""
+    """Raise InvalidContext for impossible numbers.
+
+    A negative latency, count or cost would pass every budget. A cost that is NaN or not in US dollars would be
+    treated as unreported.
+    """
     if pb.turn < 0:
         raise _impossible(f"{path}.turn", pb.turn)
     if pb.attempt < 0:
@@ -146,7 +149,7 @@ def check_invocation(pb: context_pb2.Invocation, path: str) -> None:
                 raise _impossible(f"{path}.token_usage.{field.name}", count, MAX_TOKENS)
     if pb.HasField("cost"):
         cost = pb.cost
-        if not 0 <= cost.amount <= MAX_COST:  # nor NaN
+        if not 0 <= cost.amount <= MAX_COST:  # also refuses NaN
             raise _impossible(f"{path}.cost.amount", cost.amount, MAX_COST)
         if cost.currency_code not in ("USD", ""):
             raise InvalidContext(
@@ -157,7 +160,7 @@ def check_invocation(pb: context_pb2.Invocation, path: str) -> None:
 
 
 def check_duration(pb: Duration, path: str) -> None:
-    """Refuse a negative duration, and one of more than a year. Raises InvalidContext."""
+    """Raise InvalidContext for a negative duration, or one of more than a year."""
     if not (0 <= pb.seconds <= MAX_SECONDS and 0 <= pb.nanos < 1_000_000_000):
         raise _impossible(path, f"{pb.seconds + pb.nanos * 1e-9:.15g}s", MAX_SECONDS)
 
@@ -170,8 +173,10 @@ def _impossible(field: str, got: object, most: int | None = None) -> InvalidCont
 def check_tail(
     turn: "Messages", conversation: "Messages", path: str, conversation_path: str = "the conversation"
 ) -> None:
-    """Refuse messages of a turn that are not the last ones of the conversation: what stands in one of the two alone is
-    hidden from checks of the other. Raises InvalidContext."""
+    """Raise InvalidContext if a turn's messages are not the last ones of the conversation.
+
+    Otherwise checks of one of the two would not see messages that only the other has.
+    """
     before = len(conversation) - len(turn)
     if before < 0:
         raise InvalidContext(
@@ -187,8 +192,8 @@ def check_tail(
 def criteria_of(pb: context_pb2.EvaluatorContext) -> Criteria | None:
     """Return the scenario's criteria, which act as an implicit judge; None if there are none.
 
-    Raises InvalidContext for an unknown mode, because with a guessed one a met failure criterion might not count, and
-    for what only runs read, because a call would pass over it.
+    Raises InvalidContext for an unknown mode, because a guessed one might ignore a met failure criterion, and for
+    fields that only runs read, because a call would ignore them.
     """
     if not pb.HasField("scenario"):
         return None

@@ -19,7 +19,7 @@ _EVALUATORS_ONLY: Final = context_pb2.CRITERIA_POLICY_EVALUATORS_ONLY
 
 
 class Engine:
-    """Plans and starts evaluations. planner, contexts, threads: its parts, for sessions and batches."""
+    """The evaluation engine. planner, contexts, threads: shared with sessions and batches."""
 
     def __init__(self, planner: Planner, contexts: Contexts, threads: Threads) -> None:
         self.planner = planner
@@ -35,20 +35,20 @@ class Engine:
     def plan(self, specs: Sequence[bytes], options: bytes, context: context_pb2.EvaluatorContext) -> Plan:
         """Return the plan of a call. Raises InvalidPlan, and InvalidContext for the scenario's criteria.
 
-        specs, options: serialised. context: its scenario may have criteria, which are an implicit judge.
+        specs, options: serialised. context: the criteria of its scenario become an implicit judge.
         """
         return self.planner.plan(tuple(specs), options, _criteria(specs, options, context))
 
     async def prepare(
         self, specs: Sequence[bytes], options: bytes, context: context_pb2.EvaluatorContext
     ) -> None:
-        """Compile large specs beside the event loop, before `plan` is called with the same. Raises as `plan` does."""
+        """Compile large specs in a thread, for a later `plan` with the same arguments. Raises as `plan` does."""
         await self.planner.prepare(tuple(specs), options, _criteria(specs, options, context))
 
     def start(
         self, plan: Plan, context: context_pb2.EvaluatorContext, slice_nanos: int = SLICE_NANOS
     ) -> EvaluationRun:
-        """Start a plan on a turn. Raises InvalidContext. slice_nanos: how long it may hold the event loop."""
+        """Start a plan on a turn. Raises InvalidContext. slice_nanos: maximum time of its plain evaluators."""
         return EvaluationRun(plan, self.contexts.view(context), self.threads, slice_nanos)
 
 
@@ -65,5 +65,5 @@ def _evaluators_only(options: bytes) -> bool:
     try:
         parsed = evaluation_service_pb2.EvaluateOptions.FromString(options)
     except DecodeError:
-        return False  # the planner refuses it, with its name
+        return False  # the planner reports it as a violation
     return parsed.criteria_policy == _EVALUATORS_ONLY

@@ -1,4 +1,4 @@
-"""Arithmetic on scores: numbers, names, + - * / ^, and a few functions. No other code runs."""
+"""Arithmetic on scores: numbers, names, + - * / ^, and a few functions. No other code is run."""
 
 import ast
 import math
@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-# Longer than any formula of a few scores, and too short to nest deeper than Python's stack.
+# Enough for a formula of a few scores, and too short to nest deeper than Python's stack.
 MAX_LENGTH: Final = 500
 
 _OPERATORS: Final[Mapping[type[ast.operator], Callable[[float, float], Any]]] = {
@@ -20,7 +20,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., float]]] = {
     "min": min,
     "max": max,
     "abs": abs,
-    # As floats, because powers of integers grow without end.
+    # Floats, because powers of integers grow without limit.
     "floor": lambda number: float(math.floor(number)),
     "ceil": lambda number: float(math.ceil(number)),
     "exp": math.exp,
@@ -30,13 +30,13 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., float]]] = {
 
 
 class Formula:
-    """A parsed formula. names: its variables. Raises ValueError for what is no formula."""
+    """A parsed formula. names: its variables. Raises ValueError for an invalid formula."""
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_LENGTH:
             raise ValueError(f"{len(text)} characters; at most {MAX_LENGTH}")
         try:
-            # "^" is a power in the formulas of OpenAI's graders, and nothing else here.
+            # "^" means power, as in the formulas of OpenAI's graders.
             self._root = ast.parse(text.strip().replace("^", "**"), mode="eval").body
             names = self._names(self._root)
         except (SyntaxError, RecursionError, MemoryError):
@@ -46,7 +46,7 @@ class Formula:
         self.names = frozenset(names)
 
     def value(self, names: Mapping[str, float]) -> float:
-        """Return the value. Raises ArithmeticError when there is none."""
+        """Return the value. Raises ArithmeticError if it is undefined."""
         try:
             result = self._value(self._root, names)
         except ValueError as problem:

@@ -1,4 +1,4 @@
-"""Invokes evaluators that may wait: within a time limit, and in threads where they are foreign."""
+"""Invokes evaluators that may wait: with a time limit, and in threads if they are foreign code."""
 
 import asyncio
 import inspect
@@ -16,19 +16,19 @@ from .plan import PlannedEvaluator
 from .postprocess import checked, crashed
 from .registry import Origin
 
-# Names the threads in which plain evaluators run once their slice of the event loop is used up.
+# Name of the threads that run plain evaluators after the call's slice of the event loop is used up.
 _PLAIN: Final = "plain evaluators"
 
-# More would slow the event loop down, because all share one interpreter; with one, a call that runs until its
-# deadline would delay all others of its kind.
+# More would slow down the event loop, because all share one interpreter. With only one, a call that runs until its
+# deadline would delay all other plain evaluators.
 _PLAIN_AT_ONCE: Final = 2
 
-# Reserved of the call's time for sending the summary: a tenth, but at least this.
+# A tenth of the call's time is reserved for sending the summary, but at least this.
 RESERVE_SECONDS: Final = 0.05
 
 
 def budget(seconds: float | None) -> float | None:
-    """Return how much of a call's remaining time its evaluators may use."""
+    """Return how many of a call's remaining seconds its evaluators may use."""
     if seconds is None:
         return None
     return seconds - max(RESERVE_SECONDS, seconds / 10)
@@ -44,8 +44,8 @@ async def invoke(
 ) -> Result:
     """Invoke one evaluator with a time limit and return its result. Raises only CancelledError.
 
-    scope: of the call; the evaluator sees it, with the deadline. pending: what the evaluator's function
-    returned, if it was called already.
+    scope: of the call; the evaluator gets it with the deadline. pending: the awaitable that the evaluator's function
+    returned, if it was already called.
     """
     if evaluator.timeout is not None and (seconds is None or evaluator.timeout < seconds):
         seconds = evaluator.timeout
@@ -58,7 +58,7 @@ async def invoke(
     limit: asyncio.Timeout | None = None
     try:
         if evaluator.origin is Origin.REMOTE:
-            # It enforces the deadline itself, and can then name the instance that was late.
+            # The remote enforces the deadline itself, so that its error can name the late instance.
             outcome = await evaluator.evaluate(ctx)  # type: ignore[misc]
         else:
             async with asyncio.timeout(seconds) as limit:
@@ -70,7 +70,7 @@ async def invoke(
             return crashed(evaluator, problem)
         return _late(seconds)
     except asyncio.CancelledError:
-        # If foreign code cancels itself, it is a crash; if the caller disconnected, it is not.
+        # A cancellation by the evaluator itself is a crash; one by the caller is not.
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
@@ -91,7 +91,7 @@ def _late(seconds: float | None) -> Result:
 
 
 def discard(pending: Awaitable[Result] | None) -> None:
-    """Close a coroutine that was created and never started."""
+    """Close a coroutine that never started."""
     if inspect.iscoroutine(pending) and inspect.getcoroutinestate(pending) == "CORO_CREATED":
         pending.close()
 
@@ -99,7 +99,7 @@ def discard(pending: Awaitable[Result] | None) -> None:
 async def _begin(
     evaluator: PlannedEvaluator, ctx: EvaluatorContext, threads: Threads, pending: Awaitable[Result] | None
 ) -> Any:
-    """Call the evaluator. Returns its outcome."""
+    """Call the evaluator and return its outcome."""
     foreign = evaluator.origin is Origin.PLUGIN
     outcome: Any
     if pending is not None:
@@ -107,7 +107,7 @@ async def _begin(
     elif foreign and not evaluator.is_async:
         outcome = await threads.run(evaluator.definition.type, evaluator.evaluate, ctx)
     elif evaluator.inline:
-        # It had not run when the call's slice of the event loop was used up.
+        # Deferred, because the call's slice of the event loop was used up.
         outcome = await threads.run(_PLAIN, evaluator.evaluate, ctx, at_once=_PLAIN_AT_ONCE)
     else:
         outcome = evaluator.evaluate(ctx)

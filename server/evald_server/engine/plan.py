@@ -1,4 +1,4 @@
-"""A plan: the compiled evaluators and options of a call, and what the specs of a call may ask for."""
+"""The plan of a call (its compiled evaluators and options), and the limits of its specs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Criteria(NamedTuple):
-    """A scenario's criteria in plain language, which are an implicit judge."""
+    """A scenario's criteria in plain language; they become an implicit judge."""
 
     success: str
     failure: str
@@ -23,7 +23,7 @@ class Criteria(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Limits of one call. config_bytes: of one spec. cache_bytes: approximate memory of the cached plans."""
+    """Limits of one call. config_bytes: of one spec's config. cache_bytes: approximate memory of the cached plans."""
 
     evaluators: int = 100
     config_bytes: int = 256 << 10
@@ -31,7 +31,7 @@ class Limits(NamedTuple):
 
     @property
     def specs_bytes(self) -> int:
-        """Limit for all specs of a call together: compiling a KiB takes up to 0.7 ms of the event loop."""
+        """The limit for all specs of a call together: compiling a KiB holds the event loop for up to 0.7 ms."""
         return 2 * self.config_bytes
 
 
@@ -39,7 +39,7 @@ class Limits(NamedTuple):
 class Violation:
     """One problem of the specs.
 
-    index: of the spec; None when the problem concerns the whole call. path: JSON Pointer into the spec.
+    index: of the spec; None for a problem of the whole call. path: JSON Pointer into the spec.
     reason: stable code, for example UNKNOWN_TYPE.
     """
 
@@ -59,9 +59,9 @@ class InvalidPlan(ValueError):
 
 
 def check_kinds(began: "Plan", plan: "Plan") -> None:
-    """Raise InvalidPlan if an assertion has become a metric, with which nothing could fail any more.
+    """Raise InvalidPlan if an assertion has become a metric, because a metric cannot fail.
 
-    began, plan: of the same specs, when a stream began and now.
+    began, plan: plans of the same specs, at the start of a stream and now.
     """
     if plan is began:
         return
@@ -79,12 +79,13 @@ def check_kinds(began: "Plan", plan: "Plan") -> None:
 class PlannedEvaluator:
     """One compiled spec.
 
-    index: position in the plan, or among the children of a combinator. evaluate: the compiled function.
-    metric: unit and buckets of what it measures, None when it measures nothing.
-    timeout: seconds for this evaluator alone, or None. counts: it is an enforced assertion.
-    inline: a plain function that may be called in the event loop. conditional: it may have to be skipped or
-    deferred. adjusted: its threshold or negation changes its results. awaits_final: it, or a part of it, says
-    nothing before the final turn. provenance: of all its results.
+    index: position in the plan, or among a combinator's children. evaluate: the compiled function.
+    metric: unit and buckets of the measured value; None if it measures nothing.
+    provenance: of all its results. timeout: seconds for this evaluator, or None.
+    awaits_final: whether it, or a part of it, gives no verdict before the final turn.
+    counts: whether it is an enforced assertion. conditional: whether it may be skipped or deferred.
+    inline: whether it is a plain function that may run on the event loop.
+    adjusted: whether a threshold or negation changes its results.
     """
 
     index: int
@@ -120,10 +121,10 @@ class PlannedEvaluator:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Plan:
-    """The compiled specs and options of a call. Immutable, and shared by all calls with the same specs.
+    """The compiled specs and options of a call. Immutable; shared by all calls with the same specs.
 
-    template: the messages that responses are copied from. waits: some evaluator may have to wait, for a
-    model, a script, a remote or a thread.
+    template: the messages that responses are copied from. waits: whether some evaluator may wait for a model, script,
+    remote or thread.
     """
 
     evaluators: Sequence[PlannedEvaluator]

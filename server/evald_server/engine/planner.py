@@ -1,4 +1,4 @@
-"""Caches plans by the bytes of their specs, because callers send the same specs again and again."""
+"""Caches plans by the bytes of their specs, because callers repeat the same specs."""
 
 import asyncio
 from collections import OrderedDict
@@ -11,7 +11,7 @@ from .compiler import Compiler
 from .plan import Criteria, Limits, Plan, Violation
 from .registry import Registry
 
-# Measured, see _size. Without these, many different tiny specs would take a hundred times the cache's limit.
+# Measured, see _size. Without these, many different tiny specs would use a hundred times the cache's limit.
 _EVALUATOR_BYTES: Final = 8192
 _BYTES_PER_BYTE: Final = 40
 
@@ -27,7 +27,7 @@ class _Prepared(NamedTuple):
 
 
 class Planner:
-    """Compiles specs into plans and caches the plans. Not thread-safe.
+    """A compiler of specs with a cache of plans. Not thread-safe.
 
     generation: changes when earlier plans become outdated.
     """
@@ -47,7 +47,7 @@ class Planner:
         self._kept_bytes = 0
         self._preparing = asyncio.Lock()
         self._prepared: _Prepared | None = (
-            None  # the last one, until it is asked for: the cache may be too small
+            None  # the last plan that is too large for the cache, until it is used
         )
         registry.subscribe(self._forget)
 
@@ -66,18 +66,18 @@ class Planner:
         return plan
 
     async def prepare(self, specs: tuple[bytes, ...], options: bytes, criteria: Criteria | None) -> None:
-        """Compile specs of more than LARGE_BYTES in a thread, so that `plan` finds them and other calls go on meanwhile.
+        """Compile specs of more than LARGE_BYTES in a thread, so that `plan` finds them and other calls continue.
 
         Raises as `plan` does.
         """
         key = (specs, options, criteria)
         if sum(map(len, specs)) <= LARGE_BYTES or key in self._kept:
             return
-        # Shielded: a thread goes on when its caller has gone, and holds the lock until it is done.
+        # Shielded, because a thread continues when its caller is cancelled, and must hold the lock until it ends.
         await asyncio.shield(self._prepare(key))
 
     async def _prepare(self, key: Key) -> None:
-        # One at a time: each thread that computes delays the event loop by up to 5 ms.
+        # One at a time, because each computing thread delays the event loop by up to 5 ms.
         async with self._preparing:
             if key in self._kept:
                 return
@@ -90,7 +90,7 @@ class Planner:
         return Compiler(self._registry, self._limits, fail_open=self._fail_open).plan(*key)
 
     def _keep(self, key: Key, plan: Plan) -> bool:
-        """Cache a plan. Returns False for one that is too large."""
+        """Cache a plan. Returns False if it is too large."""
         size = _size(key)
         if size > self._limits.cache_bytes:
             return False

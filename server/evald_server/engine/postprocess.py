@@ -1,4 +1,4 @@
-"""Converts what an evaluator returned or raised to its final result."""
+"""Converts an evaluator's return value or exception to its final result."""
 
 import logging
 import secrets
@@ -42,7 +42,7 @@ def crashed(evaluator: PlannedEvaluator, problem: Exception) -> Result:
         "evaluator %s raised, incident %s: Evaluator error: %s",
         evaluator.definition.type,
         incident,
-        str(raised),  # the exception itself would keep the call open as long as a handler keeps the record
+        str(raised),  # a log record with the exception itself would keep the call open
         extra={"exception": raised.trace},
     )
     return errored(
@@ -74,12 +74,12 @@ def adjust(evaluator: PlannedEvaluator, result: Result) -> Result:
 
 
 def is_score(score: float | None) -> bool:
-    """Return whether a result may have this score: a number such as NaN would be below no threshold."""
+    """Return whether a score is valid: None or 0 to 1. NaN would be below no threshold."""
     return score is None or 0 <= score <= 1
 
 
 def checked(evaluator: PlannedEvaluator, outcome: Any) -> Result:
-    """Convert an evaluator's outcome to a result. Those of plugins and remotes were validated on arrival."""
+    """Convert an evaluator's outcome to a result. Results of plugins and remotes are already validated."""
     if outcome.__class__ is Result:
         if is_score(outcome.score):
             return outcome

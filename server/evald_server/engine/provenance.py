@@ -1,4 +1,4 @@
-"""Says what makes the results of a planned evaluator, so that results of two plans can be compared."""
+"""The provenance of a planned evaluator's results, which shows whether results of two plans are comparable."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ def provenance_of(
 ) -> Provenance:
     """Return the provenance of a compiled function.
 
-    What the function is bound to may have two attributes. `config`: the effective config, as an Evaluator or as
-    canonical JSON; without it, as for remotes and plain functions, the config counts as it was sent.
-    `provenance`: what is known beside the config.
+    The object that the function is bound to may have two attributes. `config`: the effective config, as an Evaluator
+    or as canonical JSON; without it, as for remotes and plain functions, the config is used as sent. `provenance`:
+    other facts, without the config's digest.
 
-    threshold, negate: of the spec. They turn the verdict around, so they count where they are set.
+    threshold, negate: of the spec. They can reverse the verdict, so they are part of the digest if set.
     """
     owner = getattr(evaluate, "__self__", None)
     evaluator = owner if isinstance(owner, Evaluator) else getattr(owner, "config", None)
@@ -38,7 +38,7 @@ def provenance_of(
 
 
 def combined(settings: Mapping[str, Any], children: "Sequence[PlannedEvaluator]") -> tuple[str, Provenance]:
-    """Return config and provenance of a combinator: its own settings, and all that makes its children's results."""
+    """Return config and provenance of a combinator, from its settings and its children."""
     parts = [
         (
             child.definition.type,
@@ -47,7 +47,7 @@ def combined(settings: Mapping[str, Any], children: "Sequence[PlannedEvaluator]"
             child.final_only,
             child.provenance.config_sha256,
             child.provenance.prompt_sha256,
-            # Only where they are set, so that the digests of other combinators stay the same.
+            # Only if set, so that the digests of other combinators stay the same.
             *(
                 name
                 for name, given in (("required", child.required), ("shadow", not child.enforced))

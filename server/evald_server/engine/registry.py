@@ -10,12 +10,12 @@ from evald.evaluator import EvaluatorDefinition
 from evald.fields import nearest
 from evald.foreign import guarded
 
-# A watcher that falls further behind than this starts again from a snapshot.
+# A watcher that falls further behind must start again from a snapshot.
 _CHANGES_KEPT: Final = 1000
 
 
 class Origin(IntEnum):
-    """Where a type runs. Equal to the contract's EvaluatorType.Origin."""
+    """Where a type runs. Has the numbers of the contract's EvaluatorType.Origin."""
 
     BUILT_IN = 1
     REMOTE = 2
@@ -23,7 +23,7 @@ class Origin(IntEnum):
 
 
 class State(IntEnum):
-    """Whether a type can be called. Equal to the contract's EvaluatorType.State."""
+    """Whether a type can be called. Has the numbers of the contract's EvaluatorType.State."""
 
     ACTIVE = 1
     UNAVAILABLE = 2
@@ -35,7 +35,7 @@ class DuplicateType(ValueError):
 
 
 class UnknownType(LookupError):
-    """There is no such type, or not in that version."""
+    """The type, or that version of it, does not exist."""
 
     def __init__(self, message: str, suggestion: str | None) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class RevisionExpired(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One type of the catalogue. auto_config: config with which it runs on every call; None if it does not."""
+    """One version of a type. auto_config: its config if it runs on every call, else None."""
 
     definition: EvaluatorDefinition
     origin: Origin
@@ -80,7 +80,7 @@ class Registry:
     """The evaluator types by name and alias. `_` in a name is read as `-`.
 
     Remote types may have several versions at a time. A name without a version means the default one: the version with
-    the most live instances, so that the first instance of a new version does not get the load of all old ones.
+    the most live instances, so that the first instance of a new version does not get the whole load.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Registry:
 
     def offer(self, definition: EvaluatorDefinition) -> None:
         """Add a remote type, or a version of one. Raises DuplicateType."""
-        # It can be called once an instance is there.
+        # It is available once an instance is connected.
         self.register(definition, Origin.REMOTE, state=State.UNAVAILABLE)
 
     def is_taken(self, name: str) -> bool:
@@ -146,7 +146,7 @@ class Registry:
         self._changed(type, version, plans=self._entries[type].definition.version != default)
 
     def set_auto(self, name: str, config: Mapping[str, Any] | None) -> None:
-        """Run a type on every call with this config; None to stop that."""
+        """Run a type on every call with this config; None stops that."""
         definition = self.find(name).entry.definition
         for entry in list(self._versions[definition.type].values()):
             self._put(replace(entry, auto_config=config))
@@ -226,8 +226,7 @@ class Registry:
         return lambda: self._listeners.remove(listener)
 
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call a function after every change, including instances that come and go. Returns a function that
-        unsubscribes."""
+        """Call a function after every change, including those of instances. Returns a function that unsubscribes."""
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
 
@@ -264,8 +263,8 @@ class Registry:
 
 
 def _default(entries: Iterable[Entry], current: str | None) -> Entry:
-    """Return the default version: of those with the most live instances the `current` one, so that plans stay valid,
-    else the newest."""
+    """Return the default version: the one with the most live instances; of several, the `current` one, so that plans
+    stay valid, else the newest."""
     return max(
         entries,
         key=lambda entry: (

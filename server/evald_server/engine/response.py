@@ -1,7 +1,7 @@
-"""Writes the messages of an evaluation: the only place where results become protobuf messages.
+"""Encodes results as protobuf messages. No other module does this.
 
-Most of a response is the same for every call of a plan. So the plan keeps a response in which everything has
-passed, and a call copies it and sets what differs: 29 us a call, against 40 us from scratch.
+Most of a response is the same for every call of a plan. So the plan keeps a response in which everything passed; a
+call copies it and sets the differences: 29 us per call, against 40 us from scratch.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -30,12 +30,12 @@ _SECOND_NANOS: Final = 1_000_000_000
 
 
 class ResponseTemplate:
-    """The messages of a plan in which every evaluator passed: with score 1, or as a metric.
+    """The messages of a plan in which every evaluator passed, assertions with score 1.
 
-    Times are there and wrong, because to set a field that a copy has already is cheaper.
-    specs: of the plan, as they are announced. results: by the evaluator's index. aggregated: summary with
-    results. event: the whole answer as one message of a stream. turn: the same without the plan. passed: the
-    aggregate of these results.
+    Times hold placeholders, because setting a field that a copy already has is cheaper.
+    specs: of the plan, as announced. results: by the evaluator's index. aggregated: summary with results. event: the
+    whole response as one message of a stream. turn: the same without the plan. passed: the aggregate of these
+    results.
     """
 
     def __init__(self, evaluators: Sequence[PlannedEvaluator], specs: Sequence[bytes]) -> None:
@@ -98,9 +98,9 @@ async def events_of(
     *,
     announce_plan: bool = True,
 ) -> AsyncGenerator[wire_pb2.EvaluateResponse]:
-    """Yield the messages of a run with pending evaluators: plan, results as they finish, with the last the summary.
+    """Yield the messages of a run with pending evaluators: plan, results, and with the last results the summary.
 
-    steps: runs what is pending, and yields the indexes of what has finished.
+    steps: runs the pending evaluators and yields the indexes of finished ones.
     """
     try:
         event = wire_pb2.EvaluateResponse()
@@ -133,7 +133,7 @@ def fill_error(pb: result_pb2.EvaluationError, error: ErrorInfo) -> None:
 
 
 def _add_results(results: Results, run: EvaluationRun, indexes: Sequence[int]) -> None:
-    """Append some results of a run that may not be finished yet."""
+    """Append the results at these indexes. The run may be unfinished."""
     added = []
     for index in indexes:
         added.append(results.add())
@@ -182,7 +182,7 @@ def _passed_result(evaluator: PlannedEvaluator) -> result_pb2.EvaluationResult:
 
 
 def _fill_finished(results: Results, summary: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
-    """Set what differs from the template, which both messages were copied from."""
+    """Set the differences from the template. Both messages are copies of it."""
     unusual = _fill_results(results, run, range(len(run.outcomes)))
     if unusual or run.aggregate != run.plan.template.passed:
         for name in ("score", "min_score", "mean_score"):
@@ -195,7 +195,7 @@ def _fill_finished(results: Results, summary: result_pb2.AggregatedEvaluation, r
 def _fill_results(
     results: Iterable[result_pb2.EvaluationResult], run: EvaluationRun, indexes: Iterable[int]
 ) -> bool:
-    """Write results into copies of their templates. Returns whether one changes the template's summary."""
+    """Write results into copies of their templates. Returns whether one of them changes the summary."""
     outcomes, unusual = run.outcomes, False
     for pb, index in zip(results, indexes, strict=True):
         outcome = outcomes[index]
@@ -229,7 +229,7 @@ def _fill_results(
 def _fill_unusual(
     pb: result_pb2.EvaluationResult, evaluator: PlannedEvaluator, result: Result, *, is_final: bool
 ) -> None:
-    """Write every field in which a result differs from one that passed with score 1."""
+    """Write the fields in which a result differs from one that passed with score 1."""
     verdict = result.verdict
     pb.verdict = int(verdict)  # type: ignore[assignment]
     pb.success = evaluator.is_metric or verdict is _PASSED or verdict is _SKIPPED
@@ -279,7 +279,7 @@ def _set_nanos(pb: Duration | Timestamp, nanos: int) -> None:
 
 
 def _reason(plan: Plan, results: Sequence[Result], total: Aggregate) -> str:
-    """Return what decided, or what counted."""
+    """Return the reason of the deciding result, else a summary of the results that counted."""
     if total.deciding is not None:
         return results[total.deciding].reason
     if total.verdict is _FAILED:

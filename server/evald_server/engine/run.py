@@ -1,7 +1,7 @@
 """Runs a plan on one turn.
 
-Plain functions are called right here, in order, because a task for each check costs more than the checks.
-Whatever waits (a thread, a remote, a judge) becomes a task with a deadline.
+Plain functions are called inline, in order, because a task for each check costs more than the check.
+Evaluators that wait (for a thread, a remote or a judge) run in tasks with a deadline.
 """
 
 import asyncio
@@ -28,23 +28,23 @@ _SECOND_NANOS: Final = 1_000_000_000
 _EXPIRED: Final = 1  # a time in the past, for `EvaluatorContext.stop_at`
 
 SLICE_NANOS: Final = 10_000_000
-"""How long one evaluation may hold the event loop: 400 times what a typical one takes, and short enough
-that ten in a row are no delay that a person notices. What is left then runs in a thread."""
+"""Maximum time of one evaluation on the event loop: 400 times the typical duration, and short enough that ten in a
+row cause no noticeable delay. The rest then runs in a thread."""
 
 _clock = time.perf_counter_ns
 
-# Module constants, because looking a member up on the enum class costs as much as a whole check.
+# Module constants, because an enum member lookup costs as much as a whole check.
 _ALL_MUST_PASS, _PASSED = Policy.ALL_MUST_PASS, Verdict.PASSED
 
 
 Outcome: TypeAlias = tuple[Result, int, int]
-"""A result, how many nanoseconds it took, and the Unix time in nanoseconds at which a pending evaluator was
-invoked, else 0. A plain tuple, because a class of its own would cost a tenth of an ordinary check."""
+"""A result, its duration in nanoseconds, and the Unix time in nanoseconds when a pending evaluator was invoked, else
+0. A plain tuple, because a class would cost a tenth of an ordinary check."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressReport:
-    """What an evaluator reported before its result. index: of the evaluator. fraction: part done, 0 to 1."""
+    """A progress report of an evaluator. index: of the evaluator. fraction: completed part, 0 to 1."""
 
     index: int
     message: str
@@ -52,19 +52,19 @@ class ProgressReport:
 
 
 class PendingEvaluator(NamedTuple):
-    """An evaluator without a result. awaitable: what its function returned, when it was called already."""
+    """An evaluator without a result. awaitable: the return value of its function, if it was already called."""
 
     evaluator: PlannedEvaluator
     awaitable: Awaitable[Result] | None
 
 
 class EvaluationRun:
-    """One plan on one turn.
+    """The evaluation of one turn with one plan.
 
-    The constructor calls the plain evaluators. A run that is not `finished` then has `pending` evaluators:
-    call `run_pending` once, or `abandon`.
+    The constructor calls the plain evaluators. If the run is then not `finished`, it has `pending` evaluators: call
+    `run_pending` once, or `abandon`.
 
-    outcomes: by the evaluator's index; None while there is none. start_nanos: Unix time of the start.
+    outcomes: by the evaluator's index; None until available. start_nanos: Unix time of the start.
     nanos, aggregate: duration and verdict of a finished run.
     """
 
@@ -91,17 +91,17 @@ class EvaluationRun:
     def __init__(
         self, plan: Plan, ctx: EvaluatorContext, threads: Threads, slice_nanos: int = SLICE_NANOS
     ) -> None:
-        """slice_nanos: how long the plain evaluators may take here."""
+        """slice_nanos: maximum time of the plain evaluators in the constructor."""
         self.plan = plan
         self.ctx = ctx
         self.outcomes: list[Outcome | None] = [None] * len(plan.evaluators)
         self.pending: list[PendingEvaluator] = []
         self.finished = False
         self._threads = threads
-        self._lost = False  # fail_fast: the verdict is FAILED already
-        self._progress: dict[int, ProgressReport] = {}  # the latest of each evaluator that was not taken yet
+        self._lost = False  # fail_fast: the verdict is already FAILED
+        self._progress: dict[int, ProgressReport] = {}  # by evaluator: its latest report, until taken
         self._wake: asyncio.Future[None] | None = None
-        # Start times are wall times, durations are not: setting the clock must not make one negative.
+        # Start times use the wall clock. Durations do not, because a clock change could make them negative.
         self.start_nanos = time.time_ns()
         self._began = _clock()
         self._stop = self._began + slice_nanos
@@ -142,9 +142,9 @@ class EvaluationRun:
                 self._settle(evaluator, checked(evaluator, outcome), now - began)
 
     def _skip_or_defer(self, evaluator: PlannedEvaluator, *, used_up: bool) -> bool:
-        """Skip an evaluator, or add it to `pending`. Returns False when it is to be called now.
+        """Skip an evaluator or add it to `pending`. Returns False if it must be called now.
 
-        used_up: the time slice is.
+        used_up: whether the time slice is used up.
         """
         if evaluator.final_only and not self.ctx.is_final:
             self._settle(evaluator, NOT_FINAL, 0)
@@ -162,11 +162,11 @@ class EvaluationRun:
         concurrency: int,
         scope: Scope = Scope(),  # noqa: B008 - immutable
     ) -> AsyncGenerator[list[int]]:
-        """Run what is pending, within so many seconds. Yields the indexes of what has just finished; an empty
-        list means that there is progress only.
+        """Run the pending evaluators, for at most `seconds`. Yields the indexes of newly finished evaluators; an
+        empty list means new progress only.
 
-        scope: of the call; the plan's options are added to it. Closing the iterator, or cancelling it,
-        cancels what still runs.
+        scope: of the call; the plan's options are added to it. Closing or cancelling the iterator cancels the
+        evaluators that still run.
         """
         try:
             if self._lost:
@@ -178,8 +178,8 @@ class EvaluationRun:
             if self.plan.skip_cache:
                 scope = scope._replace(skip_cache=True)
             if len(self.pending) == 1 and not self.plan.include_progress:
-                # In the caller's task: one more task, and waiting for it, cost a third of what a call to
-                # another process adds.
+                # In the caller's task: creating and awaiting another task costs a third of the overhead of a call to
+                # another process.
                 await self._invoke(self.pending[0], seconds, scope)
                 self._finish()
                 yield [self.pending[0].evaluator.index]
@@ -226,25 +226,25 @@ class EvaluationRun:
 
     @property
     def results(self) -> list[Result]:
-        """The results in the plan's order, of those that are there."""
+        """The available results, in the plan's order."""
         return [outcome[0] for outcome in self.outcomes if outcome is not None]
 
     def ready(self) -> list[int]:
-        """The indexes of the results that are there."""
+        """Return the indexes of the available results."""
         return [index for index, outcome in enumerate(self.outcomes) if outcome is not None]
 
     def take_progress(self) -> list[ProgressReport]:
-        """Return and clear what pending evaluators have reported; only where the plan asks for it.
+        """Return and clear the progress reports. Empty unless the plan has include_progress.
 
-        Of each evaluator only the latest report: what a caller is slow to take must not pile up.
+        Only the latest report of each evaluator is kept, so that reports do not pile up for a slow caller.
         """
         reports, self._progress = self._progress, {}
         return list(reports.values())
 
     def conclude(self, indexes: Sequence[int] = (), final: "EvaluationRun | None" = None) -> None:
-        """Make the turn of a finished run the last one, after all: no failure of it is pending any more.
+        """Mark the turn of a finished run as the final one, so that none of its failures is pending any more.
 
-        final: a finished run whose results take the place of those at these indexes.
+        final: a finished run whose results replace those at these indexes.
         """
         self.ctx.is_final = True
         for index, outcome in zip(indexes, final.outcomes if final else (), strict=True):
@@ -252,7 +252,7 @@ class EvaluationRun:
         self._finish()
 
     def abandon(self) -> None:
-        """Close coroutines that were never begun, and have evaluators that still run in a thread stop."""
+        """Close coroutines that never started, and stop evaluators that still run in a thread."""
         self.ctx.stop_at(_EXPIRED)
         for pending in self.pending:
             discard(pending.awaitable)
@@ -260,7 +260,7 @@ class EvaluationRun:
     async def _next(
         self, running: set[asyncio.Task[None]]
     ) -> tuple[set[asyncio.Task[None]], set[asyncio.Task[None]]]:
-        """Wait for a task, or for progress. Returns the tasks that are done and those that run."""
+        """Wait for a finished task or for progress. Returns the finished and the running tasks."""
         if not self.plan.include_progress:
             return await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         if self._wake is None or self._wake.done():
@@ -273,12 +273,12 @@ class EvaluationRun:
         return done, running - done
 
     def _reporter(self, index: int) -> Callable[[str, float | None], None]:
-        """A function with which an evaluator reports progress, from whatever thread it runs in."""
+        """Return the function with which an evaluator reports progress, from any thread."""
         loop = asyncio.get_running_loop()
 
         def report(message: str, fraction: float | None = None) -> None:
             said = ProgressReport(index, *progress_said(message, fraction))
-            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            with suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(self._add_progress, said)
 
         return report
@@ -323,7 +323,7 @@ class EvaluationRun:
             self._settle(one.evaluator, FAIL_FAST, 0)
 
     def _finish(self) -> None:
-        """Sum up. Every result is there."""
+        """Aggregate the results, all of which must be available."""
         plan, results = self.plan, self.results
         if plan.policy is _ALL_MUST_PASS and _all_passed(plan.evaluators, results):
             self.aggregate = plan.template.passed
@@ -336,7 +336,7 @@ class EvaluationRun:
 
 
 def _all_passed(evaluators: Sequence[PlannedEvaluator], results: Sequence[Result]) -> bool:
-    """Return whether all passed, the enforced assertions with score 1, so that there is nothing to sum up."""
+    """Return whether all passed, enforced assertions with score 1, so that no aggregation is needed."""
     for evaluator, result in zip(evaluators, results, strict=True):
         if result.verdict is not _PASSED or (result.score != 1.0 and evaluator.counts):
             return False

@@ -1,4 +1,4 @@
-"""The built-in evaluators, written against the public SDK exactly as a user would write them."""
+"""The built-in evaluators, written with the public SDK as user code would be."""
 
 # ruff: noqa: F401 - the imports are the table: an evaluator that is imported here is a built-in
 from typing import Final

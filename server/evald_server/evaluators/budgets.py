@@ -39,7 +39,7 @@ def budget_score(actual: float, limit: float, formula: ScoreFormula) -> float:
 
 
 def _is_within(actual: float, limit: float) -> bool:
-    """Return whether an amount is at most the limit: up to binary rounding, counts exactly."""
+    """Return whether an amount is at most the limit. Integers exactly, floats up to binary rounding."""
     return actual <= limit or (not isinstance(actual, int) and isclose(actual, limit, rel_tol=1e-12))
 
 
@@ -130,11 +130,11 @@ class CostWithin(
 
 
 Track = Literal["total", "input", "output"]
-"""Which tokens count: those of the prompt, of the completion, or both."""
+"""The counted tokens: input (prompt), output (completion) or both."""
 
 
 def tokens_of(usage: TokenUsage, track: Track) -> int | None:
-    """Return the count as reported, None when it was not: of half of a total nobody knows whether it is within."""
+    """Return the reported count, None if it is unknown. Half of a total is not enough for a comparison."""
     if track == "total":
         halves = usage.input_tokens, usage.output_tokens
         return None if usage.total_tokens is None and None in halves else usage.total
@@ -142,7 +142,7 @@ def tokens_of(usage: TokenUsage, track: Track) -> int | None:
 
 
 def reported_tokens(usage: TokenUsage) -> dict[str, int]:
-    """Return the counts that were reported, by name."""
+    """Return the reported counts by name."""
     counts = {"input": usage.input_tokens, "output": usage.output_tokens, "total": usage.total_tokens}
     return {name: count for name, count in counts.items() if count is not None}
 
@@ -188,7 +188,7 @@ class TokenBudget(
         return [(track, limit) for track, limit in budgets if limit is not None]
 
     def prepare(self) -> None:
-        """Refuse a config without any budget."""
+        """Raise InvalidConfig if there is no budget."""
         if not self._budgets:
             raise ValueError("no budget; set maxTokens, or one of maxTotal, maxInput, maxOutput")
 
@@ -299,7 +299,7 @@ class ExecutionLimits(
         return Result(Verdict.FAILED, reason, kept_count / len(checks), checks=checks, unproven=not exceeded)
 
     def _findings(self, ctx: EvaluatorContext) -> Iterator[tuple[str, bool | None]]:
-        """Yield each limit as text and whether it was kept, None when its data is missing."""
+        """Yield each limit as text and whether it was kept; None if its data is missing."""
         invocation = ctx.last_invocation
         if self.max_tool_calls is not None:
             calls = len(ctx.tool_calls) if ctx.agent_spoke else None

@@ -1,4 +1,4 @@
-"""Rules for tool calls, by name and arguments, and how calls are matched against them."""
+"""Rules for tool calls, by name and arguments, and their matchers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _ArgsMode = Literal["exact", "ignore", "subset", "superset", "partial"]
 
 
 def _args_match(value: Any) -> Any:
-    """Validate both forms here, for one error message instead of one for each."""
+    """Validate both forms, with one error message for both."""
     if isinstance(value, list) and all(isinstance(path, str) for path in value):
         for path in value:
             parse_place(path)
@@ -34,7 +34,7 @@ def _args_match(value: Any) -> Any:
 ArgsMatch = Annotated[
     _ArgsMode | list[str], BeforeValidator(_args_match, json_schema_input_type=_ArgsMode | list[str])
 ]
-"""How arguments are compared: a mode, or a list of dotted paths. See ARGS_MATCH_DESCRIPTION."""
+"""The comparison of arguments: a mode, or a list of dotted paths. See ARGS_MATCH_DESCRIPTION."""
 
 ARGS_MATCH_DESCRIPTION: Final = (
     "How arguments are compared, seen from the call. exact: the same keys with equal values. ignore: not at "
@@ -44,7 +44,7 @@ ARGS_MATCH_DESCRIPTION: Final = (
 )
 
 CallScope = Literal["conversation", "turn"]
-"""Which calls count: all so far, or those of this turn."""
+"""The counted calls: all so far, or those of this turn."""
 
 SCOPE_DESCRIPTION: Final = "Which calls count. conversation: all so far. turn: those of this turn."
 
@@ -53,9 +53,9 @@ Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _UNREADABLE: Final = object()
 
 MAX_EXPECTED: Final = 1000
-"""Most expected tools, or calls, of one evaluator."""
+"""Maximum number of expected tools, or calls, of one evaluator."""
 
-# Of tools, for patterns.
+# Maximum length of tool names for patterns.
 _MAX_NAME: Final = 1000
 
 
@@ -65,15 +65,17 @@ def calls_in(ctx: EvaluatorContext, scope: CallScope) -> list[ToolCall]:
 
 
 def nobody_to_call(ctx: EvaluatorContext, scope: CallScope, calls: Sequence[ToolCall]) -> Result | None:
-    """Return the failure of an assertion about calls of an agent that has said nothing in the scope: that there are no
-    calls proves nothing then. None when it has."""
+    """Return a failure if the agent said nothing in the scope, else None.
+
+    Without an answer, the absence of calls proves nothing.
+    """
     if calls or (ctx.agent_spoke if scope == "conversation" else ctx.answer is not None):
         return None
     return no_answer(ctx)
 
 
 def joined_names(calls: Sequence[ToolCall]) -> str:
-    """Return the names of the first calls, and how many more there are."""
+    """Return the names of the first calls and the number of the others, as text."""
     return joined(calls, lambda call: cut(call.name))
 
 
@@ -83,7 +85,7 @@ def call_evidence(calls: Sequence[ToolCall]) -> dict[str, Any]:
 
 
 class Mismatch(NamedTuple):
-    """The first argument that differs. name: "" for all of them; MISSING stands for nothing."""
+    """The first argument that differs. name: "" for all arguments. got, wanted: MISSING if absent."""
 
     name: str
     got: Any
@@ -91,7 +93,7 @@ class Mismatch(NamedTuple):
 
     @property
     def unreadable(self) -> bool:
-        """Whether one side is not JSON, so that nobody knows whether the call is the one."""
+        """Whether one side is not JSON, so that a match is neither proven nor excluded."""
         return self.got is _UNREADABLE or self.wanted is _UNREADABLE
 
     def __str__(self) -> str:
@@ -108,7 +110,7 @@ class Mismatch(NamedTuple):
 
 
 class Arguments:
-    """Expected arguments, prepared for comparison with those of calls."""
+    """Expected arguments, prepared for comparison with the arguments of calls."""
 
     __slots__ = ("_defaults", "_ignored", "_mode", "_paths", "_tolerance", "_wanted")
 
@@ -131,7 +133,7 @@ class Arguments:
 
     @classmethod
     def of_call(cls, call: ToolCall, mode: ArgsMatch, tolerance: float) -> "Arguments | None":
-        """Return the arguments of an expected call, None when they are ignored."""
+        """Return the arguments of an expected call, None if they are ignored."""
         if mode == "ignore":
             return None
         try:
@@ -145,7 +147,7 @@ class Arguments:
         return self._wanted is _UNREADABLE
 
     def mismatch(self, call: ToolCall, check: CheckTime) -> Mismatch | None:
-        """Return what is wrong with the call's arguments, None when they match."""
+        """Return the mismatch of the call's arguments, None if they match."""
         try:
             got = self._strip(call.read_args(check))
         except ValueError:
@@ -226,7 +228,7 @@ class CallRule(BaseModel):
         return self
 
     def compile(self, mode: ArgsMatch, tolerance: float) -> "CallMatcher":
-        """Return the matcher of this rule. mode, tolerance: defaults of the evaluator."""
+        """Return the matcher of this rule. mode, tolerance: the evaluator's defaults."""
         mode = self.args_match if self.args_match is not None else mode
         arguments = None
         if isinstance(self.args, dict) and mode != "ignore":
@@ -258,7 +260,7 @@ class CallMatcher:
         self._compiled: re.Pattern[str] | None = None
 
     def names(self, tool: str) -> bool:
-        """Return whether the rule is for the tool of that name. Raises TooLarge for a name too long for patterns."""
+        """Return whether the rule applies to this tool. Raises TooLarge if the name is too long for patterns."""
         if self._pattern is None:
             return tool == self.name
         if len(tool) > _MAX_NAME:
@@ -266,16 +268,16 @@ class CallMatcher:
                 f"a tool's name has {len(tool)} characters; patterns take names of at most {_MAX_NAME}"
             )
         if self._compiled is None:
-            # Compiled when first used: 1,000 patterns take 0.1 s, which must happen where the time is checked.
+            # Compiled on first use, where the time is checked, because 1,000 patterns take 0.1 s.
             self._compiled = re.compile(translate(self._pattern))
         return self._compiled.match(tool) is not None
 
     def mismatch(self, call: ToolCall, check: CheckTime) -> Mismatch | None:
-        """Return what is wrong with the arguments of a call of this tool, None when they match."""
+        """Return the mismatch of the arguments of a call of this tool, None if they match."""
         return None if self.arguments is None else self.arguments.mismatch(call, check)
 
     def in_time(self, call: ToolCall) -> bool | None:
-        """Return whether the call was fast enough, None when its duration is unknown."""
+        """Return whether the call was fast enough, None if its duration is unknown."""
         if self.max_duration_ms is None:
             return True
         taken = call.duration_ms
@@ -283,9 +285,9 @@ class CallMatcher:
 
 
 class CallIndex:
-    """Tool calls by tool name. Positions count from 0.
+    """An index of tool calls by tool name.
 
-    names: the positions of the calls of each tool, by its name.
+    names: the positions of each tool's calls, from 0, by tool name.
     """
 
     __slots__ = ("calls", "names")

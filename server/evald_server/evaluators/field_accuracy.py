@@ -32,7 +32,7 @@ from .json_values import (
 from .results import MAX_NAMED, Weight, first_checks, missing
 
 _MAX_FIELDS: Final = 1000
-# At each look a field has been compared, or CHECK_EVERY values of one.
+# Per look, one field or CHECK_EVERY values of one field are compared.
 _MAX_LOOKS: Final = 4_000
 
 
@@ -61,7 +61,7 @@ class FieldRule(BaseModel):
         return parse_place(self.path)
 
     def agrees(self, got: Any, wanted: Any, check: CheckTime = unlimited) -> str:
-        """Return what is wrong, "" when the values agree."""
+        """Return the difference as text, "" if the values agree."""
         if self.match == "exact":
             right = equal(got, wanted, 0, check)
         elif self.match == "numeric":
@@ -84,7 +84,7 @@ class FieldRule(BaseModel):
 
 
 def _number(value: Any) -> float | None:
-    """Return a number, or the number that a text holds, its thousands perhaps separated by commas; else None."""
+    """Return the value as a number, None if it is none. A text may be a number, with commas between thousands."""
     if is_number(value):
         return value if abs(value) < 1e308 else None
     if isinstance(value, str) and len(value) <= 100 and ("," not in value or _THOUSANDS.fullmatch(value)):
@@ -96,7 +96,7 @@ def _number(value: Any) -> float | None:
     return None
 
 
-# "1,5" is one and a half in half of the world, and no number here.
+# "1,5" means 1.5 in many countries; here it is not a number.
 _THOUSANDS: Final = re.compile(r"\s*[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?\s*", re.ASCII)
 
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -108,11 +108,10 @@ _NAME_DAY = re.compile(r"([a-z]{3,9})\.? (\d{1,2}),? (\d{4})", re.ASCII | re.IGN
 
 
 def read_date(value: object, *, day_first: bool = False) -> date | None:
-    """Parse a calendar day, None when the text is no date. Time of day and zone are ignored.
+    """Parse a calendar day. Returns None if the value is not a date. Time of day and zone are ignored.
 
-    Reads 2025-01-15 with or without a time behind it, 15-JAN-2025, 15 January
-    2025, January 15, 2025, and 01/15/2025 or 15.01.2025: where both numbers
-    could be the month, `day_first` decides.
+    Accepts 2025-01-15 with or without a time after it, 15-JAN-2025, 15 January 2025, January 15, 2025, and 01/15/2025
+    or 15.01.2025. If both numbers could be the month, `day_first` decides.
     """
     if not isinstance(value, str) or len(value) > 100:
         return None
@@ -191,7 +190,7 @@ class FieldAccuracy(Reference, type="field-accuracy", kind=ASSERTION, inline=Tru
         return passed(reason, score, checks=listed) if holds else failed(reason, score, checks=listed)
 
     def _compare(self, got: Any, wanted: Any, check: CheckTime) -> Iterator[tuple[FieldRule, str]]:
-        """Yield each field that is compared, and what is wrong with it."""
+        """Yield each compared field and its difference as text."""
         for rule in self.fields:
             check()
             mine, known = lookup(got, rule.steps), lookup(wanted, rule.steps)

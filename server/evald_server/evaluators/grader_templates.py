@@ -1,7 +1,7 @@
 """Templates of OpenAI's graders: texts with `{{item.label}}` and `{{sample.output_text}}` in them.
 
 `item` is the key `item` of the caller's metadata, `sample` is the turn. A template is filled in once, with plain
-text: there are no filters and no code, and what looks like a variable within a value stays as it is.
+text. There are no filters and no code, and variables within values are not filled in.
 """
 
 import json
@@ -20,7 +20,7 @@ _KEY: Final = re.compile(r"""\.(\w+)|\[(\d+)\]|\['([^']*)'\]|\["([^"]*)"\]""")
 
 
 class Variable(NamedTuple):
-    """A variable of a template: its namespace, the keys below it, and how it is written."""
+    """A variable of a template: its namespace, the keys below it, and its source text."""
 
     namespace: str
     keys: tuple[str | int, ...]
@@ -32,13 +32,13 @@ TemplatePart: TypeAlias = str | Variable
 
 
 class Missing(NamedTuple):
-    """A variable has no value in this turn. result: what an assertion makes of it."""
+    """A variable without a value in this turn. result: the assertion's result in this case."""
 
     result: Result
 
 
 def parse_template(text: str) -> list[TemplatePart]:
-    """Split a template into texts and variables. Raises ValueError for a variable that is none."""
+    """Split a template into texts and variables. Raises ValueError for an invalid variable."""
     parts: list[TemplatePart] = []
     end = 0
     for found in _VARIABLE.finditer(text):
@@ -82,14 +82,15 @@ def fill(parts: list[TemplatePart], ctx: EvaluatorContext) -> str | Missing:
 
 
 def as_text(value: Any) -> str:
-    """Return how a value stands in a filled template: text as it is, everything else as JSON."""
+    """Return the text of a value in a filled template: text unchanged, everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def value_of(variable: Variable, ctx: EvaluatorContext) -> Any:
-    """Return the value of a variable, Missing when there is none.
+    """Return the value of a variable, or Missing.
 
-    What a sample lacks is the agent's fault, so the assertion fails; what an item lacks is the caller's: ERROR.
+    The assertion fails if the sample lacks it, because that is the agent's fault. It is an ERROR if the item lacks
+    it, because that is the caller's fault.
     """
     if variable.namespace == "item":
         item = ctx.once("grader-item", lambda: ctx.metadata.get("item", _NONE))
@@ -108,7 +109,7 @@ _NONE: Final = object()
 
 
 def _look_up(value: Any, keys: Sequence[str | int]) -> Any:
-    """Return what stands under the keys; _NONE when something on the way is missing."""
+    """Return the value at the keys; _NONE if one of them is missing."""
     for key in keys:
         if isinstance(value, Mapping):
             value = value.get(key, _NONE)
@@ -137,7 +138,7 @@ def _choices(ctx: EvaluatorContext) -> list[dict[str, Any]]:
     return [{"index": 0, "message": message, "finish_reason": finish}]
 
 
-# What the graders' guide names, but for audio: https://developers.openai.com/api/docs/guides/graders
+# The variables in the graders' guide, except audio: https://developers.openai.com/api/docs/guides/graders
 _SAMPLE: Final[Mapping[str, Callable[[EvaluatorContext], Any]]] = {
     "output_text": lambda ctx: ctx.answer,
     "output_json": _output_json,

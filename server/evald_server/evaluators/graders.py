@@ -1,4 +1,4 @@
-"""Assertions of OpenAI's graders that compare two texts out of the case's item and the turn."""
+"""Assertions of OpenAI's graders that compare two texts from the case's item and the turn."""
 
 from functools import cached_property
 from typing import Annotated, Literal
@@ -65,7 +65,7 @@ class StringCheck(_TextGrader, type="string-check"):
     operation: Literal["eq", "ne", "like", "ilike"]
 
     def judge(self, text: str, reference: str) -> Result:
-        """Score 1 or 0."""
+        """Return score 1 or 0."""
         size = len(text) + len(reference)
         if self.operation == "ilike":
             if size > MAX_SEARCHED:
@@ -86,5 +86,5 @@ class SimilarityCheck(_TextGrader, type="similarity-check"):
     threshold: Annotated[float, Field(ge=0, le=1)] = Field(0.8, description="Lowest score that passes.")
 
     def judge(self, text: str, reference: str) -> Result:
-        """Score: the similarity, from 0 to 1."""
+        """Return the similarity as the score, from 0 to 1."""
         return compare(self.measure, text, reference, self.threshold)

@@ -1,4 +1,4 @@
-"""Assertions that the answer is JSON and matches a JSON Schema, and how JSON is read from an answer."""
+"""Assertions that the answer is JSON and matches a JSON Schema, and the parser of JSON in an answer."""
 
 import json
 import re
@@ -20,13 +20,13 @@ from .json_values import MISSING, CheckTime, printable
 from .results import OnMissing, missing, no_answer
 
 Extract = Literal["none", "fenced", "first"]
-"""Where in the answer the JSON is."""
+"""The place of the JSON in the answer."""
 
 _NOT_FINAL: Final = skipped("Skipped (not final turn)")
 _MATCHES: Final = passed("Response matches JSON schema", 1.0)
 _IS_JSON: Final = passed("Response is valid JSON", 1.0)
 
-# What `first` may read in characters: the answer a few times over, and a hundred braces that open nothing.
+# Characters that `first` may read: this many times the answer, plus a hundred attempts at braces without JSON.
 _REREADS: Final = 5
 _ATTEMPT: Final = 64
 
@@ -34,7 +34,7 @@ _HALF_CHARACTER: Final = "a string holds half of a surrogate pair, which is no c
 
 
 class Read(NamedTuple):
-    """JSON of an answer: its text and its value."""
+    """The JSON in an answer: its text and its value."""
 
     text: str
     data: Any
@@ -56,7 +56,7 @@ class JsonAnswer(Evaluator):
     )
 
     def read(self, ctx: EvaluatorContext) -> Read | Result:
-        """Return the JSON of the answer, or the result when there is none. Raises TooLarge."""
+        """Return the JSON of the answer, or the failed result if there is none. Raises TooLarge."""
         found = ctx.once(("json", self.message, self.extract), lambda: self._find(ctx))
         if isinstance(found, TooLarge):
             raise TooLarge(str(found))
@@ -106,10 +106,10 @@ _OPENING = re.compile(r"[{\[]")
 
 
 def _first_json(text: str, check: CheckTime) -> Read | None:
-    """Return the first object or array in the text, None when there is none.
+    """Return the first object or array in the text, None if there is none.
 
-    Raises TooLarge after reading the text a few times over in vain. Raises TooLarge and DuplicateKey for one that is
-    larger than evald reads, or has a key twice: what stands inside it is not the first one.
+    Raises TooLarge if the text was read _REREADS times without success, or if the JSON is too large for evald. Raises
+    DuplicateKey if it has a key twice. In both cases, no JSON nested in it is tried, because it is not the first.
     """
     left = _REREADS * len(text) + 100 * _ATTEMPT
     opening = _OPENING.search(text)
@@ -119,7 +119,7 @@ def _first_json(text: str, check: CheckTime) -> Read | None:
         try:
             data, end = parse_json_at(text, start)
         except json.JSONDecodeError as problem:
-            # The error counts the lines before it.
+            # Creating the error counts the lines before it, which takes time.
             left -= problem.pos - start + problem.pos // 16 + _ATTEMPT
         except DuplicateKey:
             raise
@@ -152,7 +152,7 @@ class IsJson(JsonAnswer, type="is-json", kind=ASSERTION, label="Is JSON", inline
     """
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Read the answer."""
+        """Parse the answer."""
         read = self.read(ctx)
         return read if isinstance(read, Result) else _IS_JSON
 
@@ -179,14 +179,14 @@ class JsonSchema(JsonAnswer, type="json-schema", kind=ASSERTION, label="JSON Sch
         _ = self._compiled
 
     def evaluate(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
-        """Check the answer in the event loop, or in a worker process when it may take long."""
+        """Check the answer on the event loop, or in a worker process if it may take long."""
         if self.only_final and not ctx.is_final:
             return _NOT_FINAL
         read = self.read(ctx)
         if isinstance(read, Result):
             return read
         text, data = read
-        # The library takes infinity for null, which keeps to every bound of numbers.
+        # The library treats infinity as null, to which numeric bounds do not apply.
         refuse_huge_numbers(text, ctx.check_time)
         if len(text) > self._compiled.inline_bytes:
             return self._evaluate_in_worker(text)
@@ -234,7 +234,7 @@ class Reference(JsonAnswer):
         return "expected" in self.model_fields_set
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Compare the answer with the expected data, where both are there."""
+        """Compare the answer with the expected data, if both exist."""
         wanted = self.reference(ctx)
         if wanted is MISSING:
             return missing(self.on_missing, "No expected data available")
@@ -248,9 +248,10 @@ class Reference(JsonAnswer):
         raise NotImplementedError
 
     def reference(self, ctx: EvaluatorContext) -> Any:
-        """Return the expected data, MISSING when there is none.
+        """Return the expected data, MISSING if there is none.
 
-        It is the config's, else the context's, else its expected text or last expected answer read as JSON.
+        It comes from the config, else from the context, else from its expected text or last expected answer, parsed
+        as JSON.
         """
         return self.expected if self._own else ctx.once("expected-json", lambda: self._of_context(ctx))
 

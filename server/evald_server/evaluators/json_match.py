@@ -1,4 +1,4 @@
-"""Assertion that a JSON answer equals the expected data, and where the two differ."""
+"""Assertion that a JSON answer equals the expected data, and the comparison of the two."""
 
 import json
 from collections import deque
@@ -30,14 +30,14 @@ from .pairing import pair_in_any_order
 from .results import MAX_NAMED, cut
 
 Mode = Literal["exact", "subset", "superset"]
-"""What the expected value is of the one got: all of it, a part of it, or more than it."""
+"""The relation of the expected value to the answer's: equal, a part of it, or more than it."""
 
 
 Place = tuple[str | int, ...]
 
 
 class Difference(NamedTuple):
-    """One place where two values differ; MISSING stands for nothing."""
+    """One place where two values differ. got, wanted: MISSING if absent."""
 
     place: Place
     got: Any
@@ -50,25 +50,25 @@ class Difference(NamedTuple):
         return f"{where}: got {shown(self.got)}, expected {shown(self.wanted)}"
 
 
-# Budget of the search for elements that belong together in unordered arrays, in values looked at.
+# Budget of the search for matching elements in unordered arrays: number of values compared.
 _SEARCH: Final = 5_000
 
 _MAX_PLACE: Final = 500  # characters
 _MAX_IGNORED: Final = 100
 
-# At about 4 us each.
+# About 4 us each.
 _MAX_VALUES: Final = 1_000_000
 
-# Characters of JSON text that take as long to make as a look at a value.
+# Characters of JSON text that take as long to encode as a comparison of one value.
 _CHARACTERS_PER_LOOK: Final = 8
 
 
 class Comparison:
-    """Compares two JSON values leaf by leaf.
+    """A comparison of two JSON values, leaf by leaf.
 
-    arrays: whether elements are compared by position, or each with the one that
-    it has most in common with. ignored: places that are not compared.
-    differences: the first MAX_NAMED places that differ, of difference_count. equal_leaves, different_leaves: how many.
+    arrays: whether elements are compared by position, or each with the most similar one. ignored: places that are not
+    compared. differences: the first MAX_NAMED of difference_count places that differ. equal_leaves, different_leaves:
+    counts.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Comparison:
         self._steps = 0
 
     def compare(self, got: Any, wanted: Any, place: Place = ()) -> None:
-        """Record how the two values at the place differ."""
+        """Record the differences of the two values at the place."""
         self._left -= 1
         self._steps += 1
         if not self._steps & 31:
@@ -139,7 +139,7 @@ class Comparison:
         return any(covers(path, place) for path in self._ignored)
 
     def _leaves(self, value: Any, place: Place) -> int:
-        """Count the leaves of a value that are not ignored. Not recursive: an answer may be very deep."""
+        """Count the leaves of a value that are not ignored. Not recursive, because an answer may be very deep."""
         count = 0
         pending = [(value, place)]
         while pending:
@@ -151,16 +151,16 @@ class Comparison:
                 continue
             if item and isinstance(item, dict | list):
                 steps = item.items() if isinstance(item, dict) else enumerate(item)
-                # Places take memory for each level, and only ignored paths need them.
+                # Places use memory for each level, and are only needed for ignored paths.
                 pending += [(inner, (*where, step) if self._ignored else ()) for step, inner in steps]
             else:
                 count += 1
         return count
 
     def _reorder(self, got: list[Any], wanted: list[Any], place: Place) -> list[Any]:
-        """Return the elements in the order of the wanted ones that they are compared with.
+        """Return the elements in the order of the wanted elements to compare them with.
 
-        Equal elements are paired first, then those with most in common, then the rest by position.
+        Equal elements are paired first, then the most similar ones, then the rest by position.
         """
         unused: dict[str, deque[int]] = {}
         for index, value in enumerate(got):
@@ -193,7 +193,7 @@ class Comparison:
         ]
 
     def _in_common(self, got: Any, wanted: Any, place: Place) -> int:
-        """Return how many leaves are equal; 0 when the budget of the search is used up."""
+        """Return the number of equal leaves; 0 if the search budget is used up."""
         if self._left <= 0:
             return 0
         trial = Comparison(self._mode, self._arrays, self._ignored, self._tolerance, self._check)
@@ -203,7 +203,7 @@ class Comparison:
         return trial.equal_leaves
 
     def _canonical(self, value: Any) -> str:
-        """Return a text that is the same for values that are equal in any order of keys and elements."""
+        """Return a canonical text, equal for values that differ only in the order of keys and elements."""
         self._steps += 1
         if not self._steps & 31:
             self._look_at_the_clock()
@@ -257,7 +257,7 @@ class JsonMatch(
         return [parse_path(text) for text in self.ignore]
 
     def compare(self, ctx: EvaluatorContext, got: Any, wanted: Any) -> Result:
-        """Compare leaf by leaf."""
+        """Compare the answer with the expected data leaf by leaf."""
         comparison = Comparison(self.mode, self.arrays, self._ignored, self.tolerance, ctx.check_time)
         comparison.compare(got, wanted)
         differences, equal_leaves = comparison.differences, comparison.equal_leaves

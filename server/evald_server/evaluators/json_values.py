@@ -11,10 +11,10 @@ from pydantic import AfterValidator
 from .results import cut
 
 CheckTime = Callable[[], None]
-"""Called in long loops: `EvaluatorContext.check_time`, which raises when the time is over."""
+"""Called in long loops: `EvaluatorContext.check_time`, which raises when the time is used up."""
 
 ANY: Final = "*"
-"""Path step that matches every key and every index."""
+"""A path step that matches every key and index."""
 
 _STEP = re.compile(r"\[(\d+|\*)\]|\.?([^.\[\]]+)")
 
@@ -27,11 +27,11 @@ class _Missing:
 
 
 MISSING: Final = _Missing()
-"""Result of looking up a path that leads nowhere; null is a value."""
+"""The result of a lookup without a value; null is a value."""
 
 
 def within(got: float, wanted: float, tolerance: float, *, relative: bool = False) -> bool:
-    """Return whether |got - wanted| <= tolerance, or tolerance * |wanted| when `relative` and wanted is not 0.
+    """Return whether |got - wanted| <= tolerance, or tolerance * |wanted| if `relative` and wanted is not 0.
 
     Up to binary rounding, because 1.1 - 1.0 > 0.1; whole numbers are subtracted exactly.
     """
@@ -41,7 +41,7 @@ def within(got: float, wanted: float, tolerance: float, *, relative: bool = Fals
         limit = tolerance * abs(wanted) if relative and wanted else tolerance
         whole = isinstance(got, int) and isinstance(wanted, int)
         return abs(got - wanted) <= limit + 4 * ulp(limit if whole else max(abs(got), abs(wanted), limit))
-    except OverflowError:  # an integer of more than 308 digits against a fraction
+    except OverflowError:  # an integer of more than 308 digits and a float
         return False
 
 
@@ -51,7 +51,7 @@ def is_number(value: object) -> bool:
 
 
 CHECK_EVERY: Final = 256
-"""Values that `equal` compares between two checks of the time."""
+"""Number of values that `equal` compares between two checks of the time."""
 
 
 def unlimited() -> None:
@@ -66,7 +66,7 @@ def equal(
     tolerance: largest difference allowed between two numbers at any depth. check: called regularly, may raise.
     partial: objects of `got` may have more keys.
     """
-    # Python's equality is looser (True == 1), so values that it tells apart differ here too.
+    # Python's equality is less strict (True == 1), so values that differ in Python differ here too.
     if not tolerance and not partial and got != wanted:
         return False
     if not isinstance(wanted, dict | list):
@@ -132,7 +132,7 @@ def parse_path(text: str) -> Path:
 
 
 def parse_place(text: str) -> Path:
-    """Parse a path to one place. Raises ValueError also for `*`, with which `lookup` would find nothing to compare."""
+    """Parse a path to one place. Also raises ValueError for `*`, for which `lookup` finds nothing."""
     path = parse_path(text)
     if ANY in path:
         raise ValueError(f"{text!r}: * stands for several places; wanted one, such as 'items[0].name'")
@@ -177,7 +177,7 @@ def covers(pattern: Path, place: Sequence[str | int]) -> bool:
 
 
 def printable(text: str) -> str:
-    """Return the text with what UTF-8 cannot express escaped: lone surrogates from JSON escapes."""
+    """Escape lone surrogates from JSON escapes, which cannot be encoded as UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -185,16 +185,16 @@ _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, default=str)
 
 
 def shown(value: object, limit: int = 80) -> str:
-    """Return the value as JSON, cut to so many characters."""
+    """Return the value as JSON, cut to `limit` characters."""
     if value is MISSING:
         return "nothing"
     if isinstance(value, str):
-        value = value[: limit + 1]  # a long text need not be encoded to be cut
+        value = value[: limit + 1]  # avoids encoding all of a long text
     if value is None or isinstance(value, str | int | float):
         text = printable(json.dumps(value, ensure_ascii=False))
         return cut(text, limit)
     text = ""
-    for piece in _ENCODER.iterencode(value):  # stops at the limit, however large the rest is
+    for piece in _ENCODER.iterencode(value):  # stops at the limit, to skip a large rest
         text += piece
         if len(text) > limit:
             break

@@ -24,7 +24,7 @@ class ToolCallCount(
     scope: Literal["turn", "conversation"] = "turn"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """value: tool calls. metadata: their number, and the names of the first 100 in order."""
+        """Return the number of tool calls. metadata: the number, and the names of the first 100 in order."""
         calls = calls_in(ctx, self.scope)
         count = len(calls)
         reason = (
@@ -46,7 +46,7 @@ class ResponseLength(
         return Metric(unit=self.unit, minimum=0)
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """value: the length in the config's unit."""
+        """Return the length in the config's unit."""
         answer = ctx.answer_of(self.message)
         if answer is None:
             return unavailable(ctx.missing_answer)
@@ -83,7 +83,7 @@ class TokenUsageMetric(
     track: Track = "total"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """value: tokens. metadata: what was reported, and what of it the value is."""
+        """Return the number of tokens. metadata: the reported counts, and which of them is the value."""
         usage = ctx.last_invocation.token_usage
         if usage is None:
             return unavailable("No token usage data available")
@@ -106,7 +106,7 @@ class ResponseLatency(
     """Time from request to complete answer, in seconds."""
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """value: seconds."""
+        """Return the latency in seconds."""
         latency_ms = ctx.last_invocation.latency_ms
         if latency_ms is None:
             return unavailable("No latency data available")
@@ -125,7 +125,7 @@ class ResponseCost(
     """Cost of the turn in US dollars, as the agent reports it."""
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """value: US dollars."""
+        """Return the cost in US dollars."""
         cost = ctx.last_invocation.cost_usd
         if cost is None or not isfinite(cost):
             return unavailable("No cost data available")
@@ -143,7 +143,7 @@ class TurnCount(
     """Number of turns so far, as the caller counts them."""
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """value: turns."""
+        """Return the number of turns."""
         if not ctx.turn:
             return unavailable("No turn number available")
         return measured(ctx.turn, f"Turn count: {ctx.turn}")

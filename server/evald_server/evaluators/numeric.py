@@ -1,4 +1,4 @@
-"""Assertion that the number in the answer is the expected one, and how numbers are read from text."""
+"""Assertion that the number in the answer is the expected one, and the parser of numbers in text."""
 
 import re
 import unicodedata
@@ -15,7 +15,7 @@ from evald.result import ASSERTION, Result, failed, passed, unproven
 from .json_values import shown, within
 from .results import OnMissing, missing, no_answer, too_large
 
-# No-break, thin and narrow space: separate thousands, or a number and its fraction.
+# No-break, thin and narrow space, which separate thousands, or a number and its fraction.
 _SPACES: Final = "\u00a0\u2009\u202f"
 _FRACTIONS: Final = "\u00bc-\u00be\u2150-\u215e\u2189"
 _HAN_DIGITS: Final = "\u3007一二三四五六七八九"
@@ -31,7 +31,7 @@ _HAN_UNITS: Final = {
 }
 _HAN: Final = f"{_HAN_DIGITS}零两兩{''.join(_HAN_UNITS)}"
 
-# Possessive throughout, so that no text makes it try twice.
+# All quantifiers are possessive, so that no text causes backtracking.
 _NUMBER = re.compile(
     rf"""
     (?:
@@ -60,7 +60,7 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 
-# Continuations that change a number: an exponent too long to read, a power of ten, a fraction with a slash.
+# Suffixes that change a number: an exponent too long to parse, a power of ten, a fraction with a slash.
 _GOES_ON = re.compile(
     rf"""
     [eE][-+]?+[0-9]++
@@ -72,17 +72,17 @@ _GOES_ON = re.compile(
 _MAY_GO_ON: Final = frozenset(f"eExX* \u00d7\u00b7\u22c5\u2044\u2215{_SPACES}")
 _RAISED: Final = "\u207a\u207b"
 
-# 0.3 us a character of prose, 3 us of nothing but numbers: 15 to 150 ms, with checks of the time.
+# 0.3 us per character of prose, 3 us of numbers only: 15 to 150 ms, with checks of the time.
 MAX_SCANNED = 50_000
 
-# Characters below which the numbers are not shared with other evaluators.
+# Characters of a text below which its numbers are not shared with other evaluators.
 _SHORT: Final = 1_000
 
 Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class NumberInText(NamedTuple):
-    """A part of a text that looks like a number. value: None when it cannot be read completely."""
+    """A part of a text that looks like a number. value: None if it cannot be parsed completely."""
 
     text: str
     value: float | None
@@ -91,16 +91,16 @@ class NumberInText(NamedTuple):
 def find_numbers(text: str, check: Callable[[], None] = lambda: None) -> Iterator[NumberInText]:
     """Yield the parts of a text that look like numbers, in order.
 
-    - Digits of every script are read. A comma or a no-break space separates thousands where three digits follow
+    - Digits of every script are parsed. A comma or a no-break space separates thousands if three digits follow
       ("1,234.5"), else it ends a number. The decimal sign is a dot; Arabic has its own.
     - "60%" is 60, "$5" is 5, "5kg" is 5, "1e3" is 1000, "2½" and "2 ½" are 2.5.
     - Digits inside a word ("GPT4") and versions ("1.2.3") are not numbers.
-    - Chinese numerals are read alone ("三十五") or behind digits ("1.5万"). Inside a word ("三月") they are not
-      numbers; when the text has no other, the first is yielded as unreadable.
+    - Chinese numerals are parsed alone ("三十五") or after digits ("1.5万"). Inside a word ("三月") they are not numbers;
+      if the text has no other number, the first is yielded as unreadable.
     - Unreadable are numbers beyond a double ("1e999"), powers of ten ("3 x 10^8"), and digits followed by other
       numeric signs ("10⁴", "5①").
 
-    check: called from time to time; may raise.
+    check: called regularly, may raise.
     """
     text = _with_ascii_digits(text)
     inside_word: NumberInText | None = None
@@ -141,11 +141,11 @@ _ASCII_SIGNS: Final = frozenset("+-.,%$")
 
 
 def _end_of_number(text: str, end: int) -> int:
-    """Return where a number ends, beyond `end` when it continues with signs that were not read."""
+    """Return the end of a number, after `end` if signs follow that were not parsed."""
     if end < len(text):
         if text[end] in _MAY_GO_ON and (more := _GOES_ON.match(text, end)):
             end = more.end()
-        # Of ASCII, isnumeric knows the digits alone: those behind a fraction.
+        # In ASCII, only digits are numeric: those after a fraction.
         while end < len(text) and (text[end].isnumeric() or text[end] in _RAISED):
             end += 1
     return end
@@ -175,10 +175,10 @@ _HAN_PIECE = re.compile(r"[0-9]+|.", re.DOTALL)
 
 
 def _han_number(text: str, first: float | None = None) -> float | None:
-    """Read Chinese numerals: 三十五 is 35, 二〇二五 is 2025, 1.5 and 万 are 15000.
+    """Parse Chinese numerals: 三十五 is 35, 二〇二五 is 2025, 1.5 and 万 are 15000.
 
-    first: the number that the digits before them make.
-    Returns None for what is not one number or is ambiguous: 三四 is three or four, 一百五 is 105 in Japan and 150
+    first: the number of the digits before them.
+    Returns None if the text is not one number or is ambiguous: 三四 is three or four, 一百五 is 105 in Japan and 150
     in China.
     """
     if len(text) > 1 and not any(char in _HAN_UNITS for char in text):
@@ -216,7 +216,7 @@ _HAN_SAME: Final = {"零": _HAN_DIGITS[0], "两": "二", "兩": "二"}
 
 
 def closeness(actual: float, expected: float) -> float:
-    """Return 1 - difference / (|actual| + |expected|): 1 when equal, 0 when the signs differ or one is 0."""
+    """Return 1 - difference / (|actual| + |expected|): 1 if equal, 0 if the signs differ or one is 0."""
     total = abs(actual) + abs(expected)
     return max(0.0, 1 - abs(actual - expected) / total) if total else 1.0
 
@@ -247,7 +247,7 @@ class Numeric(Evaluator, type="numeric", kind=ASSERTION, aliases={"numeric-diff"
     on_missing: OnMissing = "fail"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Compare. value: the number found in the answer."""
+        """Compare the numbers. value: the number in the answer."""
         answer = ctx.answer_of(self.message)
         if answer is None:
             return no_answer(ctx)

@@ -1,6 +1,6 @@
 """Optimal pairing of two sequences: in order, by dynamic programming, or in any order, by assignment.
 
-`weights` has a mapping for each item on the left: from positions on the right, from 0, to a weight above 0. The
+`weights` has one mapping for each item on the left: from positions on the right (from 0) to weights above 0. The
 result has the largest possible sum of weights, which a greedy pairing may miss.
 """
 
@@ -35,7 +35,7 @@ def pair_in_order(weights: Weights, right: int, check: CheckTime = unlimited) ->
     column = right
     for position in range(len(weights) - 1, -1, -1):
         above, current = rows[position], rows[position + 1]
-        # The leftmost place that is as good: pairs stand as early as they can.
+        # Use the leftmost equally good place, so that pairs are as early as possible.
         while column and current[column - 1] == current[column]:
             column -= 1
         if column and current[column] != above[column]:
@@ -83,7 +83,7 @@ def _assign(weights: Weights, right: int, check: CheckTime) -> Pairs:
                 if cost < slack[other]:
                     slack[other] = cost
                     came_from[other] = column
-                # Of equally near columns a free one, which ends the search: 200 equal items take 6 ms so, else 370.
+                # Of equally near columns, a free one ends the search: 200 equal items take 6 ms instead of 370.
                 if slack[other] < step or (slack[other] == step and not row_of[other]):
                     step, nearest = slack[other], other
             for done in visited:

@@ -20,15 +20,15 @@ from .results import no_answer, too_large
 MAX_PATTERN_BYTES: Final = 1024
 # Memory of a compiled pattern and its tables. Compiling up to this limit takes 7 ms at most.
 MAX_MEMORY_BYTES: Final = 512 * 1024
-# Instructions times bytes of text. RE2 needs at most 13 ns for each: 130 ms. Most searches take 1 ns a byte, but
-# which ones do is not known beforehand.
+# Instructions times bytes of text. RE2 takes at most 13 ns for each: 130 ms. Most searches take 1 ns per byte, but
+# the time cannot be predicted.
 MAX_WORK: Final = 10_000_000
 # 1.5 ms at most. Above it the search runs in a thread; RE2 releases the interpreter lock.
 INLINE_WORK: Final = 80_000
 
 _FLAGS: Final = "gimsu"
 
-# Any escape, so that the `\\` of `\\u0041` is not taken for the beginning of `\u0041`.
+# Matches any escape, so that the `\\` of `\\u0041` is not read as the start of `\u0041`.
 _ESCAPE: Final = re.compile(
     r"""
     \\(?:
@@ -46,7 +46,7 @@ _NOT_LINEAR: Final = re.compile(r"invalid perl operator: \(\?<?[=!]|invalid esca
 def to_re2(pattern: str, flags: str = "") -> str:
     r"""Convert JavaScript's `\uXXXX`, `\u{...}` and flags to RE2's syntax; leave everything else as it is.
 
-    The flag g means nothing to a search, and u is always on.
+    The flag g has no effect on a search, and u is always on.
     """
     inline = "".join(sorted(set(flags) & set("ims")))
     return (f"(?{inline})" if inline else "") + _ESCAPE.sub(_convert_escape, pattern)
@@ -66,7 +66,7 @@ def _convert_escape(escape: re.Match[str]) -> str:
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """Return the pool for costly searches. It leaves one core to the event loop."""
+    """Return the thread pool for costly searches. It leaves one core to the event loop."""
     return ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1), "evald-regex")
 
 
@@ -143,7 +143,7 @@ class Regex(Evaluator, type="regex", kind=ASSERTION, inline=True):
             raise InvalidConfig([ConfigProblem("/pattern", str(problem))]) from None
 
     def evaluate(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
-        """Score 1 or 0. A costly search is awaited in a thread, one over the limit is an ERROR."""
+        """Return score 1 or 0. A costly search runs in a thread; one over the limit is an ERROR."""
         if self.message == "last":
             text = ctx.answer_bytes
         else:

@@ -1,4 +1,4 @@
-"""Results and wordings that several evaluators share: missing data, input that is too large, quoted texts."""
+"""Results and texts that several evaluators share: missing data, oversized input, quoted texts."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -26,19 +26,19 @@ Weight = Annotated[float, Field(ge=0, le=MOST_WEIGHT), AfterValidator(_weight)]
 """Share in a weighted mean."""
 
 MAX_NAMED: Final = 20
-"""Most texts, tools or differences that a reason names."""
+"""Maximum number of texts, tools or differences in a reason."""
 
 MAX_CHECKS: Final = 100
-"""Most checks of a result, and most names in its metadata."""
+"""Maximum number of checks in a result, and of names in its metadata."""
 
 
 def no_answer(ctx: EvaluatorContext) -> Result:
-    """Return the failure of an assertion about the answer of a turn that has none, with what was there instead."""
+    """Return the failure for a turn without an answer; the reason says what the turn has instead."""
     return unproven(ctx.missing_answer)
 
 
 def missing(on_missing: OnMissing, reason: str) -> Result:
-    """Return the verdict that the config asks for when data is missing. `reason` names the data."""
+    """Return the result that the config demands for missing data. reason: names the data."""
     if on_missing == "fail":
         return unproven(reason)
     if on_missing == "skip":
@@ -49,14 +49,14 @@ def missing(on_missing: OnMissing, reason: str) -> Result:
 
 
 def too_large(what: str, got: int, limit: int) -> Result:
-    """Return the ERROR of an evaluator that would hold up the server."""
+    """Return the ERROR for input that would block the server."""
     return errored(
         "INPUT_TOO_LARGE", f"{what}: got {got}, this evaluator takes at most {limit}", limit=str(limit)
     )
 
 
 def cut(text: str, limit: int = 100) -> str:
-    """Return the text, cut to so many characters."""
+    """Return the text, cut to `limit` characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
@@ -66,13 +66,13 @@ def quoted(text: str) -> str:
 
 
 def joined(items: Sequence[Item], shown: Callable[[Item], str]) -> str:
-    """Return the first items as text, and how many more there are."""
+    """Return the first items and the number of the others, as text."""
     more = f", and {len(items) - MAX_NAMED:,} more" if len(items) > MAX_NAMED else ""
     return ", ".join(map(shown, items[:MAX_NAMED])) + more
 
 
 def first_checks(checks: Sequence[Check]) -> Sequence[Check]:
-    """Return all checks; of more than MAX_CHECKS so many, those that are not met first."""
+    """Return at most MAX_CHECKS checks; if there are more, unmet ones first."""
     if len(checks) <= MAX_CHECKS:
         return checks
     return [*(c for c in checks if not c.met), *(c for c in checks if c.met)][:MAX_CHECKS]

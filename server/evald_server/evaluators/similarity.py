@@ -31,36 +31,35 @@ Measure = Literal[
     "token-f1",
 ]
 
-# Splitting and counting the words of a pair of this many characters together takes 5 ms, 22 at worst (BLEU of dots).
+# Characters of both texts together. Splitting and counting their words takes 5 ms, at worst 22 (BLEU of dots).
 MAX_WORDED = 20_000
 
-# Product of both lengths. rapidfuzz takes 10 ms for it.
+# Product of both lengths. rapidfuzz takes 10 ms for this.
 MAX_CELLS = 100_000_000
 
 
 def levenshtein_similarity(answer: str, expected: str) -> float:
-    """1 - edit distance / length of the longer text. Counted in Unicode code points."""
+    """Return 1 - edit distance / length of the longer text, in Unicode code points."""
     longest = max(len(answer), len(expected))
     return 1 - Levenshtein.distance(answer, expected) / longest if longest else 1.0
 
 
 def fuzzy_match(answer: str, expected: str) -> float:
-    """Twice the length of the longest common subsequence / sum of both lengths: rapidfuzz's `ratio`."""
+    """Return 2 * length of the longest common subsequence / sum of both lengths: rapidfuzz's `ratio`."""
     total = len(answer) + len(expected)
     return 2 * LCSseq.similarity(answer, expected) / total if total else 1.0
 
 
 def _f1(common: int, answer_length: int, expected_length: int) -> float:
-    """Harmonic mean of precision and recall."""
+    """Return the harmonic mean of precision and recall."""
     return 2 * common / (answer_length + expected_length) if common else 0.0
 
 
 def rouge_l(answer: str, expected: str) -> float:
-    """F1 of the longest common subsequence of words, on the text as one sequence.
+    """Return the F1 of the longest common subsequence of words, on the text as one sequence.
 
-    Words are runs of a-z and 0-9 in lower case, without stemming, so that texts
-    in other scripts score 0 unless they are equal. Source: C.-Y. Lin, "ROUGE",
-    ACL 2004; tokens as in Google's rouge_score 0.1.2.
+    Words are runs of a-z and 0-9 in lower case, without stemming. So texts in other scripts score 0 unless they are
+    equal. Source: C.-Y. Lin, "ROUGE", ACL 2004; tokens as in Google's rouge_score 0.1.2.
     """
     answer_words, expected_words = _rouge_words(answer), _rouge_words(expected)
     common = LCSseq.similarity(answer_words, expected_words)
@@ -68,7 +67,7 @@ def rouge_l(answer: str, expected: str) -> float:
 
 
 def rouge_n(order: int, answer: str, expected: str) -> float:
-    """F1 of the n-grams in common, `order` words each; 0 for a text with fewer words. Words as for `rouge_l`."""
+    """Return the F1 of the common n-grams of `order` words; 0 for a text with fewer words. Words as for `rouge_l`."""
     ours, theirs = _ngrams(_rouge_words(answer), order), _ngrams(_rouge_words(expected), order)
     return _f1((ours & theirs).total(), ours.total(), theirs.total())
 
@@ -86,11 +85,11 @@ def _squad_words(text: str) -> list[str]:
 
 
 def token_f1(answer: str, expected: str) -> float:
-    """F1 of the words in common, whatever their order.
+    """Return the F1 of the common words, in any order.
 
-    In lower case, without ASCII punctuation and English articles. Two texts that are nothing else, such as the
-    letter "A", score 1 when they are equal, case aside, else 0. Source:
-    P. Rajpurkar et al., "SQuAD", EMNLP 2016, official evaluation script 1.1.
+    In lower case, without ASCII punctuation and English articles. If nothing else is in both texts, such as the
+    letter "A", the score is 1 if they are equal, ignoring case, else 0. Source: P. Rajpurkar et al., "SQuAD", EMNLP
+    2016, official evaluation script 1.1.
     """
     answer_words, expected_words = _squad_words(answer), _squad_words(expected)
     if not answer_words and not expected_words:
@@ -100,7 +99,7 @@ def token_f1(answer: str, expected: str) -> float:
 
 
 _ENTITIES = {"&quot;": '"', "&amp;": "&", "&lt;": "<", "&gt;": ">"}
-# ASCII symbols stand alone, but an apostrophe, a dot, a comma and a hyphen may be part of a word or number.
+# ASCII symbols are separate tokens, except apostrophe, dot, comma and hyphen, which may be part of a word or number.
 _SYMBOL = re.compile(r"([!-&(-+/:-@\[-`{-~])")
 _DOT_AFTER_TEXT = re.compile(r"([^0-9])([.,])")
 _DOT_BEFORE_TEXT = re.compile(r"([.,])([^0-9])")
@@ -118,11 +117,10 @@ def _13a_words(text: str) -> list[str]:
 
 
 def bleu(answer: str, expected: str) -> float:
-    """Sentence BLEU up to 4 words, from 0 to 1.
+    """Return the sentence BLEU up to 4 words, from 0 to 1.
 
-    Case counts. A short answer is measured up to the n-grams that it has
-    (effective order), and an order without a match counts as half of the one
-    before (exponential smoothing). Source: K. Papineni et al., ACL 2002;
+    Case-sensitive. A short answer is measured up to its longest n-grams (effective order), and an order without a
+    match counts as half of the previous one (exponential smoothing). Source: K. Papineni et al., ACL 2002;
     tokens "13a", smoothing and order as in sacrebleu 2's `sentence_bleu`.
     """
     answer_words, expected_words = _13a_words(answer), _13a_words(expected)
@@ -144,9 +142,9 @@ def bleu(answer: str, expected: str) -> float:
 
 
 def gleu(answer: str, expected: str) -> float:
-    """GLEU: the lower one of precision and recall of all n-grams of 1 to 4 words.
+    """Return the GLEU: the lower of precision and recall of all n-grams of 1 to 4 words.
 
-    Case counts. Source: Y. Wu et al., arXiv 1609.08144, section 4.3; as in NLTK's `sentence_gleu`, with the
+    Case-sensitive. Source: Y. Wu et al., arXiv 1609.08144, section 4.3; as in NLTK's `sentence_gleu`, with the
     tokens of `bleu`.
     """
     answer_words, expected_words = _13a_words(answer), _13a_words(expected)
@@ -201,7 +199,7 @@ class TextSimilarity(
     on_missing: OnMissing = "fail"
 
     def prepare(self) -> None:
-        """Raise InvalidConfig for a distance with another measure or with a threshold."""
+        """Raise InvalidConfig if a distance is set with another measure or with a threshold."""
         if self.max_distance is not None and (
             self.measure != "levenshtein" or "threshold" in self.model_fields_set
         ):
@@ -210,7 +208,7 @@ class TextSimilarity(
             )
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Score: the similarity, from 0 to 1."""
+        """Return the similarity as the score, from 0 to 1."""
         answer = ctx.answer_of(self.message)
         if answer is None:
             return no_answer(ctx)

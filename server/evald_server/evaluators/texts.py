@@ -1,4 +1,4 @@
-"""Assertions on the text of the answer, without patterns, and on why the model stopped."""
+"""Assertions on the text of the answer, without patterns, and on the finish reason."""
 
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
@@ -11,9 +11,9 @@ from evald.result import ASSERTION, Result, failed, passed
 
 from .results import OnMissing, joined, missing, no_answer, quoted, too_large
 
-# Characters times substrings. A search takes 0.7 ns a character, 15 at worst, and folding case 6: 2 to 30 ms.
+# Characters times substrings. A search takes 0.7 ns per character, at worst 15, and case folding 6: 2 to 30 ms.
 MAX_SEARCHED = 2_000_000
-# Splitting into words takes 10 ns a character: 5 ms.
+# Splitting into words takes 10 ns per character: 5 ms.
 MAX_SPLIT = 500_000
 
 Length = Annotated[int, Field(ge=0)]
@@ -47,7 +47,7 @@ class ExactMatch(Evaluator, type="exact-match", kind=ASSERTION, aliases={"equals
         _ = self._expected
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Score 1 when equal, else 0."""
+        """Return score 1 if equal, else 0."""
         answer = ctx.answer_of(self.message)
         if answer is None:
             return no_answer(ctx)
@@ -128,7 +128,7 @@ class Contains(
         _ = self._needles, self._passed
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Look for every substring."""
+        """Search for every substring."""
         answer = ctx.answer_of(self.message)
         if answer is None:
             return no_answer(ctx)
@@ -171,14 +171,14 @@ class _AtOneEnd(Evaluator, kind=ASSERTION, inline=True):
         return self.text.casefold()
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Score 1 or 0."""
+        """Return score 1 or 0."""
         answer = ctx.answer_of(self.message)
         if answer is None:
             return no_answer(ctx)
         wanted = self.text
         if self.ignore_case:
             wanted = self._folded
-            # Folding never shortens a text, so this much of the answer is enough.
+            # Case folding never shortens a text, so this part of the answer is enough.
             much = slice(len(wanted)) if self.at_start else slice(max(0, len(answer) - len(wanted)), None)
             answer = answer[much].casefold()
         verb = "start" if self.at_start else "end"
@@ -238,7 +238,7 @@ class LengthWithin(
         return f"exactly {self.min}" if self.min == self.max else f"{self.min} to {self.max}"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Score 1 or 0. value: the length."""
+        """Return score 1 or 0. value: the length."""
         answer = ctx.answer_of(self.message)
         if answer is None:
             return no_answer(ctx)
@@ -268,7 +268,7 @@ class FinishReason(
     on_missing: OnMissing = "fail"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Score 1 or 0."""
+        """Return score 1 or 0."""
         invocation = ctx.last_invocation
         for key in ("finish_reason", "finishReason", "stop_reason"):
             actual = invocation.metadata_text(key)

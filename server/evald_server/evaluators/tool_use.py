@@ -1,4 +1,4 @@
-"""Assertions about which tools were called, and how often."""
+"""Assertions on the called tools and their number of calls."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -28,7 +28,7 @@ from .results import cut, first_checks, joined
 
 CallCount = Annotated[int, Field(ge=0)]
 
-# Calls looked at for all expectations together, at about 1 us each.
+# Compared calls of all expectations together, about 1 us each.
 _MAX_COMPARED: Final = 1_000_000
 
 
@@ -46,7 +46,7 @@ class Expectation(CallRule):
 
     @property
     def fewest(self) -> int:
-        """Fewest calls that meet the expectation."""
+        """The minimum number of calls that meets the expectation."""
         if self.min_calls is not None:
             return self.min_calls
         return 0 if self.max_calls == 0 else 1
@@ -61,9 +61,9 @@ class Expectation(CallRule):
 
 
 class ExpectationResult(NamedTuple):
-    """Whether an expectation was met. final: later calls cannot change it to met.
+    """The result of an expectation. final: later calls cannot satisfy it.
 
-    unproven: it is not met only because of calls whose arguments are not JSON.
+    unproven: it is unmet only because of calls whose arguments are not JSON.
     """
 
     text: str
@@ -96,7 +96,7 @@ class ToolUse(Evaluator, type="tool-use", kind=ASSERTION, inline=True):
         self._rules  # noqa: B018 - computed here, once
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Count the calls that fit."""
+        """Count the matching calls."""
         rules = self._rules
         if not rules:
             return passed("No tool expectations", 1.0)
@@ -108,7 +108,7 @@ class ToolUse(Evaluator, type="tool-use", kind=ASSERTION, inline=True):
         for expectation, rule in rules:
             if work <= _MAX_COMPARED:
                 candidates = index.positions(rule, ctx.check_time)
-                # Calls whose arguments are not compared are only counted.
+                # Without a comparison of arguments, calls are only counted.
                 work += 1 if rule.name is not None and rule.arguments is None else len(candidates)
             if work > _MAX_COMPARED:
                 return errored(
@@ -171,7 +171,7 @@ def _outcome(
 def _select(
     candidates: Sequence[int], occurrence: Literal["first", "last"] | int
 ) -> tuple[Sequence[int], str, bool]:
-    """Return the one call that counts, its name in the reason, and whether later calls cannot replace it."""
+    """Return the selected call, its name in the reason, and whether later calls cannot replace it."""
     if occurrence == "last":
         return candidates[-1:], " as the last call", False
     index = 0 if occurrence == "first" else occurrence
@@ -186,7 +186,7 @@ def _why(
     least: int,
     check: CheckTime,
 ) -> str:
-    """Return what is wrong with the arguments of the last call that does not fit, as a suffix."""
+    """Return the mismatch of the last call that does not match, as a suffix."""
     if count >= least or rule.arguments is None:
         return ""
     for position in reversed(candidates):

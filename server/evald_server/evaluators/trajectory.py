@@ -32,7 +32,7 @@ from .results import MAX_CHECKS, MAX_NAMED, OnMissing, cut, missing
 
 Mode = Literal["strict", "exact", "in_order", "any_order", "unordered", "subset", "superset"]
 
-# What may be unpaired: expected calls that were not made, calls made that were not expected.
+# Modes that allow unpaired items: missing calls (expected, not made) and extra calls (made, not expected).
 _MISSING_ALLOWED: Final = frozenset({"subset"})
 _EXTRA_ALLOWED: Final = frozenset({"in_order", "any_order", "superset"})
 
@@ -61,9 +61,9 @@ def _from_name(value: Any) -> Any:
 
 
 class Pairing(NamedTuple):
-    """Pairs of expected calls and calls that were made.
+    """The pairs of expected and made calls.
 
-    misaligned: where the messages differ, for mode strict; "" when they do not.
+    misaligned: for mode strict, the place where the messages differ; "" if they do not.
     """
 
     rules: Sequence[CallMatcher]
@@ -157,7 +157,7 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
         self._rules  # noqa: B018 - computed here, once
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Pair the calls."""
+        """Pair the expected calls with the calls made."""
         if self._rules is None and not ctx.expected.messages:
             return missing(self.on_missing, "No expected tool calls available")
         if silent := nobody_to_call(ctx, self.scope, calls_in(ctx, self.scope)):
@@ -188,7 +188,7 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
         relevant = sorted(set().union(*candidates))
         _refuse_product(len(rules), "expected calls", len(relevant), "calls of the same tools")
         place = {position: at for at, position in enumerate(relevant)}
-        # Most pairs first, then most of them in time: no number of time limits kept outweighs a pair.
+        # Maximise the pairs first, then the pairs in time: one pair outweighs all time limits together.
         pair_weight = len(rules) + 1 if any(rule.max_duration_ms is not None for rule in rules) else 1
         weights: list[dict[int, int]] = []
         for rule, positions in zip(rules, candidates, strict=True):
@@ -213,7 +213,7 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
         calls: list[ToolCall] = []
         pairs: Pairs = []
         check = ctx.check_time
-        # First, because that says in which message a call cannot be read.
+        # First, because this error names the message whose call cannot be read.
         ctx.expected.read_tool_calls(check)
         work = 0
         for position in range(max(len(wanted), len(made))):
@@ -242,7 +242,7 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
         if self.on_missing != "fail":
             limits = [limit for limit in limits if limit[0].in_time(limit[1]) is not None]
         kept = sum(rule.in_time(call) is True for rule, call in limits)
-        lost = 0  # limits of expected calls that were not made
+        lost = 0  # time limits of missing calls
         if self.mode not in _MISSING_ALLOWED:
             lost = sum(rule.max_duration_ms is not None for rule in rules) - sum(
                 rules[left].max_duration_ms is not None for left, _ in pairs
@@ -289,13 +289,13 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
     def _unknown(
         self, pairing: Pairing, limits: Sequence[tuple[CallMatcher, ToolCall]], check: CheckTime
     ) -> str:
-        """Return what could not be compared, so that negating the failure must not make it pass; "" for nothing."""
+        """Return why the failure is unproven and must not pass when negated; "" if it is proven."""
         rules, calls, pairs, _ = pairing
         if any(rule.in_time(call) is None for rule, call in limits):
             return "without the missing duration it is not known whether they match"
         paired, taken = {left for left, _ in pairs}, {right for _, right in pairs}
         compared = [rule for rule in rules if rule.arguments is not None]
-        names: dict[str, bool] = {}  # whether arguments of such calls are compared
+        names: dict[str, bool] = {}  # tool name: whether its arguments are compared
         for position, call in enumerate(calls):
             check()
             if position not in taken:
@@ -324,7 +324,7 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
                 return right / (expected if self.mode in _EXTRA_ALLOWED else max(expected, made))
 
     def _can_still_hold(self, pairing: Pairing, ctx: EvaluatorContext, on_time: bool) -> bool:
-        """Return whether calls of later turns can still make the mode hold."""
+        """Return whether calls of later turns can still satisfy the mode."""
         rules, calls, pairs, _ = pairing
         if not rules:
             return False
@@ -396,7 +396,7 @@ def _readable(call: ToolCall) -> bool:
 
 
 def _gaps(pairing: Pairing, check: CheckTime) -> Iterator[str]:
-    """Yield each expected call that was not made, and the nearest call that was."""
+    """Yield each missing call, with the first unpaired call of the same tool."""
     rules, calls, pairs, _ = pairing
     found = {left for left, _ in pairs}
     taken = {right for _, right in pairs}
@@ -406,7 +406,7 @@ def _gaps(pairing: Pairing, check: CheckTime) -> Iterator[str]:
 
 
 def _ratios(paired: int, expected: int, made: int) -> dict[str, float]:
-    """Return precision, recall and F1: all 1 when both sides are empty, all 0 when one is."""
+    """Return precision, recall and F1: all 1 if both sides are empty, all 0 if one is."""
     if not expected or not made:
         same = float(expected == made)
         return {"precision": same, "recall": same, "f1": same}
@@ -440,7 +440,7 @@ def _role(messages: Sequence[Message], position: int) -> str:
 
 
 def _misalignment(wanted: Sequence[Message], made: Sequence[Message]) -> str:
-    """Return the first place where the roles of the messages differ, "" when none does."""
+    """Return the first place where the roles of the messages differ, "" if none."""
     for position in range(max(len(wanted), len(made))):
         got, known = _role(made, position), _role(wanted, position)
         if got != known:
@@ -449,7 +449,7 @@ def _misalignment(wanted: Sequence[Message], made: Sequence[Message]) -> str:
 
 
 def _nearest(rule: CallMatcher, calls: Sequence[ToolCall], taken: set[int], check: CheckTime) -> str:
-    """Return the call nearest to a rule that no call was paired with, as a suffix."""
+    """Return the first unpaired call of an unpaired rule's tool, as a suffix."""
     for position, call in enumerate(calls):
         if not position & 255:
             check()
@@ -461,7 +461,7 @@ def _nearest(rule: CallMatcher, calls: Sequence[ToolCall], taken: set[int], chec
 
 
 def _extras(pairing: Pairing) -> Iterator[str]:
-    """Yield each call that was made and not expected."""
+    """Yield each extra call."""
     taken = {right for _, right in pairing.pairs}
     for position, call in enumerate(pairing.calls):
         if position not in taken:
@@ -475,6 +475,6 @@ def _duration(rule: CallMatcher, call: ToolCall) -> str:
 
 
 def _listed(items: Sequence[str], total: int) -> str:
-    """Return the first items, and how many more there are."""
+    """Return the first items and the number of the others, as text."""
     shown = items[:MAX_NAMED]
     return ", ".join(shown) + (f" and {total - len(shown)} more" if total > len(shown) else "")

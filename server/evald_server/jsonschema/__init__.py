@@ -1,5 +1,5 @@
-"""JSON Schemas that come from callers, plugins and judges: compiled once, checked safely.
+"""JSON Schemas from callers, plugins and judges: compiled once, checked safely.
 
-Nothing is ever fetched, patterns run in linear time, and a schema that could take long on the value at hand is
-checked in a process that can be killed.
+References are never fetched, patterns run in linear time, and a check that could take long runs in a process that can
+be killed.
 """

@@ -1,6 +1,6 @@
-"""Checks one JSON value against one JSON Schema. Nothing is ever fetched.
+"""Checks one JSON value against one JSON Schema. References are never fetched.
 
-The worker processes load it too, so it imports little.
+Worker processes import this module too, so it imports little.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ DRAFTS: Final[Mapping[str, type[jsonschema_rs.Validator]]] = {
 }
 NEWEST: Final = "https://json-schema.org/draft/2020-12/schema"
 
-# Bytes of a compiled pattern. 1 MiB holds `.{1,500}` and compiles in 2 ms.
+# Maximum bytes of a compiled pattern. 1 MiB holds `.{1,500}` and compiles in 2 ms.
 _PATTERN_SIZE: Final = 1 << 20
 
 MAX_ERRORS: Final = 20
 _MAX_TEXT: Final = 200
 
 SchemaError = dict[str, str]
-"""What does not match: `path` in the value and `keyword` in the schema as JSON Pointers, and `message`."""
+"""A mismatch: `path` in the value and `keyword` in the schema, both JSON Pointers, and `message`."""
 
 
 def _refuse(uri: str) -> NoReturn:
@@ -34,8 +34,8 @@ def _refuse(uri: str) -> NoReturn:
 def compile_schema(schema: Any, draft: str) -> jsonschema_rs.Validator:
     """Return a validator that enforces known formats, ignores others, and runs patterns in linear time.
 
-    draft: a key of DRAFTS. Raises jsonschema_rs.ValidationError for an invalid schema, and ValueError for one
-    that is nested deeper than the library goes.
+    draft: a key of DRAFTS. Raises jsonschema_rs.ValidationError for an invalid schema, and ValueError for one that is
+    nested too deep for the library.
     """
     return DRAFTS[draft](
         schema,
@@ -43,7 +43,7 @@ def compile_schema(schema: Any, draft: str) -> jsonschema_rs.Validator:
         ignore_unknown_formats=True,
         # Without a retriever the library opens http and file references.
         retriever=_refuse,
-        # The other engine backtracks.
+        # The library's other regex engine backtracks.
         pattern_options=jsonschema_rs.RegexOptions(size_limit=_PATTERN_SIZE),
     )
 
@@ -51,9 +51,9 @@ def compile_schema(schema: Any, draft: str) -> jsonschema_rs.Validator:
 def list_errors(
     validator: jsonschema_rs.Validator, data: Any, *, first_only: bool = False
 ) -> list[SchemaError]:
-    """Return at most MAX_ERRORS errors, none when the value matches.
+    """Return at most MAX_ERRORS errors, none if the value matches.
 
-    first_only: stop at the first one. The library makes all errors before it returns one, at about 10 us each.
+    first_only: stop at the first error. Otherwise the library creates all errors, at about 10 us each.
     """
     if first_only:
         try:
@@ -78,7 +78,7 @@ def _describe(error: jsonschema_rs.ValidationError) -> SchemaError:
 
 
 def _nearest(error: jsonschema_rs.ValidationError) -> SchemaError | None:
-    """Of the branches of an anyOf or oneOf that all failed, return the error of the one that got furthest."""
+    """Return the error deepest in the value, if all branches of an anyOf or oneOf failed."""
     branches = [errors[0] for errors in getattr(error.kind, "context", ()) if errors]
     if not branches:
         return None
@@ -86,5 +86,5 @@ def _nearest(error: jsonschema_rs.ValidationError) -> SchemaError | None:
 
 
 def json_pointer(path: Sequence[str | int]) -> str:
-    """Return a path as a JSON Pointer; "" is the whole."""
+    """Return a path as a JSON Pointer; "" means the whole value."""
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)

@@ -1,26 +1,26 @@
-"""Estimates how much work a JSON Schema can make of a value, from the schema alone.
+"""Estimates the maximum work of a JSON Schema check, from the schema alone.
 
-With all references written out, each subschema is evaluated at most once for each value, so the work is at most
-the sum of their weights times the size of the value. There is no estimate for a schema that is too large written
-out, such as one that doubles at each of 30 levels, or that reaches itself in two ways for the same value, which
-takes time exponential in the value's depth.
+With all references expanded, each subschema is evaluated at most once for each value, so the work is at most the sum
+of the subschemas' weights times the size of the value. There is no estimate for a schema that is too large when
+expanded, such as one that doubles at each of 30 levels, or that refers to itself in two ways for the same value,
+which takes time exponential in the value's depth.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-# Subschemas with all references written out. When a value does not fit, each may cost 10 us.
+# Subschemas with all references expanded. If a value does not match, each may cost 10 us.
 _MAX_EVALUATIONS: Final = 1000
-# Levels of subschemas, each of which takes a frame of Python's stack.
+# Levels of subschemas. Each level uses a frame of Python's stack.
 _MAX_DEPTH: Final = 100
-# Ways back to one schema; 64 take 1 ms to compare.
+# Recursive paths to one schema; 64 take 1 ms to compare.
 _MAX_WAYS_BACK: Final = 64
-# To know what is unevaluated, the library looks at every subschema a second and a third time: 20 levels took 14 s.
+# For unevaluated* keywords, the library evaluates every subschema a second and a third time: 20 levels took 14 s.
 _UNEVALUATED_FACTOR: Final = 3
 
 _Step = tuple[str, str]
-"""From a value to a part of it: "object" or "array", and a key or index; `*` is any."""
+"""A step from a value to a part of it: "object" or "array", and a key or index; `*` means any."""
 
 _Path = tuple[_Step, ...]
 
@@ -40,21 +40,21 @@ _EVERY_PART: Final = {
 
 
 class Cost(NamedTuple):
-    """evaluations: of subschemas, for one value, at most. work: the same, in units of 13 ns for each byte."""
+    """Upper bounds. evaluations: of subschemas, for one value. work: the same, in units of 13 ns for each byte."""
 
     evaluations: int
     work: int
 
 
 class Pattern(NamedTuple):
-    """A regular expression and where it stands in the schema, as a JSON Pointer."""
+    """A regular expression and its place in the schema, a JSON Pointer."""
 
     place: str
     text: str
 
 
 def estimate(schema: Mapping[str, Any]) -> Cost | None:
-    """Return the cost of a schema, None when it has no bound. The schema need not be a valid one."""
+    """Return the cost of a schema, None if it has no bound. The schema may be invalid."""
     try:
         cost = _Expansion(schema).expand(schema)
     except _Unbounded:
@@ -63,7 +63,7 @@ def estimate(schema: Mapping[str, Any]) -> Cost | None:
 
 
 def subschemas(root: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each subschema once, with its place as a JSON Pointer; those that are only defined too."""
+    """Yield each subschema once, with its place as a JSON Pointer; also definitions that nothing refers to."""
     pending: list[tuple[str, Any]] = [("", root)]
     seen: set[int] = set()
     while pending:
@@ -80,7 +80,7 @@ def subschemas(root: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
         ]
         reference = schema.get("$ref")
         if isinstance(reference, str):
-            # May stand where no keyword is, for example below "components".
+            # A reference may lead to a place outside all keywords, for example below "components".
             pending.append((reference, _resolve(root, reference)))
 
 
@@ -96,25 +96,25 @@ def patterns(place: str, schema: Mapping[str, Any]) -> list[Pattern]:
 
 
 class _Unbounded(Exception):
-    """The schema is too large written out, or may meet a value in several ways."""
+    """The expanded schema is too large, or may be applied to a value in several ways."""
 
 
 class _Expansion:
-    """Writes out the references of a schema and adds up the cost."""
+    """Expands the references of a schema and adds up the cost."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._visited = 0
         self._weights: dict[int, int] = {}
-        # Where each schema began that is being written out, and the ways back to it.
+        # Schemas being expanded: the length of the path to each, and the recursive paths back to it.
         self._open: dict[int, int] = {}
         self._ways_back: dict[int, list[_Path]] = {}
-        # Schemas written out so far that reach themselves, or look again at what is unevaluated.
+        # Numbers of expanded schemas that are recursive, and that have unevaluated* keywords.
         self._recursive = 0
         self._looking_again = 0
 
     def expand(self, schema: Any, path: _Path = (), depth: int = 0) -> Cost:
-        """Return the cost of a schema that is applied to the value at the path. Raises _Unbounded."""
+        """Return the cost of applying a schema to the value at the path. Raises _Unbounded."""
         self._visited += 1
         if self._visited > _MAX_EVALUATIONS or depth > _MAX_DEPTH:
             raise _Unbounded
@@ -146,7 +146,7 @@ class _Expansion:
         )
 
     def _refuse_what_is_left_to_the_library(self, schema: Mapping[str, Any]) -> None:
-        """Raise _Unbounded for references that depend on more than the place that they name."""
+        """Raise _Unbounded for references whose target depends on more than their text."""
         if "$dynamicRef" in schema or "$recursiveRef" in schema:
             raise _Unbounded
         if schema is not self._root and ("$id" in schema or "id" in schema):
@@ -166,20 +166,20 @@ class _Expansion:
 
 
 def _weight(schema: Mapping[str, Any]) -> int:
-    """Return how many plain evaluations (13 ns) take as long as this one."""
+    """Return the cost of evaluating this schema, in plain evaluations (13 ns)."""
     lists = (schema[key] for key in ("properties", "required") if isinstance(schema.get(key), list | dict))
     weight = 1 + sum(map(len, lists)) // 8
     choices = schema.get("enum")
     if isinstance(choices, list):
-        # Compared one by one; a fraction or a compound value takes 0.2 to 1.4 us.
+        # Compared one by one; a float, array or object takes 0.2 to 1.4 us.
         weight += sum(100 if isinstance(choice, float | list | dict) else 1 for choice in choices)
     return weight + sum(pattern_size(pattern.text) for pattern in patterns("", schema))
 
 
 def _meet(paths: Sequence[_Path]) -> bool:
-    """Return whether two of the paths may lead to the same value, or one leads nowhere.
+    """Return whether two of the paths may lead to the same value, or one is empty.
 
-    Many paths count as meeting, because they are compared pair by pair.
+    Returns True for too many paths, because they are compared in pairs.
     """
     return len(paths) > _MAX_WAYS_BACK or any(
         not path or any(not _apart(path, other) for other in paths[:index])
@@ -195,7 +195,8 @@ def _apart(path: _Path, other: _Path) -> bool:
 
 
 def _children(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any, _Step | None]]:
-    """Yield each subschema that is applied: its place, itself, and the part of the value; None is all of it."""
+    """Yield each applied subschema: place, schema, and the step to its part of the value; None for the whole
+    value."""
     for keyword in _SAME_VALUE:
         if keyword in schema:
             yield keyword, schema[keyword], None
@@ -223,7 +224,7 @@ def _mapping(schema: Mapping[str, Any], keyword: str) -> Mapping[str, Any]:
 
 
 def _resolve(root: Mapping[str, Any], reference: Any) -> Any:
-    """Return what a reference within the document leads to; None for others, and for anchors."""
+    """Return the target of a reference within the document; None for other references and for anchors."""
     if reference != "#" and not (isinstance(reference, str) and reference.startswith("#/")):
         return None
     found: Any = root
@@ -241,11 +242,11 @@ def _escape(step: str) -> str:
 
 
 def pattern_size(pattern: str) -> int:
-    """Return about how many states a regular expression has, its counted repetitions written out.
+    """Return the approximate number of states of a regular expression, with counted repetitions expanded.
 
-    A class of Unicode characters counts for its many ranges. The text need not be a valid expression.
+    A class of Unicode characters counts as its many ranges. The expression may be invalid.
     """
-    sizes, last = [0], 0  # of each open group, and of what a repetition would repeat
+    sizes, last = [0], 0  # of each open group, and of the last repeatable element
     position = 0
     while position < len(pattern):
         char = pattern[position]

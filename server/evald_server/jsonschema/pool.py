@@ -1,4 +1,4 @@
-"""A few worker processes that are killed when a task takes too long: no thread could be stopped in one."""
+"""A few worker processes, killed when a task takes too long; a thread could not be stopped."""
 
 import asyncio
 import json
@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from evald_server.workers import ChildProcess
 
-# A task ends itself at its limit of processor time. This is for one that sleeps, or waits for a processor.
+# A task ends at its limit of CPU time. This wall time limit is for one that sleeps or waits for a CPU.
 _WALL_FACTOR: Final = 8
 
-# Python and one library: 0.1 s on an idle machine.
+# Loading Python and one library takes 0.1 s on an idle machine.
 _START_SECONDS: Final = 30
 
 
@@ -21,7 +21,7 @@ class TaskTimeout(Exception):
 
 
 class PoolBusy(Exception):
-    """Too many tasks are waiting already."""
+    """Too many tasks are already waiting."""
 
 
 class WorkerDied(Exception):
@@ -29,15 +29,14 @@ class WorkerDied(Exception):
 
 
 class KillablePool:
-    """Runs tasks in worker processes, which start when they are first needed.
+    """A pool of worker processes, which start when first needed.
 
-    program: command of a worker. It sends `null` when it is ready, then answers each request; both are JSON in
-    frames. It arms ITIMER_PROF with the `seconds` of the request, so that the kernel ends it when that much
-    processor time is used up.
-    size: most processes at a time; by default as many as there are processors, at most 4.
-    max_waiting: most tasks that wait for a process.
+    program: command of a worker. It sends `null` when ready, then answers each request; all are JSON in frames. It
+    arms ITIMER_PROF with the `seconds` of the request, so that the kernel kills it when that CPU time is used up.
+    size: maximum number of processes; by default the number of CPUs, at most 4.
+    max_waiting: maximum number of tasks that wait for a process.
 
-    Belongs to the event loop that it is first used in.
+    Use it in one event loop only.
     """
 
     def __init__(self, program: Sequence[str], size: int | None = None, max_waiting: int = 256) -> None:
@@ -74,7 +73,7 @@ class KillablePool:
 
     @property
     def processes(self) -> list[int]:
-        """Ids of the processes that are alive."""
+        """The ids of the live processes."""
         return [worker.pid for worker in self._all if not worker.ended]
 
     async def _send(self, request: bytes, seconds: float) -> Any:
@@ -94,12 +93,12 @@ class KillablePool:
             if healthy:
                 self._idle.append(worker)
             else:
-                # Its state after an interruption is unknown, so it gets no other task.
+                # Its state after an interruption is unknown, so it is not reused.
                 self._kill(worker)
         return json.loads(answer)
 
     async def _worker(self) -> ChildProcess:
-        """Return an idle worker, else start one."""
+        """Return an idle worker, or start one."""
         while self._idle:
             worker = self._idle.pop()
             if not worker.ended:
@@ -118,7 +117,7 @@ class KillablePool:
         return worker
 
     def _kill(self, worker: ChildProcess) -> None:
-        """Kill a worker. A task of its own waits for its end."""
+        """Kill a worker. A background task waits for its end."""
         worker.kill()
         if worker in self._all:
             self._all.discard(worker)

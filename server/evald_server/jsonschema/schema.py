@@ -1,4 +1,4 @@
-"""A compiled JSON Schema, and the limits of those that callers may send."""
+"""A compiled JSON Schema, and the limits for schemas from callers."""
 
 import asyncio
 import json
@@ -19,16 +19,16 @@ from .pool import KillablePool
 MAX_BYTES: Final = 64 * 1024
 MAX_SUBSCHEMAS: Final = 1000
 
-# States of all patterns together. They compile at up to 1 us a state, in the event loop.
+# States of all patterns together. Compiling them holds the event loop for up to 1 us per state.
 _MAX_PATTERN_STATES: Final = 50_000
 
 WORKER_SECONDS: Final = 0.25
 
-# Work of the schema times bytes of the answer. An evaluation takes 13 ns, as does a byte in one state of a
-# pattern, and a value has two bytes at least: 7 ms at worst, on ordinary answers a hundred times less.
+# Work of the schema times bytes of the answer. An evaluation takes 13 ns, as does a byte in one state of a pattern,
+# and a value has at least two bytes: 7 ms at worst, a hundred times less for ordinary answers.
 _INLINE_WORK: Final = 1_000_000
 
-# Evaluations of a value times values of the answer up to which all errors are listed: 10 us each.
+# Evaluations per value times values of the answer, up to which all errors are listed: 10 us each.
 _LISTING_WORK: Final = 5_000
 
 _WORKER_PROGRAM: Final = (sys.executable, "-P", str(Path(__file__).with_name("worker.py")))
@@ -37,8 +37,8 @@ _WORKER_PROGRAM: Final = (sys.executable, "-P", str(Path(__file__).with_name("wo
 class Schema:
     """A compiled schema.
 
-    inline_bytes: longest answer, in characters, that may be checked in the event loop; 0 when none may, because
-    the cost of the schema has no bound.
+    inline_bytes: longest answer, in characters, that may be checked on the event loop; 0 if the cost of the schema
+    has no bound.
     """
 
     __slots__ = ("_draft", "_evaluations", "_text", "inline_bytes", "is_valid", "validator")
@@ -53,7 +53,7 @@ class Schema:
         cost = estimate(schema)
         self._evaluations = cost.evaluations if cost else _LISTING_WORK + 1
         self.inline_bytes = _INLINE_WORK // cost.work if cost else 0
-        # The library knows one spelling of a draft's name; `_draft` has understood the others.
+        # The library knows one spelling of a draft's name; `_draft` accepts several.
         plain = {key: value for key, value in schema.items() if key != "$schema"}
         try:
             self.validator = compile_schema(plain, self._draft)
@@ -64,15 +64,15 @@ class Schema:
         self.is_valid = self.validator.is_valid
 
     def errors(self, data: Any, text: str) -> list[SchemaError]:
-        """Return the errors of data that is not valid; only the first one when listing all takes long."""
+        """Return the errors of invalid data; only the first one if listing all would take long."""
         values = 1 + text.count(",") + text.count(":")
         return list_errors(self.validator, data, first_only=self._evaluations * values > _LISTING_WORK)
 
     async def errors_in_worker(self, text: str) -> list[SchemaError] | None:
         """Check a JSON text in a worker process.
 
-        Returns the first error, if any; None when a string holds half of a surrogate pair, so that it cannot be
-        checked. Raises TaskTimeout, PoolBusy or WorkerDied.
+        Returns the first error, if any; None if a string has a lone surrogate, which cannot be checked.
+        Raises TaskTimeout, PoolBusy or WorkerDied.
         """
         task = {"schema": self._text, "draft": self._draft, "text": text}
         found: list[SchemaError] | None = await _workers().run(task, worker_seconds(text))
@@ -80,7 +80,7 @@ class Schema:
 
 
 def worker_seconds(text: str) -> float:
-    """Return the processor time that a worker gets. The second term, 1.6 s for 16 MiB, is for reading the text."""
+    """Return the CPU time limit of a worker. The second term, 1.6 s for 16 MiB, is for parsing the text."""
     return WORKER_SECONDS + len(text) * 1e-7
 
 
@@ -96,7 +96,7 @@ def _workers() -> KillablePool:
 
 
 async def close_workers() -> None:
-    """End the worker processes of this event loop. They start again when they are needed."""
+    """End the worker processes of this event loop. They start again when needed."""
     pool = _pools.pop(asyncio.get_running_loop(), None)
     if pool is not None:
         await pool.aclose()
@@ -133,7 +133,7 @@ def _draft(schema: dict[str, Any] | bool, where: str) -> str:
 
 
 def _check_size(schema: Mapping[str, Any], where: str) -> None:
-    """Raise InvalidConfig for a schema that would take long to compile."""
+    """Raise InvalidConfig if the schema would take long to compile."""
     count = states = 0
     for place, subschema in subschemas(schema):
         count += 1
@@ -173,5 +173,5 @@ def _cut(message: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Escape what cannot be sent as UTF-8: a lone surrogate of a JSON escape."""
+    """Escape lone surrogates from JSON escapes, which cannot be encoded as UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

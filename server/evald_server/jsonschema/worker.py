@@ -1,8 +1,8 @@
-"""The program of a worker process: checks values against schemas that may take long.
+"""The program of a worker process: runs schema checks that may take long.
 
-A request is a JSON frame `{schema, draft, text, seconds}`. The answer is the list of errors, or null for a text
-with half of a surrogate pair in it, which the library cannot take. The kernel ends the process when a request has
-used up its `seconds` of processor time, even when the server is long gone.
+A request is a JSON frame `{schema, draft, text, seconds}`. The response is the list of errors, or null for a text
+with a lone surrogate, which the library does not accept. The kernel kills the process when a request has used up its
+`seconds` of CPU time, even if the server has already exited.
 """
 
 import json
@@ -19,7 +19,7 @@ from evald_server import kernel
 from evald_server.frames import read_frame, write_frame
 from evald_server.jsonschema.check import SchemaError, compile_schema, list_errors
 
-# 1 GiB: a schema may not take the machine's memory within its time.
+# 1 GiB, so that a schema cannot use up the machine's memory within its time.
 _MAX_MEMORY: Final = 1 << 30
 
 
@@ -29,7 +29,7 @@ def _compiled(schema: str, draft: str) -> jsonschema_rs.Validator:
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Send null when ready, then answer requests until the other end closes."""
+    """Send null when ready, then answer requests until the server closes the pipe."""
     kernel.end_with_parent()
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
     write_frame(answers, b"null")
