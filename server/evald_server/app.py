@@ -90,7 +90,7 @@ _LAG_PERIOD_SECONDS: Final = 0.25
 # Interval of deleting runs beyond runs_max_age and runs_max_count.
 _TRIM_PERIOD_SECONDS: Final = 600.0
 
-# After a start, the time for the previous remote evaluators to reconnect.
+# After a start, runs wait at most this long for restored and configured remote evaluators.
 _RESTORE_SECONDS: Final = 5.0
 
 # Timeout of fetching the JSON Web Key Set.
@@ -241,7 +241,7 @@ class App:
         try:
             await self._open_database()
             await self._listen()
-            # In the background, because runs wait for remote evaluators to reconnect and callers must not.
+            # In the background: runs wait until remote evaluators are available again, other callers do not.
             self._beginning = asyncio.create_task(self._begin_runs())
         except BaseException:
             await self.runner.drain(0)
