@@ -86,7 +86,7 @@ class CertificateStore:
         return True
 
     def _digest(self) -> bytes:
-        """Return a digest of the files' contents. Their times do not do: mounted secrets are links that change."""
+        """Return a digest of the files' contents, which also changes when the link of a mounted secret is replaced."""
         digest = hashlib.sha256()
         for path in self._files:
             if path is not None:
