@@ -46,7 +46,7 @@ def client_names(context: Mapping[str, Sequence[bytes]]) -> ClientNames | None:
     """Return the names in a connection's client certificate; None if it has none.
 
     context: gRPC's auth_context. The SPIFFE ID identifies the client, else the URIs, else the DNS names; never the
-    common name, which is not validated.
+    common name, which anybody may choose.
     """
     certificates = context.get("x509_pem_cert")
     if certificates is None:
