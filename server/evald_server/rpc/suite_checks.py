@@ -1,4 +1,4 @@
-"""What a suite and its cases must be before anything of them runs."""
+"""Validate a suite and its cases before they run."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ _MAX_METADATA: Final = 64 << 10
 
 
 def suite_problems(opened: SuiteOpen) -> list[BadField]:
-    """Return what is wrong with a suite, beside its connector and its evaluators."""
+    """Return the invalid fields of a suite, except its connector and its evaluators."""
     found = []
     for name, most in (("suite_run_id", _MAX_RUN_ID), ("suite", _MAX_NAME), ("target", _MAX_NAME)):
         text = getattr(opened, name)
@@ -61,7 +61,7 @@ def suite_problems(opened: SuiteOpen) -> list[BadField]:
 
 
 async def check_specs(planner: Planner, specs: tuple[bytes, ...], options: bytes, path: str) -> None:
-    """Compile specs. Raises CallError with paths below `path`."""
+    """Compile specs. path: prefix of the fields in errors. Raises CallError."""
     try:
         await planner.prepare(specs, options, None)
         planner.plan(specs, options)
@@ -70,7 +70,7 @@ async def check_specs(planner: Planner, specs: tuple[bytes, ...], options: bytes
 
 
 def parse_case(data: bytes, index: int) -> wire_pb2.SuiteCase:
-    """Parse a case. Raises CallError. index: in its message."""
+    """Parse a case. index: its position in the message. Raises CallError."""
     try:
         return wire_pb2.SuiteCase.FromString(data)
     except DecodeError:
@@ -78,7 +78,7 @@ def parse_case(data: bytes, index: int) -> wire_pb2.SuiteCase:
 
 
 async def check_case(case: wire_pb2.SuiteCase, path: str, setup: SuiteSetup) -> None:
-    """Raises CallError when a case cannot run."""
+    """Raise CallError if a case cannot run."""
     found = case_problem(case, setup, asks_agent=setup.connector is not None)
     if found is not None:
         raise invalid(f"{path}.{found.field}", f'{found.message} (case "{case.case_id[:100]}")')
@@ -100,7 +100,7 @@ async def check_case(case: wire_pb2.SuiteCase, path: str, setup: SuiteSetup) -> 
 
 
 def _below(path: str, problem: CallError) -> CallError:
-    """Return the error with its fields below a path."""
+    """Return the error with a path in front of its fields."""
     violations = [one._replace(field=f"{path}.{one.field}") for one in problem.violations]
     metadata = problem.metadata | {"field": f"{path}.{problem.metadata.get('field', '')}"}
     return CallError(problem.reason, f"{path}.{problem.message}", violations, **metadata)
