@@ -78,8 +78,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("evald.server")
 
-# gRPC's limit is above ours, so that a message that is slightly too large gets our error, which names the size
-# and the limit. Above its own limit gRPC refuses without reading the message.
+# gRPC's limit is max_message_bytes plus this, so that a slightly too large message gets evald's error, which names the
+# size and the limit. Above its own limit gRPC refuses a message without reading it.
 _SLACK_BYTES: Final = 4 << 20
 
 # Packages of the extra evald[web], which the web port needs.
@@ -137,7 +137,7 @@ def server_options(settings: Settings) -> list[tuple[str, Any]]:
         # Clients reconnect, and the new handshake checks their certificates again. Open calls continue.
         # gRPC adds up to 10 %.
         *([("grpc.max_connection_age_ms", round(1000 * settings.max_connection_age))] if secured else ()),
-        # A token of 8 KiB does not fit in gRPC's own limit, of 8 KiB for all headers.
+        # gRPC's default for all headers, 8 KiB, is too low for a token of 8 KiB.
         ("grpc.max_metadata_size", 16 << 10),
     ]
 

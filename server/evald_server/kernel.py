@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-TYPE_CHECKING = False  # typing takes as long to import as Python to start
+TYPE_CHECKING = False  # importing typing takes as long as starting Python
 if TYPE_CHECKING:
     from typing import Final
 

@@ -22,7 +22,7 @@ _MIN_SECRET_LENGTH: Final = 6
 _ESCAPE: Final = re.compile(
     r"\\u(?P<unit>00[2-7][0-9a-fA-F])|\\(?P<sign>[\"\\/])|%(?P<byte>[2-7][0-9a-fA-F])|&#?\w{1,10};"
 )
-# JSON inside a JSON string has escaped escapes.
+# Levels of escapes to decode: JSON inside a JSON string has escaped escapes.
 _MAX_ESCAPES: Final = 3
 
 

@@ -112,7 +112,7 @@ class _ServerThread:
             self._loop = runner.get_loop()
             try:
                 runner.run(self._serve())
-            except BaseException as problem:  # noqa: BLE001 - raised again by start or stop
+            except BaseException as problem:  # noqa: BLE001 - raised where the server was asked for
                 self._problem = problem
             finally:
                 self._started.set()

@@ -27,7 +27,7 @@ class Audit:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._peers: dict[str, tuple[int, int]] = {}  # second, lines in it
+        self._peers: dict[str, tuple[int, int]] = {}  # by address: a second, and the lines logged in it
         self._used: dict[tuple[str, str], float] = {}
         self._left_out = 0
 
@@ -58,7 +58,7 @@ class Audit:
 
 
 def record(outcome: str, principal: Principal | None, **fields: str | int) -> None:
-    """Log one event. outcome: what happened. Does nothing on a server without credentials."""
+    """Log one event. outcome: what happened. Does nothing for LOCAL, the caller on a server without credentials."""
     if principal is LOCAL:
         return
     shown = {key: _printable(value) for key, value in fields.items() if value}

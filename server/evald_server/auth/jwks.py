@@ -72,7 +72,7 @@ def read_key_set(data: bytes) -> KeySet:
                 if isinstance(key, jwk.RSAKey) and key.public_key.key_size < _MIN_RSA_BITS:
                     continue
                 keys[entry["kid"], entry["kty"]] = SigningKey(key, f"{entry['kid']}:{key.thumbprint()[:8]}")
-            except Exception:  # noqa: BLE001 - any error of the library for numbers that are no key
+            except Exception:  # noqa: BLE001 - whatever the library raises for numbers that are no key
                 _log.warning("key set: the key %r cannot be used", entry["kid"])
     if not keys:
         raise ValueError(f"no key in it is of use; wanted public keys with a kid, for {', '.join(FAMILIES)}")

@@ -9,7 +9,7 @@ from .audit import peer_host
 from .principal import Principal
 from .refusals import AccessDenied
 
-# Maximum principals counted. More principals with keys are a mistake.
+# Principals in memory. Beyond that, those without open calls are dropped. More principals with keys are a mistake.
 _MAX_PRINCIPALS: Final = 10_000
 
 _MAX_HOSTS: Final = 1000

@@ -100,7 +100,7 @@ class _Batch:
         self._results = BatchResults(engine, self._count, brief=opened.brief)
         self._sending = asyncio.Lock()
         self._tasks = StreamTasks()
-        self._waiting: set[asyncio.Task[None]] = set()  # items
+        self._waiting: set[asyncio.Task[None]] = set()  # tasks of waiting items
         self._chunks: set[asyncio.Task[None]] = set()
         self._item_count = 0
         # False once processes have left most of the items to the server.

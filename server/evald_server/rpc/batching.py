@@ -130,7 +130,7 @@ class CallBatcher:
             except StopIteration as problem:
                 # A future does not accept StopIteration, and the other calls must still run.
                 answer.set_exception(RuntimeError(repr(problem)))
-            except BaseException as problem:  # noqa: BLE001 - passed on to the caller
+            except BaseException as problem:  # noqa: BLE001 - it is the caller's
                 answer.set_exception(problem)
             else:
                 answer.set_result(result)

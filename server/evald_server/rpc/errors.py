@@ -167,7 +167,9 @@ def _impossible_values(message: Message) -> Iterator[tuple[str, str]]:
             got = f"{message.seconds + message.nanos * 1e-9:.15g}s"
             yield "", f"got {got}, wanted a duration of 0 to {_MAX_DURATION_SECONDS}s"
         return
-    is_plain = message.DESCRIPTOR.file.package == "google.protobuf"  # Struct: its keys alone are its path
+    is_plain = (
+        message.DESCRIPTOR.file.package == "google.protobuf"
+    )  # in a Struct, paths contain only its keys
     for field, value in message.ListFields():
         name = "" if is_plain else f".{field.name}"
         values: Iterator[tuple[str, Any]]
@@ -191,7 +193,7 @@ def _impossible_values(message: Message) -> Iterator[tuple[str, str]]:
             elif field.enum_type is not None:
                 if one not in field.enum_type.values_by_number:
                     yield path, f"got {one}, wanted a value this server knows"
-            elif isinstance(one, int) and one < 0 and not is_plain:  # in a Timestamp: before 1970
+            elif isinstance(one, int) and one < 0 and not is_plain:  # a negative Timestamp is before 1970
                 yield path, f"got {one}, wanted 0 or more"
 
 

@@ -121,7 +121,7 @@ def _parse_or_none(kind: Any) -> Callable[[bytes], Any]:
     def parse(data: bytes) -> Any:
         try:
             return kind.FromString(data)
-        except Exception:  # noqa: BLE001 - DecodeError, and other errors that a runtime raises for unreadable bytes
+        except Exception:  # noqa: BLE001 - DecodeError, and whatever else a runtime raises for garbage
             return None
 
     return parse

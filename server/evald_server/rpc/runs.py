@@ -330,7 +330,7 @@ class RunService:
     async def _check_connector(self, connector: Connector) -> bool:
         """Return whether the connector brings its own user. Raises CallError if it is not valid.
 
-        A stored connector can become invalid later, for example after a change of the settings.
+        A stored connector or scenario can become invalid later, for example after a change of the settings.
         """
         built = self._connectors.build(connector)
         await built.aclose()

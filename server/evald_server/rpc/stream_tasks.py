@@ -119,7 +119,7 @@ def next_part(left: Sequence[T], processed: int) -> Sequence[T]:
     """Return the items for the next chunk, from those that a process has left because its result was full.
 
     processed: number of items that the process took from the previous chunk. The next chunk has at most twice as many,
-    so that all items together are sent about three times at most.
+    so that at most three times the first chunk's items are sent in total, however many results it takes.
     """
     return left[: 2 * processed]
 

@@ -43,7 +43,7 @@ def suite_problems(opened: SuiteOpen) -> list[BadField]:
         found.append(
             BadField("open.min_passed", f"got {opened.min_passed}, wanted at most trials, {opened.trials}")
         )
-    if opened.HasField("threshold") and not 0 <= opened.threshold <= 1:  # nor NaN
+    if opened.HasField("threshold") and not 0 <= opened.threshold <= 1:  # also refuses NaN
         found.append(BadField("open.threshold", f"got {opened.threshold}, wanted 0 to 1"))
     if not 0 <= opened.max_concurrency <= _MAX_CONCURRENCY:
         found.append(
@@ -91,7 +91,7 @@ async def check_case(case: wire_pb2.SuiteCase, path: str, setup: SuiteSetup) -> 
             if specs is not setup.specs or options is not setup.options:
                 own = f"{path}.turns[{turn}]" if case.turns[turn].evaluators else path
                 await check_specs(setup.engine.planner, specs, options, own)
-                await setup.next_turn()  # a hundred evaluators take milliseconds
+                await setup.next_turn()  # compiling a hundred evaluators takes milliseconds
     if not evaluated:
         raise invalid(
             f"{path}.evaluators",

@@ -56,8 +56,8 @@ class _Answer(NamedTuple):
         return len(self.data if self.stored is None else self.stored.whole)
 
 
-# When the caller or the server disconnects, gRPC first ends the stream and cancels the call a moment later. `finish`
-# waits for that cancellation, so that an incomplete suite does not get a verdict.
+# When the caller disconnects or the server stops, gRPC first ends the stream and cancels the call a moment later.
+# `finish` waits for that cancellation, so that an incomplete suite does not get a verdict.
 _GONE_SECONDS: Final = 0.05
 
 
@@ -93,7 +93,7 @@ class SuiteStream:
         self._done: list[_Answer] = []
         self._done_bytes = 0
         self._more_to_come = 0  # messages whose cases are running in this process
-        self._chunks: set[asyncio.Task[None]] = set()  # of recorded cases, in batch processes
+        self._chunks: set[asyncio.Task[None]] = set()  # chunks of recorded cases in batch processes
         self._storing: set[asyncio.Task[None]] = set()  # at most one of them is not done
         self._pool = pool
         self._telemetry = telemetry

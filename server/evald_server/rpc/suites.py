@@ -225,7 +225,7 @@ class SuiteService:
         """Compare two suite runs."""
         request = parse(pb.CompareSuiteRunsRequest, data, "evald.v1.CompareSuiteRunsRequest")
         max_drop = request.max_drop if request.HasField("max_drop") else MAX_DROP
-        if not 0 <= max_drop <= 1:  # nor NaN
+        if not 0 <= max_drop <= 1:  # also refuses NaN
             raise invalid("max_drop", f"got {max_drop}, wanted 0 to 1")
         for field in ("base_id", "new_id"):
             run_id = getattr(request, field)
@@ -378,7 +378,7 @@ class SuiteService:
             raise _wrong_status("open.suite_run_id", "another stream runs it")
 
     def _settle(self, run_id: str, over: asyncio.Event) -> None:
-        """Store that a suite run was interrupted. Retries without a timeout, but only once while the server stops."""
+        """Store that a suite run was interrupted. Retries until it succeeds or, after one attempt, the server stops."""
 
         async def settle() -> None:
             try:
