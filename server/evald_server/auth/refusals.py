@@ -7,7 +7,7 @@ class AccessDenied(Exception):
     """A call is refused.
 
     why: for the audit log only, because it would help an attacker to guess credentials. retry_seconds: delay before
-    the next attempt; None: a retry does not help.
+    a retry; None: the default of the reason.
     """
 
     def __init__(
