@@ -167,9 +167,8 @@ def _impossible_values(message: Message) -> Iterator[tuple[str, str]]:
             got = f"{message.seconds + message.nanos * 1e-9:.15g}s"
             yield "", f"got {got}, wanted a duration of 0 to {_MAX_DURATION_SECONDS}s"
         return
-    is_plain = (
-        message.DESCRIPTOR.file.package == "google.protobuf"
-    )  # in a Struct, paths contain only its keys
+    # In a Struct, paths contain only its keys.
+    is_plain = message.DESCRIPTOR.file.package == "google.protobuf"
     for field, value in message.ListFields():
         name = "" if is_plain else f".{field.name}"
         values: Iterator[tuple[str, Any]]
