@@ -1,4 +1,4 @@
-"""The process of `evald`, also as `python -m evald_server`."""
+"""The entry point of the command `evald`, also of `python -m evald_server`."""
 
 import gc
 import signal
@@ -11,7 +11,7 @@ _INTERRUPTED = 130
 def main() -> int:
     """Run the process's command line and return its exit code."""
     try:
-        # SIGTERM ends a command as Ctrl-C does, from its first moment on.
+        # Before the imports below, so that SIGTERM always ends a command as Ctrl-C does.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         from .cli import main as run_command
         from .memory import collect_rarely
@@ -21,7 +21,7 @@ def main() -> int:
     except KeyboardInterrupt:
         sys.stderr.write("evald: interrupted\n")
         code = _INTERRUPTED
-    # The interpreter's last collection would take a tenth of a second to take apart what ends with the process.
+    # Skip the interpreter's last collection, which takes 0.1 s: the memory is freed with the process anyway.
     gc.freeze()
     return code
 

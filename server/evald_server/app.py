@@ -1,4 +1,4 @@
-"""Wiring of one server: registry, engine, services, telemetry, ports.
+"""Construct and wire one server: registry, engine, services, telemetry, ports.
 
 Only the command line and `evald_server.testing` import this.
 """
@@ -78,22 +78,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("evald.server")
 
-# gRPC's limit is above ours, so that a message that is slightly too large gets our error, which names the size
-# and the limit. Above its own limit gRPC refuses without reading the message.
+# gRPC's limit is max_message_bytes plus this, so that a slightly too large message gets evald's error, which names the
+# size and the limit. Above its own limit gRPC refuses a message without reading it.
 _SLACK_BYTES: Final = 4 << 20
 
-# What the web port needs beside the server's own packages: evald[web].
+# Packages of the extra evald[web], which the web port needs.
 _WEB_PACKAGES: Final = ("jinja2", "starlette", "uvicorn")
 
 _LAG_PERIOD_SECONDS: Final = 0.25
 
-# Between two looks for runs that are older, or more, than the settings allow.
+# Interval of deleting runs beyond runs_max_age and runs_max_count.
 _TRIM_PERIOD_SECONDS: Final = 600.0
 
-# After a start, for the remote evaluators that were there before it.
+# After a start, runs wait at most this long for restored and configured remote evaluators.
 _RESTORE_SECONDS: Final = 5.0
 
-# For fetching the keys of tokens.
+# Timeout of fetching the JSON Web Key Set.
 _JWKS_SECONDS: Final = 5.0
 
 # After the drain, the time for calls to receive their response or final status.
@@ -104,12 +104,12 @@ _GOAWAY_SECONDS: Final = 0.02
 
 
 class StartError(Exception):
-    """The server cannot start. The message says why, and what to do."""
+    """The server cannot start. The message names the reason and the remedy."""
 
 
 @contextmanager
 def _start_errors(setting: str = "") -> Iterator[None]:
-    """Raise StartError for what is wrong with a setting, or with what several of them name."""
+    """Convert the errors of settings, files and certificates to StartError. setting: prefix of the message."""
     try:
         yield
     except (ValueError, FileProblem, CertificateProblem) as problem:
@@ -134,17 +134,18 @@ def server_options(settings: Settings) -> list[tuple[str, Any]]:
         ("grpc.max_allowed_incoming_connections", settings.max_connections or grpc_connections()),
         ("grpc.server_handshake_timeout_ms", round(1000 * settings.handshake_timeout)),
         ("grpc.max_connection_idle_ms", round(1000 * settings.max_connection_idle)),
-        # Clients connect again, with certificates that are still valid; streams and calls go on. gRPC adds up to 10 %.
+        # Clients reconnect, and the new handshake checks their certificates again. Open calls continue.
+        # gRPC adds up to 10 %.
         *([("grpc.max_connection_age_ms", round(1000 * settings.max_connection_age))] if secured else ()),
-        # A token of 8 KiB does not fit in gRPC's own limit, of 8 KiB for all headers.
+        # gRPC's default for all headers, 8 KiB, is too low for a token of 8 KiB.
         ("grpc.max_metadata_size", 16 << 10),
     ]
 
 
 class App:
-    """A server with these settings.
+    """A server. Call `start`, then `stop`, each once and in one event loop.
 
-    Call `start`, then `stop`, each once and in one event loop. Raises StartError or PluginError.
+    Raises StartError or PluginError.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -178,7 +179,7 @@ class App:
         )
         self.telemetry.watch(inflight=lambda: self.admission.inflight, queued=lambda: self.admission.queued)
         engine = Engine(planner, Contexts(settings.max_messages), self.threads)
-        # Before the first call, so that remote types cannot take these types' series.
+        # Before the first call, so that remote types cannot use up the metric series of these types.
         for entry in self.registry.types():
             self.telemetry.announce(entry.definition.type, int(entry.definition.kind))
         self._rpc = RpcServer(
@@ -221,7 +222,7 @@ class App:
             timed_out=partial(self.telemetry.rejected, "message_timeout"),
         )
         self._data_dir: DataDir | None = None
-        self._ports: dict[str, RpcPort] = {}  # of gRPC, by address
+        self._ports: dict[str, RpcPort] = {}  # gRPC ports by address
         self._http: HttpServer | None = None
         self._web: WebServer | None = None
         self._background: list[asyncio.Task[None]] = []
@@ -240,7 +241,7 @@ class App:
         try:
             await self._open_database()
             await self._listen()
-            # What they call, remote evaluators too, may take some time to come: callers do not wait for it.
+            # In the background: runs wait until remote evaluators are available again, other callers do not.
             self._beginning = asyncio.create_task(self._begin_runs())
         except BaseException:
             await self.runner.drain(0)
@@ -310,7 +311,7 @@ class App:
             _log.warning("listening on %s without encryption and authentication", self.address)
 
     async def _listen_web(self) -> None:
-        """Open the web port, if it is wanted and its packages are installed. Raises StartError."""
+        """Open the web port if it is configured and its packages are installed. Raises StartError."""
         if not self.settings.web:
             return
         try:
@@ -333,7 +334,7 @@ class App:
             bound = await web.start(host, port)
         except OSError as problem:
             if "web" not in self.settings.model_fields_set:
-                # Nobody asked for this port, and another server on this machine may well have it.
+                # The default port is no reason to fail: another server on this machine may use it.
                 _log.warning("no web port: %s: %s; web (EVALD_WEB) sets another", self.settings.web, problem)
                 return
             raise StartError(
@@ -344,9 +345,9 @@ class App:
         self.web_address = _join(host, bound)
 
     async def stop(self, grace_seconds: float | None = None) -> None:
-        """Turn NOT_SERVING, refuse new calls, let open ones finish within the grace, and stop.
+        """Report NOT_SERVING, refuse new calls, wait up to the grace period for open ones, and stop.
 
-        Takes at most 2 s longer than drain_delay and the grace.
+        Takes at most 2 s longer than drain_delay plus the grace period. The default grace period is drain_grace.
         """
         if not self._ports:
             return
@@ -361,12 +362,12 @@ class App:
         draining = asyncio.create_task(
             self.remotes.drain(grace, lambda: admission.queued, lambda: admission.inflight)
         )
-        # Before stopping gRPC's server, which ends calls that it has not handed over yet with CANCELLED.
+        # Before stopping gRPC's server, which ends calls that have no handler yet with CANCELLED.
         interrupting = asyncio.create_task(self.runner.drain(grace))
         await self._rpc.drain(grace)
         await interrupting
         stopping = asyncio.create_task(self._stop_ports(_FINAL_STATUS_SECONDS))
-        # GOAWAY before the refusals, so that clients do not use the connection again.
+        # Send GOAWAY before the refusals, so that clients do not reuse the connection.
         await asyncio.wait([stopping], timeout=_GOAWAY_SECONDS)
         if self._web is not None:
             self._web.close()
@@ -394,7 +395,7 @@ class App:
             self._data_dir.close()
 
     def _bind(self, setting: str, address: str, *, require: bool) -> str:
-        """Bind a gRPC port. require: clients need a certificate. Returns its address. Raises StartError."""
+        """Bind a gRPC port and return its address. require: clients need a certificate. Raises StartError."""
         settings = self.settings
         named = require and settings.tls_clients_file is not None
         port = RpcPort(
@@ -436,9 +437,9 @@ class App:
         return 200
 
     def _current_plugin(self, principal: Principal) -> Principal | None:
-        """Return a principal as it is now; None if it may bring no evaluators any longer.
+        """Return a principal with its current rights; None if it may no longer offer evaluators.
 
-        One whose token or certificate has expired still may: the next call brings a new one.
+        An expired token or certificate is no reason: the plugin's next call brings new credentials.
         """
         if self._authenticator is None:
             return principal
@@ -450,7 +451,7 @@ class App:
         return current if Role.PLUGIN in current.roles else None
 
     async def _reload_certificates(self, certificates: CertificateStore) -> None:
-        """Use certificates for new connections when their files change, if they work."""
+        """Poll the certificate files. Use changed certificates for new connections if they are valid."""
         access = self.telemetry.access
         access.expire_at(certificates.current.expiries)
         while True:
@@ -470,7 +471,7 @@ class App:
             record("certificates changed", None)
 
     def _judge_problem(self, name: str) -> str:
-        """Return what is wrong with the name of a judge, "" if nothing is."""
+        """Return the problem with the name of a judge, "" if there is none."""
         try:
             self.models.get(name or None, None)
         except ValueError as problem:
@@ -528,7 +529,7 @@ class App:
         self.registry.set_state(JUDGE, State.ACTIVE if available else State.UNAVAILABLE)
 
     async def _trim_runs(self) -> None:
-        """Delete old runs and suite runs, now and every ten minutes."""
+        """Delete old runs and suite runs, at once and then every ten minutes."""
         runs, suites = RunStore(self.database), SuiteStore(self.database)
         max_age, max_count = self.settings.runs_max_age, self.settings.runs_max_count
         while True:
@@ -551,7 +552,7 @@ class App:
 
 
 def _judge_caller() -> Caller:
-    """Return who has made the current call, as the judges' budget knows callers."""
+    """Return the caller of the current call for the judges' budget."""
     principal = caller()
     return Caller(principal.name, principal.judge_usd_per_day)
 
@@ -562,7 +563,7 @@ def build_registry(
     scripts: ScriptRunner,
     models: ConfiguredModels,
 ) -> Registry:
-    """Register the built-ins and the plugins, and mark those that run on every call.
+    """Register the built-ins and the plugins, and mark the evaluators of the setting `auto`.
 
     Raises PluginError, StartError.
     """
@@ -596,7 +597,7 @@ def build_registry(
 
 
 def build_authenticator(settings: Settings, telemetry: Telemetry) -> Authenticator | None:
-    """Return what checks credentials; None if none are asked for. Raises StartError."""
+    """Return the authenticator; None if callers need no credentials. Raises StartError."""
     if not settings.authenticates:
         return None
     with _start_errors("keys_file"):
@@ -608,7 +609,7 @@ def build_authenticator(settings: Settings, telemetry: Telemetry) -> Authenticat
 
 
 def build_tokens(settings: Settings, telemetry: Telemetry) -> "TokenVerifier":
-    """Return what checks JSON Web Tokens. Raises StartError."""
+    """Return the verifier of JSON Web Tokens. Raises StartError."""
     try:
         from evald_server.auth.jwks import MAX_BYTES, JwksFile, JwksUrl
         from evald_server.auth.tokens import TokenVerifier
@@ -631,7 +632,7 @@ def build_tokens(settings: Settings, telemetry: Telemetry) -> "TokenVerifier":
 
 
 def build_certificates(settings: Settings) -> CertificateStore | None:
-    """Return the certificates; None for plaintext. Raises StartError."""
+    """Return the certificate store; None for plaintext. Raises StartError."""
     if settings.tls_cert_file is None or settings.tls_key_file is None:
         return None
     files = CertificateFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
@@ -640,14 +641,14 @@ def build_certificates(settings: Settings) -> CertificateStore | None:
 
 
 def build_database(settings: Settings) -> Database:
-    """Return the database. Nothing is opened yet."""
+    """Return the database, not opened yet."""
     if settings.store is not None:
         return Database(settings.store.get_secret_value())
     return Database(MEMORY if settings.data_dir is None else settings.data_dir / FILE_NAME)
 
 
 def build_batch_processes(settings: Settings, limits: Limits) -> BatchPool:
-    """Return the pool of batch processes. None is started yet."""
+    """Return the pool of batch processes, none of them started yet."""
     config = ProcessConfig(
         limits,
         fail_open=settings.on_error == "fail_open",

@@ -1,4 +1,4 @@
-"""The server's certificate, its key and the CA of its clients: read from PEM files, checked, read again on change."""
+"""Read, check and reload the PEM files of the server's certificate, its key and the clients' CA."""
 
 import hashlib
 import ssl
@@ -6,18 +6,18 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-# A chain of a few certificates, and a CA bundle with hundreds.
+# Enough for a CA bundle with hundreds of certificates.
 _MAX_BYTES: Final = 4 << 20
 
 _SSL_CODES: Final = {9: "is not valid yet", 10: "has expired"}
 
 
 class CertificateProblem(Exception):
-    """Files that cannot be used. The text names the setting and the file, and nothing that is in it."""
+    """Files that cannot be used. The text names the setting and the file, but contains no content of the file."""
 
 
 class CertificateFiles(NamedTuple):
-    """PEM files. client_ca: of the CA that has signed the certificates of clients."""
+    """Paths of PEM files. client_ca: the CA that signs the certificates of clients."""
 
     cert: Path
     key: Path
@@ -25,7 +25,7 @@ class CertificateFiles(NamedTuple):
 
 
 class Certificates(NamedTuple):
-    """What was read, and works. context: for HTTP. expiries: Unix times in seconds, by setting."""
+    """Contents of valid files. context: for HTTP. expiries: Unix times in seconds, by setting."""
 
     chain: bytes
     key: bytes
@@ -35,16 +35,16 @@ class Certificates(NamedTuple):
 
 
 def read_certificates(files: CertificateFiles) -> Certificates:
-    """Read the files, and try them in a handshake in memory. Raises CertificateProblem."""
+    """Read the files and test them with a TLS handshake in memory. Raises CertificateProblem."""
     chain = _read("tls_cert_file", files.cert)
     key = _read("tls_key_file", files.key)
     ca = None if files.client_ca is None else _read("tls_client_ca_file", files.client_ca)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # As gRPC's: forward secrecy, and ciphers that authenticate.
+    # As in gRPC: forward secrecy and authenticated encryption.
     context.set_ciphers("ECDHE+AESGCM")
     try:
-        # A password would be asked for at the terminal.
+        # Without this function OpenSSL asks for a password at the terminal.
         context.load_cert_chain(files.cert, files.key, password=_no_password)
     except _Encrypted:
         raise CertificateProblem(
@@ -66,7 +66,7 @@ def read_certificates(files: CertificateFiles) -> Certificates:
 
 
 class CertificateStore:
-    """The certificates in use. `current` are those that worked last. Raises CertificateProblem at first."""
+    """The certificates in use. current: the last valid ones. The constructor raises CertificateProblem."""
 
     def __init__(self, files: CertificateFiles) -> None:
         self._files = files
@@ -74,9 +74,9 @@ class CertificateStore:
         self.current = read_certificates(files)
 
     def reload(self) -> bool:
-        """Read the files if they have changed. Returns whether they have.
+        """Read the files if they have changed. Returns True if they have.
 
-        Raises CertificateProblem if the new ones cannot be used; `current` stays. Each change raises once.
+        Raises CertificateProblem, once per change, if the new ones are not valid; `current` stays.
         """
         found = self._digest()
         if found == self._seen:
@@ -86,7 +86,7 @@ class CertificateStore:
         return True
 
     def _digest(self) -> bytes:
-        """Return a digest of the files. Their contents, because links to mounted secrets are set anew."""
+        """Return a digest of the files' contents, which also changes when the link of a mounted secret is replaced."""
         digest = hashlib.sha256()
         for path in self._files:
             if path is not None:
@@ -117,10 +117,10 @@ def _read(setting: str, path: Path) -> bytes:
 
 
 def _expiry(context: ssl.SSLContext, chain: bytes, path: Path) -> float:
-    """Return when the certificate expires. Raises CertificateProblem if no client could accept it."""
+    """Return the certificate's expiry, Unix time in seconds. Raises CertificateProblem if no client accepts it."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
-    # The certificate itself is trusted, whoever has signed it.
+    # Trust the certificate itself, whichever CA has signed it.
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         client.load_verify_locations(cadata=chain.decode("ascii", "replace"))
@@ -134,7 +134,7 @@ def _expiry(context: ssl.SSLContext, chain: bytes, path: Path) -> float:
 
 
 def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> float:
-    """Shake hands in memory. Returns when the server's certificate expires. Raises ssl.SSLError."""
+    """Do a TLS handshake in memory. Returns the expiry of the server's certificate. Raises ssl.SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     caller = client.wrap_bio(to_client, to_server)
     answerer = server.wrap_bio(to_server, to_client, server_side=True)
@@ -152,7 +152,7 @@ def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> float:
 
 
 def _ca_expiry(ca: bytes, path: Path) -> float:
-    """Return when the last certificate of a CA expires. Raises CertificateProblem if there is none that counts."""
+    """Return the latest expiry of the CA's certificates. Raises CertificateProblem if none is valid."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cadata=ca.decode("ascii", "replace"))

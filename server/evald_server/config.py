@@ -1,4 +1,4 @@
-"""The settings of a server: one table of fields, each also `EVALD_<NAME>` and a key of the config file.
+"""The settings of a server. Each field is also the variable `EVALD_<NAME>` and a key of the config file.
 
 Precedence: command line, environment, config file, default.
 """
@@ -52,9 +52,9 @@ __all__ = [
 PREFIX: Final = "EVALD_"
 
 SECRET_PREFIX: Final = f"{PREFIX}SECRET_"
-"""Variables that headers of connectors may always name."""
+"""Prefix of the variables that headers of connectors may always name."""
 
-# Variables with the same prefix that belong to the client and the command line.
+# Variables of the client and the command line, with the same prefix.
 _OTHER_VARIABLES: Final = frozenset(
     (
         "EVALD_SERVER",
@@ -70,10 +70,10 @@ _OTHER_VARIABLES: Final = frozenset(
     )
 )
 
-# The variables of OpenAI's own client, which are used when nothing else configures the default judge.
+# Variables of OpenAI's client, used where nothing else configures the default judge.
 _FALLBACKS: Final = {"judge_base_url": "OPENAI_BASE_URL", "judge_api_key": "OPENAI_API_KEY"}
 
-# Similarity from which an unknown variable is taken for a misspelled setting: one or two letters differ.
+# Minimum similarity of an unknown variable to a setting to count as misspelled: one or two letters differ.
 _MISSPELLED: Final = 0.88
 
 _TABLE: Final = ConfigDict(
@@ -86,7 +86,7 @@ _TABLE: Final = ConfigDict(
 
 
 class JudgePrice(BaseModel):
-    """The price of a model, in US dollars for a million tokens."""
+    """The price of a model, in US dollars per million tokens."""
 
     model_config = _TABLE
 
@@ -172,14 +172,14 @@ def _processors() -> int:
 class Settings(BaseSettings):
     """Settings of one server. Times are in seconds, sizes in bytes."""
 
-    # Text of variables is parsed by the validators below, in which lists are separated by commas.
+    # No decoding by the library: `_from_text` parses the variables, with commas between the items of a list.
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", enable_decoding=False)
 
     @classmethod
     def settings_customise_sources(
         cls, settings_cls: Any, init_settings: PydanticBaseSettingsSource, *others: Any, **named: Any
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Use the arguments alone: only `load_settings` reads the environment and a file."""
+        """Use the constructor's arguments only. `load_settings` reads the environment and the file."""
         return (init_settings,)
 
     listen: str = Field(
@@ -501,7 +501,7 @@ class Settings(BaseSettings):
     @field_validator("*", mode="before")
     @classmethod
     def _from_text(cls, value: Any, info: ValidationInfo) -> Any:
-        """Read the text of a variable: commas separate the parts of a list, and a table is JSON."""
+        """Parse the text of a variable: commas separate the items of a list, and a table is JSON."""
         annotation = cls.model_fields[str(info.field_name)].annotation
         kinds = {get_origin(one) for one in (annotation, *get_args(annotation))}
         if isinstance(value, str) and list in kinds:
@@ -524,13 +524,14 @@ class Settings(BaseSettings):
     @field_validator("store", mode="before")
     @classmethod
     def _database(cls, value: Any) -> Any:
-        """Check the address of the database without repeating it: a password is in it."""
+        """Check the address of the database. Error messages omit it, because it contains a password."""
         if not value:
             return None
         url = value.get_secret_value() if isinstance(value, SecretStr) else value
         if not isinstance(url, str) or not url.startswith(("postgresql://", "postgres://")):
             raise ValueError("wanted postgresql://USER:PASSWORD@HOST/NAME")
-        # What follows an "@", "/", "?" or "#" of a password would be taken for a host or a database, which errors name.
+        # An unescaped "@", "/", "?" or "#" in a password makes the text after it the host or the database, which
+        # error messages contain.
         if url.count("@") > ("@" in _split(url).netloc):
             raise ValueError("wanted @, /, ? and # in user and password as %40, %2F, %3F and %23")
         return value
@@ -608,17 +609,17 @@ class Settings(BaseSettings):
 
     @property
     def max_calls(self) -> int:
-        """How many calls one gRPC port holds: all streams, and several times as many others as may wait."""
+        """The maximum of open calls on one gRPC port: all streams, four times max_inflight, and max_queued."""
         return self.max_streams + 4 * self.max_inflight + self.max_queued
 
     @property
     def max_open_calls(self) -> int:
-        """How many watches of health may be open, and how many other health checks may wait for their message."""
+        """The maximum of open health watches, and of other health checks that wait for their message."""
         return max(1, self.max_calls // 8)
 
     @property
     def authenticates(self) -> bool:
-        """Whether callers have to say who they are."""
+        """Whether callers need credentials."""
         return any((self.keys_file, self.jwt_issuer, self.tls_clients_file))
 
     @model_validator(mode="after")
@@ -665,7 +666,10 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def checked_url(url: str) -> str:
-    """Return the address of an API. Raises ValueError, which does not repeat it: it might hold a password."""
+    """Return the address of an API if it is valid.
+
+    Raises ValueError. The message omits the address, because it might contain a password.
+    """
     parts = _split(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("wanted http://HOST/v1 or https://HOST/v1")
@@ -675,7 +679,10 @@ def checked_url(url: str) -> str:
 
 
 def _split(url: str) -> SplitResult:
-    """Return the parts of an address. Raises ValueError without the library's words, which repeat a part of it."""
+    """Return the parts of an address.
+
+    Raises ValueError. The message omits the library's text, which repeats a part of the address.
+    """
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -685,7 +692,7 @@ def _split(url: str) -> SplitResult:
 
 
 def is_public(address: str | None) -> bool:
-    """Return whether other machines can reach HOST:PORT. No address is not public."""
+    """Return whether other machines can reach HOST:PORT; False for None."""
     return address is not None and not is_loopback(split_address(address)[0])
 
 
@@ -696,7 +703,7 @@ def load_settings(
 ) -> Settings:
     """Load settings from the command line (`overrides`), the environment and a TOML or JSON file.
 
-    Raises SettingsError, which names every wrong setting and where it came from.
+    Raises SettingsError, which names every wrong setting and its source.
     """
     environ = os.environ if environ is None else environ
     config_file = config_file or environ.get(f"{PREFIX}CONFIG")
@@ -707,7 +714,7 @@ def load_settings(
             name = snake(key)
             values[name], origins[name] = value, f"{config_file}: {key}"
     variables = EnvSettingsSource(Settings)
-    # Exact names only, although the library would take any case.
+    # Exact names only; the library itself ignores case.
     variables.env_vars = {
         variable.lower(): text
         for variable, text in environ.items()
@@ -743,14 +750,13 @@ def _read(path: Path) -> dict[str, Any]:
         raise SettingsError(f"config file {path}: not valid {kind}: {problem}") from None
     if not isinstance(data, dict):
         raise SettingsError(f"config file {path}: got {type(data).__name__}, wanted a table of settings")
-    if private := [key for key in data if key.startswith("_")]:  # arguments of the library's own
+    if private := [key for key in data if key.startswith("_")]:  # would be arguments of pydantic-settings
         raise SettingsError(f"config file {path}: {private[0]}: unknown setting")
     return data
 
 
 def _flat(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings with those of the tables `[tls]` and `[jwt]` beside the others: `tls.cert_file` is
-    `tls_cert_file`."""
+    """Return the settings with the tables `[tls]` and `[jwt]` flattened: `tls.cert_file` becomes `tls_cert_file`."""
     found: dict[str, Any] = {}
     for name, value in data.items():
         if name in ("tls", "jwt") and isinstance(value, dict):
@@ -761,9 +767,9 @@ def _flat(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_misspelled(environ: Mapping[str, str], values: Mapping[str, Any]) -> None:
-    """Raise SettingsError for a variable whose name is nearly that of a setting.
+    """Raise SettingsError for a variable whose name resembles a setting.
 
-    Other variables with the prefix are not ours: Kubernetes sets EVALD_PORT beside a service "evald", and settings
+    Ignores other variables with the prefix: Kubernetes sets EVALD_PORT for a service "evald", and settings
     (`values`) name variables that hold API keys.
     """
     named = json.dumps(values, default=str)
@@ -779,7 +785,7 @@ def _refuse_misspelled(environ: Mapping[str, str], values: Mapping[str, Any]) ->
 
 
 def _explain(problem: ValidationError, origins: Mapping[str, str]) -> str:
-    """Return for each error where the setting came from, the place inside it, and what is wrong."""
+    """Return one line: for each error the setting's source, the path inside the setting, and the message."""
     lines = []
     for error in problem.errors():
         location = error["loc"]

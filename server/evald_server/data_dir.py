@@ -12,14 +12,14 @@ LOCK: Final = "server.lock"
 
 
 class Taken(Exception):
-    """Another server has locked the directory. The message says which, and what to do."""
+    """Another server has locked the directory. The message names its process, if known, and the remedy."""
 
 
 class DataDir:
-    """A directory that this server has locked until it closes it, or ends in whatever way.
+    """A directory that this server has locked.
 
-    The lock is a flock on a file in it, which the kernel releases when the process ends. The file stays; it holds
-    the id of the process that had the lock last.
+    The lock is a flock on a file in it, which the kernel releases when the process exits or crashes. The file stays
+    and contains the id of the process that held the lock last.
     """
 
     def __init__(self, lock: int) -> None:
@@ -62,7 +62,7 @@ def _lock(file: int, directory: Path) -> None:
             f"{who} uses it. Stop that one, or give each server a directory of its own: "
             f"--data-dir PATH, EVALD_DATA_DIR or data_dir in the config file"
         ) from None
-    except OSError as problem:  # a network file system that knows no locks
+    except OSError as problem:  # a network file system without locks
         _log.warning(
             "data_dir %s cannot be locked (%s): no second server may use it", directory, problem.strerror
         )

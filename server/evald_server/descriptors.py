@@ -1,6 +1,6 @@
-"""The limit of file descriptors, and the shares of it for connections.
+"""The limit of file descriptors, and its shares for connections.
 
-Each connection needs one. Without a limit for connections none is left for health checks, and for files.
+Each connection needs a descriptor. Without a limit, connections leave none for health checks and files.
 """
 
 from typing import Final
@@ -10,7 +10,7 @@ _MOST_GRPC: Final = 10_000
 _MOST_HTTP: Final = 64
 _MOST_WEB: Final = 256
 
-# Where no limit is known.
+# Assumed where the system has no limit.
 _MANY: Final = 1 << 20
 
 
@@ -23,7 +23,7 @@ def raise_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (ValueError, OSError):  # macOS says "unlimited" and means less
+    except (ValueError, OSError):  # macOS reports "unlimited" but accepts less
         return
 
 
@@ -43,7 +43,7 @@ def grpc_connections() -> int:
 
 
 def http_connections() -> int:
-    """Return the limit of HTTP connections: an eighth of the descriptors, at most 64. Probes and scrapes are short."""
+    """Return the limit of HTTP connections: an eighth of the descriptors, at most 64, for short probes and scrapes."""
     return min(_MOST_HTTP, max(1, limit() // 8))
 
 
@@ -53,5 +53,5 @@ def web_connections() -> int:
 
 
 def web_streams() -> int:
-    """Return the limit of streams of the web port: three quarters of its connections. Pages need the others."""
+    """Return the limit of streams of the web port: three quarters of its connections. Pages need the rest."""
     return max(1, web_connections() * 3 // 4)

@@ -1,4 +1,4 @@
-"""A CA, a server's and a client's certificate, made with the program openssl: for trying TLS out."""
+"""Create a CA, a server certificate and a client certificate with the program openssl, for trying out TLS."""
 
 import ipaddress
 import os
@@ -13,11 +13,11 @@ _CURVE: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-
 
 
 class OpensslProblem(Exception):
-    """The certificates could not be made. The message says why."""
+    """The certificates could not be created. The message names the reason."""
 
 
 def make_certificates(place: Path, names: Iterable[str], days: int) -> None:
-    """Write FILES to an empty directory. names: of the server. Raises OpensslProblem, OSError."""
+    """Write FILES to an empty directory. names: the server's host names and addresses. Raises OpensslProblem, OSError."""
     sans = ",".join(dict.fromkeys(map(_san, names)))
     subject = "/O=evald dev"
     _openssl(

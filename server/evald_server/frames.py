@@ -2,21 +2,21 @@
 
 from typing import IO, TYPE_CHECKING, Final
 
-if TYPE_CHECKING:  # the processes themselves have no use for it
+if TYPE_CHECKING:  # child processes do not need it
     import asyncio
 
-# Capacity of a pipe: the most that Linux allows everybody. At the default of 64 KiB, a chunk of a batch wakes both
-# sides ten times.
+# Capacity of a pipe: the largest that Linux allows unprivileged processes. At the default of 64 KiB, a chunk of a
+# batch wakes both sides ten times.
 PIPE_BYTES: Final = 1 << 20
 
 
 def frame(data: bytes) -> bytes:
-    """Return the data with their length before them."""
+    """Return the data with their length in front."""
     return len(data).to_bytes(4, "big") + data
 
 
 def read_frame(stream: IO[bytes]) -> bytes | None:
-    """Read a frame. Returns None at the end, also in the middle of a frame."""
+    """Read a frame. Returns None at the end of the stream, also in the middle of a frame."""
     header = stream.read(4)
     if len(header) < 4:
         return None
@@ -32,6 +32,6 @@ def write_frame(stream: IO[bytes], data: bytes) -> None:
 
 
 async def receive_frame(reader: "asyncio.StreamReader") -> bytes:
-    """Read a frame. Raises asyncio.IncompleteReadError at the end."""
+    """Read a frame. Raises asyncio.IncompleteReadError at the end of the stream."""
     size = int.from_bytes(await reader.readexactly(4), "big")
     return await reader.readexactly(size)

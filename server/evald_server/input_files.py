@@ -1,10 +1,10 @@
-"""Reads the files that a command line or a setting names, up to a bound: a device such as /dev/zero has no end."""
+"""Read the files named by a command line or a setting, up to a limit: a device such as /dev/zero has no end."""
 
 import errno
 from pathlib import Path
 from typing import BinaryIO, Final
 
-# JSON of that length takes about 2 GB when it is parsed. Conversations in JSON Lines are read one by one instead.
+# Parsing JSON of this size takes about 2 GB. Conversations in JSON Lines are read one by one instead.
 MAX_BYTES: Final = 256 << 20
 TOO_LONG: Final = f"longer than {MAX_BYTES >> 20} MiB, the most that is read at once"
 

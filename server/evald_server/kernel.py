@@ -1,11 +1,11 @@
-"""System calls that Python has no function for. It imports little, because child processes load it."""
+"""System calls without a function in Python. Imports little, because child processes load this module."""
 
 import ctypes
 import os
 import signal
 import sys
 
-TYPE_CHECKING = False  # typing takes as long to import as Python to start
+TYPE_CHECKING = False  # importing typing takes as long as starting Python
 if TYPE_CHECKING:
     from typing import Final
 
@@ -38,9 +38,9 @@ def die_with_parent(signal_number: int) -> None:
 
 
 def end_with_parent() -> None:
-    """Be killed when the parent ends, even in the middle of work and however the parent ends.
+    """Have the kernel kill this process when the parent exits or crashes.
 
-    Linux only. Elsewhere the process finds the end of its input when it reads on.
+    Linux only. Elsewhere the process exits when it next reads its input, which has ended.
     """
     if sys.platform == "linux":
         die_with_parent(signal.SIGKILL)

@@ -11,7 +11,7 @@ LogFormat: TypeAlias = Literal["auto", "text", "json"]
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-# The judge's client and its HTTP libraries log the address of every request, and at level debug the conversation.
+# Loggers of the judge's client and its HTTP libraries. They log every request's address, and the conversation at debug.
 _HTTP_CLIENTS: Final = ("openai", "httpx", "httpx2", "httpcore", "httpcore2")
 
 

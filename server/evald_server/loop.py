@@ -13,7 +13,7 @@ def _fastest_loop() -> type[asyncio.AbstractEventLoop]:
     try:
         import uvloop
     except ImportError:
-        # On Windows the first, which has no readers: gRPC does without them.
+        # On Windows the proactor loop. It has no add_reader, which gRPC does not need.
         found = getattr(asyncio, "ProactorEventLoop", asyncio.SelectorEventLoop)
     else:
         found = uvloop.Loop

@@ -1,8 +1,7 @@
 """Load evaluator plugins from Python files and installed packages.
 
-A file provides every `Evaluator` subclass and every `define_evaluator(...)` at its top level, or exactly what its
-`evaluators` list contains. A package provides the same, or what its entry points in the group `evald.evaluators`
-name.
+A file provides every `Evaluator` subclass and every `define_evaluator(...)` at its top level, or exactly the items of
+its `evaluators` list. A package provides the same, or its entry points in the group `evald.evaluators`.
 """
 
 import hashlib
@@ -25,7 +24,7 @@ GROUP: Final = "evald.evaluators"
 
 
 class PluginError(ValueError):
-    """A plugin cannot be loaded. The message names it, and says what to do."""
+    """A plugin cannot be loaded. The message names the plugin and the remedy."""
 
 
 def load_plugins(registry: Registry, names: Iterable[str], directory: Path | None = None) -> None:
@@ -77,7 +76,7 @@ def _from_file(name: str, path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise PluginError(f'Evaluator plugin "{name}" is not a Python file; wanted one ending in .py.')
     module = importlib.util.module_from_spec(spec)
-    # Before it is executed, because dataclasses and pydantic look their module up by name.
+    # Before its execution, because dataclasses and pydantic look up their module by name.
     sys.modules[spec.name] = module
     loader = spec.loader
     _imported(name, lambda: loader.exec_module(module))

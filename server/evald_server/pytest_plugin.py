@@ -1,6 +1,6 @@
 """The pytest plugin: the fixtures `evald`, from an embedded or a running server, and `evald_case`, from suites.
 
-Loaded by pytest itself where evald is installed; imports what is heavy only when a test asks for it.
+pytest loads this module wherever evald is installed, so heavy imports wait until a test needs them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options and their ini twins."""
+    """Add the command line options and the ini options."""
     group = parser.getgroup("evald", "evaluation of agents")
     group.addoption(
         "--evald-server",
@@ -37,14 +37,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker."""
+    """Declare the marker `evald_suite`."""
     config.addinivalue_line(
         "markers", "evald_suite(*files, tags=(), ids=()): run the test once for each case, as `evald_case`"
     )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that asks for `evald_case` with each case of the suites that its marker names."""
+    """Parametrize a test that requests `evald_case` with the cases of the suites in its marker."""
     if "evald_case" not in metafunc.fixturenames:
         return
     marker = metafunc.definition.get_closest_marker("evald_suite")
@@ -57,7 +57,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
     folder = metafunc.definition.path.parent
     try:
-        # A target, because the answers are the test's business.
+        # A target, because the test itself gets the answers from the agent.
         suites = load_suites([folder / name for name in marker.args], **marker.kwargs, targets=["the test"])
     except SuiteProblems as problems:
         raise pytest.UsageError(str(problems)) from None
@@ -71,7 +71,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class CaseUnderTest:
-    """A case of a suite. id, tags and metadata are those of the file."""
+    """A case of a suite. id, tags and metadata are as in the file."""
 
     def __init__(self, suite: "suite_service_pb2.SuiteOpen", case: "suite_service_pb2.SuiteCase") -> None:
         from evald.structs import struct_to_dict
@@ -84,16 +84,16 @@ class CaseUnderTest:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The messages that the agent has to answer first, in OpenAI's format."""
+        """The messages before the agent's first answer, in OpenAI's format."""
         return [*_openai(self._case.messages), *self.inputs[0]]
 
     @property
     def inputs(self) -> list[list[dict[str, Any]]]:
-        """What the user says on each turn."""
+        """The user's messages of each turn, in OpenAI's format."""
         return [_openai(turn.input) for turn in self._case.turns]
 
     def evaluate(self, client: "Client", answers: "Sequence[Any]") -> "Iterator[Evaluation]":
-        """Evaluate the turns that have evaluators. answers: the agent's, one for each turn, as a suite's `output`."""
+        """Evaluate the turns that have evaluators. answers: the agent's, one per turn, like `output` in a suite."""
         from evald import Turn
         from evald.convert.spec import read_options, read_spec
         from evald.v1 import context_pb2
@@ -125,7 +125,7 @@ def _openai(messages: "Iterable[message_pb2.ChatMessage]") -> list[dict[str, Any
 
 
 class TurnChecker:
-    """Evaluates turns within tests. client: for everything else that a server does."""
+    """Evaluates turns in tests. client: for all other calls of the server."""
 
     def __init__(self, client: "Client") -> None:
         self.client = client
@@ -152,8 +152,8 @@ class TurnChecker:
     def assert_case(self, case: CaseUnderTest, *answers: Any) -> "list[Evaluation]":
         """Evaluate the agent's answers to a case of a suite and return the evaluations if all of them PASSED.
 
-        answers: one for each turn: a text, messages, or what else `output` may be in a suite file.
-        Raises AssertionError as `assert_passes` does, and ValueError for answers that cannot be read.
+        answers: one per turn: a text, messages, or any other form of `output` in a suite file.
+        Raises AssertionError as `assert_passes` does, and ValueError for invalid answers.
         """
         __tracebackhide__ = True
         evaluations = list(case.evaluate(self.client, answers))
@@ -164,7 +164,7 @@ class TurnChecker:
 
 
 def describe(evaluation: "Evaluation") -> str:
-    """Return the verdict, and a line for every result that failed, broke or was skipped."""
+    """Return the verdict and a line for every result that failed, has an error or was skipped."""
     inconclusive = " (inconclusive: an evaluator broke, which is no verdict on the agent)"
     head = f"{evaluation.verdict.name}{inconclusive if evaluation.verdict.name == 'ERROR' else ''}"
     lines = [f"{head}: {evaluation.reason}"]

@@ -1,4 +1,4 @@
-"""Removes secrets from texts that leave the server."""
+"""Remove secrets from texts that leave the server."""
 
 import html
 import json
@@ -10,19 +10,19 @@ from urllib.parse import quote, quote_plus
 
 _REDACTED: Final = "[redacted]"
 
-# What looks like a key although nobody configured it: an endpoint may repeat a part of the one it got,
-# masked in the middle.
+# Text that looks like a key without being a configured one: an endpoint may repeat a part of the key that it
+# received, masked in the middle.
 _LOOKS_LIKE_KEY: Final = re.compile(r"\b(?:sk|pk|gsk|xai|key)-[\w*-]{8,}|(?i:\bbearer\s+)[\w.*~+/=-]{8,}")
 
-# Shorter secrets are too likely to be a part of an ordinary word.
+# A shorter secret is too likely to be part of an ordinary word.
 _MIN_SECRET_LENGTH: Final = 6
 
 
-# Of ASCII alone, which is what secrets are of.
+# Escapes of ASCII characters only, because secrets are ASCII.
 _ESCAPE: Final = re.compile(
     r"\\u(?P<unit>00[2-7][0-9a-fA-F])|\\(?P<sign>[\"\\/])|%(?P<byte>[2-7][0-9a-fA-F])|&#?\w{1,10};"
 )
-# JSON that is a text in JSON has its escapes escaped.
+# Levels of escapes to decode: JSON inside a JSON string has escaped escapes.
 _MAX_ESCAPES: Final = 3
 
 
@@ -35,7 +35,7 @@ class Redactor:
         self._known = re.compile("|".join(map(re.escape, longest_first))) if known else None
 
     def redact_text(self, text: str) -> str:
-        """Return a text of an endpoint's without the configured keys and whatever looks like a key."""
+        """Return an endpoint's text without the configured keys and without anything that looks like a key."""
         return _LOOKS_LIKE_KEY.sub(_REDACTED, self._without_known(text))
 
     def redact_json(self, data: Any) -> Any:
@@ -43,7 +43,7 @@ class Redactor:
         return data if self._known is None else self._clean(data)
 
     def _clean(self, data: Any) -> Any:
-        """Copy the data level by level, because an endpoint may nest them deeper than calls can be."""
+        """Copy the data level by level: an endpoint may nest them deeper than Python's recursion limit."""
         root = [data]
         copies: list[Any] = [root]
         while copies:
@@ -73,7 +73,7 @@ class Redactor:
 
 
 def spellings(secret: str) -> set[str]:
-    """Return a secret as it is, and as it is in JSON, in addresses, in HTML and in base64; none of a short one."""
+    """Return a secret and its encodings in JSON, URLs, HTML and base64; an empty set for a short secret."""
     if len(secret) < _MIN_SECRET_LENGTH:
         return set()
     in_json = json.dumps(secret)[1:-1]
@@ -91,7 +91,10 @@ def spellings(secret: str) -> set[str]:
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:
-    """Yield what base64 makes of a secret in a longer text, wherever it begins there, without what its edges share."""
+    """Yield the base64 encodings of a secret inside a longer text, for each of the three possible alignments.
+
+    Omits the characters at the edges that also encode bits of the surrounding text.
+    """
     for before in range(3):
         encoded = b64encode(bytes(before) + secret).decode()
         whole = encoded[(8 * before + 5) // 6 : (before + len(secret)) * 8 // 6]

@@ -6,15 +6,15 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple
 
-# A server that names a longer delay than a day has made a mistake.
+# A longer delay than a day is a mistake of the server.
 _MAX_RETRY_AFTER_SECONDS: Final = 86_400.0
 
 
 class RetryBackoff(NamedTuple):
-    """Exponential backoff with jitter: each delay is shortened by chance to no less than a half, so that
-    callers who failed together do not come back together.
+    """Exponential backoff with jitter: each delay is multiplied by a random factor of 0.5 to 1, so that callers that
+    failed together do not retry together.
 
-    first_seconds: the first delay. max_seconds: no delay is longer, unless the endpoint asks for more.
+    first_seconds: the first delay. max_seconds: the maximum delay, unless the endpoint asks for more.
     """
 
     first_seconds: float = 0.5
@@ -23,7 +23,7 @@ class RetryBackoff(NamedTuple):
     def delay(
         self, failures: int, retry_after: float | None, chance: Callable[[], float] = random.random
     ) -> float:
-        """Return the seconds to wait, never less than the endpoint asked for. failures: so far, from 1."""
+        """Return the seconds to wait. failures: number so far, from 1. retry_after: the minimum; None: no minimum."""
         delay = min(self.max_seconds, self.first_seconds * 2.0 ** min(failures - 1, 30))
         delay *= 0.5 + chance() / 2
         return delay if retry_after is None else max(retry_after, delay)
@@ -32,9 +32,9 @@ class RetryBackoff(NamedTuple):
 def parse_retry_after(
     headers: Mapping[str, str], now: Callable[[], datetime] = lambda: datetime.now(UTC)
 ) -> float | None:
-    """Return the seconds that the endpoint asks to wait; None when it does not, or makes no sense.
+    """Return the seconds that the endpoint asks to wait; None without a valid header.
 
-    `retry-after-ms`, which OpenAI sends, comes first, then `retry-after` in seconds or as a date.
+    `retry-after-ms`, which OpenAI sends, has precedence over `retry-after` in seconds or as a date.
     """
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:

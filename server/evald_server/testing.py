@@ -20,9 +20,9 @@ AnyEvaluator: TypeAlias = type[Evaluator] | EvaluatorDefinition
 class LocalServer(NamedTuple):
     """The addresses of a server inside this process, and clients for it.
 
-    address: of gRPC, "127.0.0.1:PORT".
-    http_address: of metrics and health; None when the server has no HTTP port.
-    web_address: of the console and the HTTP API; None when the server has no web port.
+    address: of the gRPC port, "127.0.0.1:PORT".
+    http_address: of metrics and health; None if the server has no HTTP port.
+    web_address: of the console and the HTTP API; None if the server has no web port.
     """
 
     address: str
@@ -61,8 +61,8 @@ def server(*evaluators: AnyEvaluator, **settings: Any) -> Iterator[LocalServer]:
 async def async_server(*evaluators: AnyEvaluator, **settings: Any) -> AsyncIterator[LocalServer]:
     """Run a server in the running event loop. Arguments as for `server`.
 
-    Several loops in one process work, but gRPC wakes them all for every event, and a loop that
-    finds nothing to do logs a BlockingIOError.
+    Several loops in one process work, but gRPC wakes all of them for every event, and a loop without
+    work then logs a BlockingIOError.
     """
     app = _app(evaluators, settings)
     await app.start()
@@ -92,7 +92,7 @@ class _ServerThread:
         self._thread = threading.Thread(target=self._run, name="evald-server", daemon=True)
 
     def start(self) -> None:
-        """Start the server and return when it listens. Raises what kept it from starting."""
+        """Start the server and return when it listens. Raises the server's exception if it cannot start."""
         self._thread.start()
         self._started.wait()
         if self._problem is not None:

@@ -1,4 +1,4 @@
-"""Text of callers, agents and plugins, made safe to show."""
+"""Make text of callers, agents and plugins safe to show."""
 
 import re
 from typing import Final
@@ -12,7 +12,7 @@ _LINE_ENDS: Final = re.compile(r"\s*[\r\n]+\s*")
 
 
 def xml_text(text: str) -> str:
-    """Return the text with U+FFFD for what XML cannot hold. Markup in it is still to be escaped."""
+    """Return the text with U+FFFD for characters that XML cannot hold. Does not escape markup."""
     return _NOT_XML.sub("\ufffd", text)
 
 

@@ -1,4 +1,4 @@
-"""Child processes of the server: requests as frames on standard input, answers as frames on standard output."""
+"""Child processes of the server, with request frames on standard input and response frames on standard output."""
 
 import asyncio
 import os
@@ -14,9 +14,9 @@ _POLL_SECONDS: Final = 0.01
 
 
 class ChildProcess:
-    """A child process with its two pipes. Bound to the event loop that it was started in.
+    """A child process with its two pipes. Bound to the event loop that started it.
 
-    It exits with the server, even a killed one, if its program calls `kernel.end_with_parent`.
+    It exits with the server, even if the server is killed, if its program calls `kernel.end_with_parent`.
     """
 
     def __init__(
@@ -33,9 +33,9 @@ class ChildProcess:
 
     @classmethod
     async def start(cls, program: Sequence[str], *, quiet: bool = False) -> Self:
-        """Start a program. Returns before its first frame. Raises OSError if it cannot be started.
+        """Start a program, without waiting for its first frame. Raises OSError if it cannot be started.
 
-        quiet: discard its standard error, which otherwise goes to the server's.
+        quiet: discard its standard error. By default it goes to the server's.
         """
         process, requests, answers = _started(program, quiet=quiet)
         loop = asyncio.get_running_loop()
@@ -67,7 +67,7 @@ class ChildProcess:
         return self._writer.is_closing()
 
     def send(self, data: bytes) -> None:
-        """Send a frame. Data that the process has not read yet is buffered without limit."""
+        """Send a frame. Unread data is buffered without limit."""
         self._writer.write(len(data).to_bytes(4, "big"))
         self._writer.write(data)
 
@@ -76,7 +76,7 @@ class ChildProcess:
         return await receive_frame(self._reader)
 
     def close(self) -> None:
-        """Close its standard input, on which the program should exit."""
+        """Close its standard input. The program should then exit."""
         self._writer.close()
 
     def kill(self) -> None:
@@ -89,7 +89,7 @@ class ChildProcess:
         return await self.wait()
 
     async def wait(self) -> int:
-        """Wait until the process has exited. Returns the exit code. Kills it if cancelled."""
+        """Wait for the exit of the process and return its exit code. Kills the process if cancelled."""
         try:
             while self._process.poll() is None:  # noqa: ASYNC110 - subprocess has no event for it
                 await asyncio.sleep(_POLL_SECONDS)
@@ -109,8 +109,8 @@ def _started(
     with ExitStack() as ours, ExitStack() as theirs:
         its_requests, requests = _pipe(theirs, ours)
         answers, its_answers = _pipe(ours, theirs)
-        # subprocess uses vfork on Linux. asyncio with uvloop forks, and between fork and exec the child runs
-        # gRPC's fork handlers, in which it crashes (SIGSEGV) while gRPC is working.
+        # subprocess uses vfork on Linux. asyncio with uvloop uses fork: between fork and exec the child runs gRPC's
+        # fork handlers and crashes in them (SIGSEGV) while gRPC is working.
         process = subprocess.Popen(  # noqa: S603 - Python itself
             program,
             stdin=its_requests,
@@ -123,7 +123,7 @@ def _started(
 
 
 def _pipe(reading: ExitStack, writing: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
-    """Create a pipe whose ends these stacks close. It holds a chunk of a batch, if the system allows that size."""
+    """Create a pipe; these stacks close its ends. Its capacity is PIPE_BYTES if the system allows that."""
     r, w = os.pipe()
     ends = reading.enter_context(os.fdopen(r, "rb", 0)), writing.enter_context(os.fdopen(w, "wb", 0))
     with suppress(OSError, AttributeError, ImportError):

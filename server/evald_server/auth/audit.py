@@ -1,4 +1,4 @@
-"""The audit log: who was refused, and who changed what. Names, ids and reasons; no credential, digest or content."""
+"""The audit log: refused calls and changes, with names, ids and reasons, but no credential, digest or content."""
 
 import json
 import logging
@@ -11,13 +11,13 @@ from .principal import LOCAL, Principal
 
 _log = logging.getLogger("evald.audit")
 
-# Values that need no quotes in a line of text.
+# Values that need no quotes in a line of the log.
 _PLAIN: Final = re.compile(r'[^\s"=]+')
 
 _PER_SECOND: Final = 10
 _MAX_PEERS: Final = 1000
 
-# A key's first use in this time is logged.
+# A key's first use within this period is logged.
 _FIRST_USE_SECONDS: Final = 3600.0
 _MAX_USED: Final = 10_000
 
@@ -27,12 +27,12 @@ class Audit:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._peers: dict[str, tuple[int, int]] = {}  # second, lines in it
+        self._peers: dict[str, tuple[int, int]] = {}  # by address: a second, and the lines logged in it
         self._used: dict[tuple[str, str], float] = {}
         self._left_out = 0
 
     def refused(self, method: str, peer: str, reason: str, why: str, principal: Principal | None) -> None:
-        """Log a refused call: 10 a second from one address; `left_out` says how many were not logged."""
+        """Log a refused call, at most 10 per second from one address. `left_out` counts the calls not logged."""
         second, host = int(self._clock()), peer_host(peer)
         if len(self._peers) >= _MAX_PEERS and host not in self._peers:
             self._peers = {key: value for key, value in self._peers.items() if value[0] == second}
@@ -51,14 +51,14 @@ class Audit:
         last = self._used.get(who)
         if last is None or now - last >= _FIRST_USE_SECONDS:
             if len(self._used) >= _MAX_USED:
-                # Issuers may know more subjects than these: some are logged more than once an hour.
+                # Issuers may have more subjects than _MAX_USED: some are then logged more than once an hour.
                 self._used.clear()
             self._used[who] = now
             record("used", principal, method=method)
 
 
 def record(outcome: str, principal: Principal | None, **fields: str | int) -> None:
-    """Log one event. outcome: what happened. A server that asks for no credentials has nobody to name."""
+    """Log one event. outcome: what happened. Does nothing for LOCAL, the caller on a server without credentials."""
     if principal is LOCAL:
         return
     shown = {key: _printable(value) for key, value in fields.items() if value}
@@ -75,7 +75,7 @@ def peer_host(peer: str) -> str:
 
 
 def _word(value: str | int) -> str | int:
-    """Return a value for a line of text: quoted where it could pass for several, or for several lines."""
+    """Return a value for a line of the log, quoted if it could look like several values or lines."""
     if isinstance(value, int) or (value.isprintable() and _PLAIN.fullmatch(value)):
         return value
     return json.dumps(value)

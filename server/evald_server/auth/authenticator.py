@@ -1,4 +1,4 @@
-"""Finds out who calls, and whether that caller may: for gRPC and HTTP alike."""
+"""Authenticate and authorize callers, for gRPC and HTTP."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -11,14 +11,14 @@ from .principal import ClientNames, Principal, Role
 from .refusals import AccessDenied, denied
 
 if TYPE_CHECKING:
-    # Needs a library that servers without tokens do not have.
+    # Needs a library that is not installed on servers without tokens.
     from .tokens import TokenVerifier
 
 _BEARER: Final = "bearer "
 
 P = ParamSpec("P")
 
-# What a refusal counts as, by its reason.
+# Outcomes in evald_auth_total by the reason of a refusal; "invalid" for all other reasons.
 _OUTCOMES: Final = {"CREDENTIALS_EXPIRED": "expired", "RATE_LIMITED": "limited"}
 
 Count = Callable[[str, str], None]
@@ -26,9 +26,10 @@ Count = Callable[[str, str], None]
 
 
 class Authenticator:
-    """Checks API keys, tokens and client certificates, those that are given. May be called from any thread.
+    """Checks API keys, tokens and client certificates. Thread-safe.
 
-    count: of `evald_auth_total`. now: Unix time in seconds.
+    keys, tokens, clients: None for kinds of credentials that the server does not accept. count: increments
+    `evald_auth_total`. now: Unix time in seconds.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Authenticator:
         self._now = now
 
     def uncounted(self) -> "Authenticator":
-        """Return one that checks the same credentials and counts nothing, for what is asked beside a call."""
+        """Return an authenticator that checks the same credentials but counts nothing, for checks outside of calls."""
         return Authenticator(
             self.keys, lambda _kind, _outcome: None, self._now, tokens=self.tokens, clients=self.clients
         )
@@ -58,10 +59,10 @@ class Authenticator:
         certificate: ClientNames | None = None,
         peer: str = "",
     ) -> Principal:
-        """Return who sent the headers of a call. Raises AccessDenied.
+        """Return the principal of a call. Raises AccessDenied.
 
-        certificate: of the connection, if it has one; with a token both have to count, and the token says who calls.
-        peer: the address, so that nobody can have tokens verified without end.
+        certificate: the connection's, if it has one. With a token, both must be valid, and the token names the
+        principal. peer: the caller's address, for the limit of failed verifications.
         """
         named = None
         if certificate is not None and self.clients is not None:
@@ -88,7 +89,7 @@ class Authenticator:
         return self.clients.limited(principal)
 
     def authorize(self, principal: Principal, method: str, roles: frozenset[Role]) -> None:
-        """Check that one of the roles is the principal's. Raises AccessDenied."""
+        """Check that the principal has one of the roles. Raises AccessDenied."""
         if principal.roles.isdisjoint(roles):
             self._count(principal.kind, "role")
             wanted = ", ".join(sorted(roles)) or "none"
@@ -103,15 +104,15 @@ class Authenticator:
             )
 
     def passed(self, principal: Principal) -> None:
-        """Count a check that a principal has passed."""
+        """Count a passed check."""
         self._count(principal.kind, "ok")
 
     def limited(self) -> None:
-        """Count credentials that were not looked at: too many of one address did not count."""
+        """Count credentials that were not checked, because too many of their address were invalid."""
         self._count("other", "limited")
 
     def current(self, principal: Principal) -> Principal:
-        """Return a principal as its credentials make it now. Raises AccessDenied if they count no longer."""
+        """Return a principal with its current rights. Raises AccessDenied if its credentials are no longer valid."""
         if principal.certificate is not None and self.clients is not None:
             named = self.clients.principal(principal.certificate)
             if principal.kind == "certificate":
@@ -130,13 +131,13 @@ class Authenticator:
         return now if principal.certificate is None else replace(now, certificate=principal.certificate)
 
     def _same(self, now: Principal, before: Principal) -> Principal:
-        """Return a principal as it is now. Raises AccessDenied if its credentials have become somebody else's."""
+        """Return the current principal. Raises AccessDenied if its credentials now belong to another principal."""
         if now.name != before.name:
             raise denied("of another principal now", before)
         return now
 
     def _token(self, headers: Iterable[tuple[str, str | bytes]]) -> str | None:
-        """Return the bearer token; None if there are no credentials. Raises AccessDenied for others."""
+        """Return the bearer token; None without credentials. Raises AccessDenied for other credentials."""
         credentials = None
         for name, value in headers:
             if name == "authorization":
@@ -145,7 +146,7 @@ class Authenticator:
                 credentials = value
         if not credentials:
             return None
-        # Names of schemes are the same in any case.
+        # Scheme names are case-insensitive.
         if not isinstance(credentials, str) or credentials[: len(_BEARER)].lower() != _BEARER:
             raise self._invalid("other", "no bearer token")
         return credentials[len(_BEARER) :]
@@ -153,7 +154,7 @@ class Authenticator:
     def _checked(
         self, kind: str, check: Callable[P, Principal], *args: P.args, **named: P.kwargs
     ) -> Principal:
-        """Return what a check returns, and count its refusal."""
+        """Return the check's result; count its refusal."""
         try:
             return check(*args, **named)
         except AccessDenied as problem:

@@ -1,5 +1,5 @@
-"""A file that says which names in client certificates belong to whom, which are denied, and what principals without
-an API key may ask for."""
+"""The file that maps names in client certificates to principals, denies names, and limits principals without an API
+key."""
 
 import re
 import ssl
@@ -21,10 +21,10 @@ from .files import (
 from .principal import ClientNames, Principal, check_limits, check_name, check_types
 from .refusals import denied
 
-# In place of the name of a principal, for all that have no limits of their own.
+# Stands for a principal's name: the limits of all tokens whose principals have none of their own.
 _ALL_TOKENS: Final = "jwt:*"
 
-# A URI, of which the path may end in *, or a name of DNS. What a certificate has may have more characters.
+# A URI, whose path may end in *, or a DNS name. Names in certificates may have more characters.
 _SAN: Final = re.compile(r"[A-Za-z0-9*][\x21-\x29\x2b-\x7e]{0,2046}\*?")
 _PATTERN: Final = re.compile(r"spiffe://[a-z0-9._-]+/(?:[A-Za-z0-9._-]+/)*\*")
 
@@ -33,19 +33,20 @@ _MAX_KNOWN: Final = 1000
 _T = TypeVar("_T")
 
 
-# In a certificate, before an RSA key: its algorithm, rsaEncryption without parameters.
+# The bytes before an RSA key in a certificate: the algorithm rsaEncryption, without parameters.
 _RSA: Final = bytes.fromhex("06092a864886f70d0101010500")
 _MIN_RSA_BITS: Final = 2048
 
-# What was found in certificates, because of a few connections come many calls.
+# Cache of parsed certificates: a few connections send many calls.
 _FOUND: Final[dict[bytes, ClientNames]] = {}
 _MAX_FOUND: Final = 1000
 
 
 def client_names(context: Mapping[str, Sequence[bytes]]) -> ClientNames | None:
-    """Return the names that gRPC tells of a connection; None if it has no client certificate.
+    """Return the names in a connection's client certificate; None if it has none.
 
-    Its SPIFFE ID counts, else its URIs, else its names of DNS; never the common name, which anybody may write in.
+    context: gRPC's auth_context. The SPIFFE ID identifies the client, else the URIs, else the DNS names; never the
+    common name, which anybody may choose.
     """
     certificates = context.get("x509_pem_cert")
     if certificates is None:
@@ -71,18 +72,18 @@ def _names(certificate: bytes, context: Mapping[str, Sequence[bytes]]) -> Client
 
 
 def _has_short_key(certificate: bytes) -> bool:
-    """Return whether a certificate, in PEM, has an RSA key that can be broken: gRPC's TLS takes any."""
+    """Return whether a PEM certificate has an RSA key that is too short. gRPC's TLS accepts any length."""
     der = ssl.PEM_cert_to_DER_cert(certificate.decode("ascii"))
     _, rsa, key = der.partition(_RSA)
     if not rsa:
         return False
-    # A BIT STRING, which begins with the count of its unused bits, of a SEQUENCE, which begins with the modulus.
+    # A BIT STRING contains the count of its unused bits, then a SEQUENCE, which begins with the modulus.
     modulus = _content(_content(_content(key)[1:]))
     return int.from_bytes(modulus).bit_length() < _MIN_RSA_BITS
 
 
 def _content(der: bytes) -> bytes:
-    """Return the content of the first value in DER."""
+    """Return the content of the first DER value."""
     start, length = 2, der[1]
     if length & 0x80:
         start += length & 0x7F
@@ -91,9 +92,9 @@ def _content(der: bytes) -> bytes:
 
 
 class _Clients(NamedTuple):
-    """What stands in a file. patterns: longest first, without their `*`. limits: by the name of the principal.
+    """The file's content. patterns: prefixes without the `*`, longest first. limits: by the principal's name.
 
-    known: whose certificates were looked for, because of a few connections come many calls.
+    known: cache of principals by certificate, because a few connections send many calls.
     """
 
     exact: Mapping[str, Principal]
@@ -114,13 +115,16 @@ class _Clients(NamedTuple):
 
 
 class ClientFile(WatchedFile[_Clients]):
-    """The principals of client certificates, and the limits of these and of tokens. Raises FileProblem at first."""
+    """The principals of client certificates, and the limits of these and of tokens.
+
+    The constructor raises FileProblem.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, _read)
 
     def principal(self, certificate: ClientNames) -> Principal:
-        """Return whose certificate this is. Raises AccessDenied."""
+        """Return the principal of a certificate. Raises AccessDenied."""
         known = self.content.known
         found = known.get(certificate)
         if found is None:
@@ -153,7 +157,7 @@ class ClientFile(WatchedFile[_Clients]):
         )
 
     def limited(self, principal: Principal) -> Principal:
-        """Return a principal with its limits: its own, else those of all tokens if it has one."""
+        """Return a principal with its own limits; without any, a token's principal has the limits of all tokens."""
         limits = self.content.limits
         found = limits.get(principal.name) or (limits.get(_ALL_TOKENS) if principal.kind == "jwt" else None)
         return principal if found is None else replace(principal, **found)
@@ -182,7 +186,7 @@ def _read(path: Path) -> _Clients:
 def _tables(
     path: Path, name: str, tables: Any, read: Callable[[Mapping[str, Any]], tuple[str, _T]]
 ) -> Iterator[tuple[str, _T]]:
-    """Yield what the tables of a list say, by their keys. read: returns both. Raises FileProblem."""
+    """Yield the key and the value of each table in a list. read: parses a table into both. Raises FileProblem."""
     if not isinstance(tables, list):
         raise FileProblem(f"{path}: {name}: wanted tables [[{name}]]")
     seen = set()

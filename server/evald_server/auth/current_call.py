@@ -1,4 +1,4 @@
-"""Who makes the current call, and what it needs of that caller for as long as it is open."""
+"""The caller of the current call, and the rights that the caller needs while the call is open."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -8,40 +8,40 @@ from typing import Final, TypeAlias
 from .principal import LOCAL, Principal
 
 Need: TypeAlias = Callable[[Principal], object]
-"""Raises what a call ends with whose caller may not do what it does."""
+"""A check of the caller's rights. Raises the error that ends the call."""
 
 
 @dataclass(slots=True, eq=False)
 class OpenCall:
-    """A call that may stay open for long. principal: its caller, with the rights of the last second."""
+    """A call that may stay open for a long time. principal: its caller, with rights at most a second old."""
 
     principal: Principal
     needs: list[Need] = field(default_factory=list)
 
     def judge(self, principal: Principal) -> None:
-        """Go on with the rights that the caller has now. Raises what one of the needs raises."""
+        """Replace the caller by one with current rights, and repeat the checks. Raises a check's error."""
         self.principal = principal
         for check in self.needs:
             check(principal)
 
 
 PRINCIPAL: Final[ContextVar[Principal]] = ContextVar("principal", default=LOCAL)
-"""The caller of the current call when it began. Set before its handler runs, in the same task."""
+"""The caller at the start of the current call. Set before its handler runs, in the same task."""
 
 OPEN_CALL: Final[ContextVar[OpenCall | None]] = ContextVar("open_call", default=None)
-"""The current call; None for one that is answered soon."""
+"""The current call; None for a short one."""
 
 
 def caller() -> Principal:
-    """Return who makes the current call."""
+    """Return the caller of the current call."""
     call = OPEN_CALL.get()
     return PRINCIPAL.get() if call is None else call.principal
 
 
 def need(check: Need) -> None:
-    """Check the caller of the current call, and again whenever its rights change while the call is open.
+    """Check the caller of the current call now and whenever its rights change while the call is open.
 
-    Raises what the check raises.
+    Raises the check's error.
     """
     check(caller())
     call = OPEN_CALL.get()

@@ -1,4 +1,4 @@
-"""Files that say who may call: TOML that only its owner may write, read again when it changes."""
+"""Files with credentials: TOML that only the owner may write, reloaded on change."""
 
 import asyncio
 import stat
@@ -10,27 +10,27 @@ from typing import Any, Final, Generic, TypeVar
 
 from .principal import Role
 
-# 5,000 keys; a larger file is a mistake.
+# Enough for 5,000 keys; a larger file is a mistake.
 _MAX_BYTES: Final = 4 << 20
 
-# Of their own: evaluators may take all of asyncio's, and a key that is revoked would then count for as long. One for
-# each kind of file: keys, clients, key sets, certificates.
+# Separate threads, because evaluators may use all of asyncio's, and a revoked key would then stay valid for that time.
+# One thread for each kind of file: keys, clients, key sets, certificates.
 _READERS: Final = ThreadPoolExecutor(4, "evald-credentials")
 
 _T = TypeVar("_T")
 
 
 class FileProblem(Exception):
-    """A file cannot be used. The text names it and the place in it."""
+    """A file cannot be used. The text names the file and the place in it."""
 
 
 async def in_reader(read: Callable[[], _T]) -> _T:
-    """Return what a function returns that reads a file of credentials, called in a thread for that alone."""
+    """Call a function that reads a file of credentials in a thread of its own pool, and return its result."""
     return await asyncio.get_running_loop().run_in_executor(_READERS, read)
 
 
 class WatchedFile(Generic[_T]):
-    """What `read` makes of a file, read again when the file changes. Raises FileProblem at first."""
+    """A file, parsed by `read` and reloaded on change. The constructor raises FileProblem."""
 
     def __init__(self, path: Path, read: Callable[[Path], _T]) -> None:
         self.path = path
@@ -39,9 +39,9 @@ class WatchedFile(Generic[_T]):
         self.content = read(path)
 
     def reload(self) -> bool:
-        """Read the file if it has changed. Returns whether it has.
+        """Read the file if it has changed. Returns True if it has.
 
-        Raises FileProblem if the new one cannot be used; `content` stays. Each change raises once.
+        Raises FileProblem, once per change, if the new file is not valid; `content` stays.
         """
         found = signature(self.path)
         if found == self._seen:
@@ -52,7 +52,10 @@ class WatchedFile(Generic[_T]):
 
 
 def read_toml(path: Path, *, missing: str, wanted: str) -> dict[str, Any]:
-    """Return what is in a file. missing: what to do if there is none. wanted: what it should be. Raises FileProblem."""
+    """Return the content of a TOML file. Raises FileProblem.
+
+    missing: text of the error if the file does not exist. wanted: text of the error if it is not valid TOML.
+    """
     try:
         found = path.stat()
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -65,27 +68,27 @@ def read_toml(path: Path, *, missing: str, wanted: str) -> dict[str, Any]:
     except OSError as problem:
         raise FileProblem(f"{path}: {problem.strerror}") from None
     except (ValueError, RecursionError):
-        # Without the library's words, which may repeat what stands in the file. Its own error is a ValueError, as those
-        # of texts that are not UTF-8 and of numbers with thousands of digits are.
+        # Without the library's text, which may repeat the file's content. ValueError covers the library's own error,
+        # text that is not UTF-8, and numbers with thousands of digits.
         raise FileProblem(f"{path}: {wanted}") from None
 
 
 def read_text(name: str, value: Any) -> str:
-    """Return a text of a file. Raises TypeError."""
+    """Return a field's value if it is a text. Raises TypeError."""
     if not isinstance(value, str):
         raise TypeError(f"{name}: wanted a text")
     return value
 
 
 def read_texts(name: str, value: Any) -> tuple[str, ...]:
-    """Return a list of texts of a file. Raises TypeError."""
+    """Return a field's value if it is a list of texts. Raises TypeError."""
     if not isinstance(value, list):
         raise TypeError(f"{name}: wanted a list of texts")
     return tuple(read_text(name, one) for one in value)
 
 
 def read_roles(value: Any) -> tuple[Role, ...]:
-    """Return the roles of a table. Raises TypeError and ValueError."""
+    """Parse the field `roles`. Raises TypeError and ValueError."""
     try:
         return tuple(Role(role) for role in read_texts("roles", value))
     except ValueError:
@@ -93,7 +96,7 @@ def read_roles(value: Any) -> tuple[Role, ...]:
 
 
 def read_limits(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the limits in a table, by the names of a principal's fields. Raises TypeError and ValueError."""
+    """Parse the limits in a table. Returns them by the names of Principal's fields. Raises TypeError and ValueError."""
     kinds = {"rate": float, "in_flight": int, "judge_usd_per_day": float}
     return {name: _number(name, table.get(name), kind) for name, kind in kinds.items()}
 
@@ -110,13 +113,13 @@ def _number(name: str, value: Any, kind: type[float]) -> float | None:
 
 
 def place_problem(place: str, problem: Exception) -> FileProblem:
-    """Return what a KeyError, TypeError or ValueError says of a place in a file."""
+    """Convert a KeyError, TypeError or ValueError at a place in a file to a FileProblem."""
     what = f"{problem.args[0]} is missing" if isinstance(problem, KeyError) else str(problem)
     return FileProblem(f"{place}: {what}")
 
 
 def signature(path: Path) -> tuple[int, ...] | None:
-    """Return what changes with the file, also where it is a link that is set anew; None if there is none."""
+    """Return values that change with the file, also if it is a link that is replaced; None without a file."""
     try:
         found = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""The keys that an issuer of tokens signs with: a JSON Web Key Set in a file or at an address, read again."""
+"""The public keys of a token issuer: a JSON Web Key Set in a file or at a URL, reloaded on change."""
 
 import asyncio
 import json
@@ -16,27 +16,27 @@ from .files import FileProblem, WatchedFile, in_reader
 _log = logging.getLogger("evald.auth")
 
 FAMILIES: Final = {"RS256": "RSA", "PS256": "RSA", "ES256": "EC", "Ed25519": "OKP"}
-"""The algorithms of tokens, each with the type of its keys."""
+"""Algorithms of tokens, each with its key type."""
 
-# Of a set: that of a large issuer has 10 KB.
+# Maximum size of a set. A large issuer's has 10 KB.
 MAX_BYTES: Final = 1 << 20
 
-# A large issuer has 20. All are read by one thread.
+# A large issuer has 20. One thread reads all of them.
 _MAX_KEYS: Final = 200
 _CURVES: Final = ("P-256", "Ed25519")
-# Keys of fewer can be broken.
+# Shorter keys can be broken.
 _MIN_RSA_BITS: Final = 2048
 _MAX_KID: Final = 200
 
 _FILE_SECONDS: Final = 0.5
 _REFRESH_SECONDS: Final = 600.0
-# Whoever sends unknown kids makes the server ask no more often than this.
+# Minimum interval of fetches that callers cause by sending unknown kids.
 _RETRY_SECONDS: Final = 30.0
 _KEPT_SECONDS: Final = 86_400.0
 
 
 class SigningKey(NamedTuple):
-    """A public key. id: its kid and the start of its thumbprint, because a kid may be given to another key."""
+    """A public key. id: its kid and the start of its thumbprint, because an issuer may reuse a kid."""
 
     key: jwk.Key
     id: str
@@ -47,9 +47,9 @@ KeySet = Mapping[tuple[str, str], SigningKey]
 
 
 def read_key_set(data: bytes) -> KeySet:
-    """Return the keys of a set that tokens may be signed with. Raises ValueError if there are none, or private ones.
+    """Return the usable signing keys of a set, without keys of other types and keys without a kid.
 
-    Keys of other kinds, and those without a kid, are left out.
+    Raises ValueError if there is no usable key or a private one.
     """
     try:
         found = json.loads(data)
@@ -91,7 +91,7 @@ def _is_useful(entry: Mapping[str, Any]) -> bool:
 
 
 class JwksFile(WatchedFile[KeySet]):
-    """The keys of a file. outcome: called with "ok" or "failed" when it has changed. Raises FileProblem at first."""
+    """The keys of a file. outcome: called with "ok" or "failed" on each change. The constructor raises FileProblem."""
 
     def __init__(self, path: Path, outcome: Callable[[str], None]) -> None:
         super().__init__(path, _read_file)
@@ -99,14 +99,14 @@ class JwksFile(WatchedFile[KeySet]):
 
     @property
     def keys(self) -> KeySet:
-        """The keys; another object whenever they have changed."""
+        """The keys. Each change creates a new object."""
         return self.content
 
     def want(self) -> None:
-        """Do nothing: the file is looked at all the time."""
+        """Do nothing: `watch` checks the file all the time."""
 
     async def watch(self) -> None:
-        """Read the file when it changes; one that cannot be used leaves the keys of before."""
+        """Reload the file when it changes. An invalid file leaves the previous keys in use."""
         while True:
             await asyncio.sleep(_FILE_SECONDS)
             try:
@@ -134,9 +134,10 @@ def _read_file(path: Path) -> KeySet:
 
 
 class JwksUrl:
-    """The keys at an address, none until they have been fetched. No call waits for that.
+    """The keys at a URL, none until the first fetch has succeeded. No call waits for a fetch.
 
-    fetch: returns what is there; raises OSError or ValueError, whose text is for the log. clock: monotonic seconds.
+    fetch: returns the document; raises OSError or ValueError, whose text is logged. outcome: called with "ok" or
+    "failed" after each fetch. clock: monotonic seconds.
     """
 
     def __init__(
@@ -155,17 +156,17 @@ class JwksUrl:
         self._wanted = False
 
     def want(self) -> None:
-        """Have the keys fetched soon: within a second, or 30 s after the last time."""
+        """Request a fetch of the keys: within a second, but at least 30 s after the previous fetch."""
         self._wanted = True
 
     async def watch(self) -> None:
-        """Fetch the keys every ten minutes, every 30 s while that fails, and when they are wanted."""
+        """Fetch the keys every ten minutes, every 30 s while fetches fail, and after `want`."""
         while True:
             await self.refresh()
             await asyncio.sleep(_FILE_SECONDS)
 
     async def refresh(self) -> None:
-        """Fetch the keys if it is time. Those that were fetched last count for a day."""
+        """Fetch the keys if they are due. If fetches fail, the last keys stay valid for a day."""
         now = self._clock()
         soon = self._wanted or self._failed
         if self._tried is not None and now - self._tried < (_RETRY_SECONDS if soon else _REFRESH_SECONDS):

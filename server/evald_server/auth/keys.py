@@ -1,7 +1,7 @@
-"""API keys: 256 random bits each, of which the server keeps a digest in a file.
+"""API keys of 256 random bits each. A file holds their digests.
 
-A key reads `evald_<id 12>_<secret 43><crc 8>`, so that secret scanners find it. SHA-256 is enough, and cheap,
-because the secret is random: nobody can guess it more slowly than by trying them all.
+The format is `evald_<id 12>_<secret 43><crc 8>`, so that secret scanners find keys. Unsalted, fast SHA-256 is
+enough, because the secret is random: the only attack is to try all values.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ _ID_END: Final = len(PREFIX) + _ID_LENGTH
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _FORM: Final = re.compile(rf"{PREFIX}[a-z0-9]{{{_ID_LENGTH}}}_[A-Za-z0-9_-]{{43}}[0-9a-f]{{8}}")
 
-# What an unknown id is compared with, so that it takes as long as a known one.
+# Compared with the digest of a key with an unknown id, which thus takes as long as one with a known id.
 _NO_DIGEST: Final = bytes(32)
 
 _HEADER: Final = (
@@ -54,7 +54,7 @@ _HEADER: Final = (
 class ApiKey:
     """One key. digest: SHA-256 of the whole key, as hex. created, expires, revoked: Unix times in seconds.
 
-    rate, in_flight, judge_usd_per_day: limits of the principal that calls with it.
+    rate, in_flight, judge_usd_per_day: limits of the key's principal.
     """
 
     id: str
@@ -88,7 +88,7 @@ def new_key(
     in_flight: int | None = None,
     judge_usd_per_day: float | None = None,
 ) -> tuple[str, ApiKey]:
-    """Return a new key, which nothing can show again, and what is kept of it. Raises ValueError."""
+    """Return a new key as text, which is not stored, and its entry for the file. Raises ValueError."""
     key_id = "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LENGTH))
     body = f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
     text = f"{body}{zlib.crc32(body.encode()):08x}"
@@ -111,12 +111,12 @@ def new_key(
 
 
 def is_well_formed(text: str) -> bool:
-    """Return whether a text can be a key: its form, and its checksum, which finds typos."""
+    """Return whether a text has the form of a key and a matching checksum, which detects typos."""
     return _FORM.fullmatch(text) is not None and zlib.crc32(text[:-8].encode()) == int(text[-8:], 16)
 
 
 class KeyRing:
-    """Keys by id, ready to be compared."""
+    """Keys by id, with decoded digests."""
 
     def __init__(self, keys: Mapping[str, ApiKey]) -> None:
         self.keys = keys
@@ -138,13 +138,16 @@ class KeyRing:
         }
 
     def get(self, key_id: str) -> tuple[ApiKey, Principal] | None:
-        """Return the key with this id, whatever its state, and whose it is."""
+        """Return the key with this id and its principal, also if it is expired or revoked."""
         known = self._known.get(key_id)
         return None if known is None else known[1:]
 
     def find(self, text: str) -> tuple[ApiKey, Principal] | None:
-        """Return the key with this text, whatever its state. Unknown and forged ones take the same time."""
-        # Sent by anybody: not only ASCII.
+        """Return the key with this text and its principal, also if it is expired or revoked.
+
+        Unknown and forged keys take the same time.
+        """
+        # Any caller can send it, so it may contain more than ASCII.
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         known = self._known.get(text[len(PREFIX) : _ID_END])
         if known is None:
@@ -155,14 +158,14 @@ class KeyRing:
 
 
 class KeyFile(WatchedFile[KeyRing]):
-    """The keys of one file. Raises FileProblem if it cannot be used at first."""
+    """The keys of one file. The constructor raises FileProblem."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, lambda path: KeyRing(read_keys(path)))
 
     @property
     def ring(self) -> KeyRing:
-        """The keys that count now."""
+        """The keys in use."""
         return self.content
 
 
@@ -186,13 +189,13 @@ def read_keys(path: Path) -> dict[str, ApiKey]:
 
 
 def add_key(path: Path, key: ApiKey) -> None:
-    """Add a key to a file, which is made if there is none. Raises FileProblem."""
+    """Add a key to a file, which is created if it does not exist. Raises FileProblem."""
     with _changing(path) as keys:
         keys[key.id] = key
 
 
 def revoke_key(path: Path, key_id: str) -> ApiKey | None:
-    """Revoke a key. Returns it as it was before; None if the file has none of that id. Raises FileProblem."""
+    """Revoke a key. Returns its previous entry; None if the file has no key with this id. Raises FileProblem."""
     with _changing(path) as keys:
         key = keys.get(key_id)
         if key is not None and key.revoked is None:
@@ -223,7 +226,7 @@ def _key(key_id: str, table: Mapping[str, Any]) -> ApiKey:
 
 
 def _check(key: ApiKey) -> None:
-    """Raise ValueError for a key that cannot be."""
+    """Raise ValueError for an invalid key."""
     if not _ID.fullmatch(key.id):
         raise ValueError(f"wanted an id of {_ID_LENGTH} small letters and digits")
     if not _DIGEST.fullmatch(key.digest):
@@ -245,7 +248,7 @@ def _seconds(name: str, value: Any) -> float:
 
 @contextmanager
 def _changing(path: Path) -> Iterator[dict[str, ApiKey]]:
-    """Yield the keys of a file to be changed, and write them as a whole. One process at a time."""
+    """Yield a file's keys for changes, then rewrite the file. A lock admits one process at a time."""
     import fcntl
 
     try:
@@ -265,7 +268,7 @@ def _changing(path: Path) -> Iterator[dict[str, ApiKey]]:
 def _write(path: Path, keys: Mapping[str, ApiKey]) -> None:
     text = _HEADER + "".join(_table(key) for key in keys.values())
     try:
-        # mkstemp's files have the mode 0600.
+        # mkstemp creates the file with mode 0600.
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -301,7 +304,7 @@ def _table(key: ApiKey) -> str:
 
 
 def _text(value: str) -> str:
-    """Return a string of TOML: what JSON escapes is escaped alike, and the rest is printable."""
+    """Return a TOML string. JSON's escapes are valid in TOML, and other characters of a key are printable."""
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""What one principal may ask for at a time, and how often one address may fail."""
+"""Limits of the calls of one principal, and of the failures of one address."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from .audit import peer_host
 from .principal import Principal
 from .refusals import AccessDenied
 
-# Principals that are remembered; keys of more than these are a mistake.
+# Principals in memory. Beyond that, those without open calls are dropped. More principals with keys are a mistake.
 _MAX_PRINCIPALS: Final = 10_000
 
 _MAX_HOSTS: Final = 1000
@@ -17,23 +17,22 @@ _MAX_HOSTS: Final = 1000
 
 @dataclass(slots=True)
 class _Usage:
-    """tokens: calls that may begin now, as of `at`. in_flight: calls that go on."""
+    """A token bucket. tokens: calls that may begin, as of `at`. in_flight: open calls."""
 
     tokens: float
     at: float
     in_flight: int = 0
 
     def end(self, _call: object = None) -> None:
-        """Count the end of a call that has begun."""
+        """Count the end of a call."""
         self.in_flight -= 1
 
 
 class PrincipalLimits:
-    """Counts the calls of each principal, whichever of its keys they bring.
+    """Counts the calls of each principal over all of its keys.
 
-    limited: called with the limit that refuses a call: "rate" or "in_flight". max_in_flight: of principals that have
-    no such limit of their own, so that none of them takes all the calls that a server can hold. clock: monotonic
-    seconds.
+    limited: called with the limit that refuses a call: "rate" or "in_flight". max_in_flight: for principals without
+    such a limit of their own, so that none of them uses up the server's maximum of calls. clock: monotonic seconds.
     """
 
     def __init__(
@@ -48,10 +47,9 @@ class PrincipalLimits:
         self._usages: dict[str, _Usage] = {}
 
     def begin(self, principal: Principal) -> Callable[[object], None]:
-        """Count the start of a call. Returns what has to be called at its end. Raises AccessDenied if it is one too
-        many.
+        """Count the start of a call. Returns a function to call at its end. Raises AccessDenied beyond a limit.
 
-        A second's worth of calls may begin at once.
+        The burst of the rate limit is one second's worth of calls.
         """
         usage = self._usages.get(principal.name) or self._new_usage(principal)
         most = self._max_in_flight if principal.in_flight is None else principal.in_flight
@@ -89,9 +87,9 @@ def _refused(principal: Principal, what: str, limit: str, seconds: float) -> Acc
 
 
 class FailedAttempts:
-    """Counts failures by address and second. Addresses above a thousand share one count.
+    """Counts failures by address and second. Addresses beyond a thousand share one count.
 
-    most: a second, from one address. clock: monotonic seconds.
+    most: maximum per second and address. clock: monotonic seconds.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -101,7 +99,7 @@ class FailedAttempts:
         self._hosts: dict[str, int] = {}
 
     def check(self, peer: str, what: str, limit: str) -> None:
-        """Raise AccessDenied if the address of a peer has to wait. what: failures, in words. limit: their name."""
+        """Raise AccessDenied if a peer's address has reached the limit. what: failures, in words. limit: its name."""
         second = int(self._clock())
         if second != self._second:
             self._second, self._hosts = second, {}
@@ -115,7 +113,7 @@ class FailedAttempts:
             )
 
     def add(self, peer: str) -> None:
-        """Count one."""
+        """Count a failure."""
         host = self._counted(peer)
         self._hosts[host] = self._hosts.get(host, 0) + 1
 

@@ -1,4 +1,4 @@
-"""Who calls: a name, roles, and the evaluator types that it may offer."""
+"""Principals: authenticated callers with a name, roles and the evaluator types that they may offer."""
 
 import re
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ _TYPE: Final = re.compile(r"\*|[A-Za-z0-9][A-Za-z0-9._-]{0,99}\*?")
 
 
 class Role(StrEnum):
-    """What a principal may do. `roles.py` says which methods that is."""
+    """A role of a principal. `roles.py` lists its methods."""
 
     CALLER = "caller"
     PLUGIN = "plugin"
@@ -21,8 +21,10 @@ class Role(StrEnum):
 
 
 class ClientNames(NamedTuple):
-    """The names in a client certificate. names: those that count; all: these and the others. short_key: whether its
-    key is too short to prove them.
+    """The names in a client certificate.
+
+    names: those that identify the client. all: these and the others. short_key: whether its key is too short to be
+    secure.
     """
 
     names: tuple[str, ...]
@@ -34,12 +36,13 @@ class ClientNames(NamedTuple):
 class Principal:
     """An authenticated caller.
 
-    name: what owns leases, sessions and request ids; several keys may share it. types: evaluator types that it may
-    offer, each a name or a prefix that ends in `*`. key_id: of the API key that it called with, of the key that has
-    signed its token, or the name in its certificate. rate: calls a second that it may begin; in_flight: calls that may
-    go on at a time; judge_usd_per_day: US dollars that it may spend on judges, from midnight to midnight UTC; None for
-    no limit. expires: when its token does, Unix time in seconds. certificate: the names in the client certificate of its
-    connection, which its token may have come with; None for none.
+    name: the owner of leases, sessions and request ids; several keys may share it.
+    types: evaluator types that it may offer, each a name or a prefix that ends in `*`.
+    key_id: id of its API key, id of the key that signed its token, or the name in its certificate.
+    rate: maximum calls per second. in_flight: maximum open calls. judge_usd_per_day: maximum cost of judges in US
+    dollars per day (UTC). None: no limit.
+    expires: expiry of its token, Unix time in seconds.
+    certificate: the names in its connection's client certificate, also if it sent a token; None without one.
     """
 
     name: str
@@ -60,18 +63,18 @@ class Principal:
         )
 
     def owns(self, owner: str) -> bool:
-        """Return whether what `owner` created is its own."""
+        """Return whether it owns the objects of `owner`."""
         return self.name == owner
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError for what cannot be the name of a principal in a file."""
+    """Raise ValueError if this is not a valid name of a principal in a file."""
     if not _NAME.fullmatch(name):
         raise ValueError("principal: wanted 1 to 64 letters, digits and . _ @ / -, a letter or digit first")
 
 
 def check_limits(rate: float | None, in_flight: int | None, judge_usd_per_day: float | None) -> None:
-    """Raise ValueError for what cannot be the limits of a principal."""
+    """Raise ValueError if these are not valid limits of a principal."""
     if rate is not None and not 0 < rate <= 1e6:
         raise ValueError("rate: wanted calls a second, above 0 and at most 1000000")
     if in_flight is not None and not 1 <= in_flight <= 1_000_000:
@@ -81,15 +84,15 @@ def check_limits(rate: float | None, in_flight: int | None, judge_usd_per_day: f
 
 
 def is_type_pattern(text: str) -> bool:
-    """Return whether a text is a name of a type, or a prefix that ends in `*`."""
+    """Return whether a text is the name of a type or a prefix that ends in `*`."""
     return _TYPE.fullmatch(text) is not None
 
 
 def check_types(types: Iterable[str]) -> None:
-    """Raise ValueError for what cannot be types that a principal may offer."""
+    """Raise ValueError if these are not valid names or prefixes of types."""
     if not all(map(is_type_pattern, types)):
         raise ValueError("types: wanted names of types, or prefixes that end in *, such as acme.*")
 
 
 LOCAL: Final = Principal("", frozenset(Role), ("*",))
-"""Every caller of a server that asks for no credentials."""
+"""Every caller of a server without credentials."""

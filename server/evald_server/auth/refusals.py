@@ -1,4 +1,4 @@
-"""Why a caller is refused: what it is told, and what only the audit log says."""
+"""The error of a refused caller, with its message and the details for the audit log."""
 
 from .principal import Principal
 
@@ -6,7 +6,8 @@ from .principal import Principal
 class AccessDenied(Exception):
     """A call is refused.
 
-    why: for the audit log alone, because it would tell a guesser how near it is. retry_seconds: when it may work.
+    why: for the audit log only, because it would help an attacker to guess credentials. retry_seconds: delay before
+    a retry; None: the default of the reason.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class AccessDenied(Exception):
 
 
 def denied(why: str, principal: Principal | None = None) -> AccessDenied:
-    """Return the refusal of credentials that do not count."""
+    """Return the error for invalid credentials. why: "expired" or another reason, for the audit log."""
     if why == "expired":
         return AccessDenied(
             "CREDENTIALS_EXPIRED",

@@ -1,4 +1,4 @@
-"""Which roles may call which method: one table, and what is not in it is refused to all."""
+"""The roles that may call each method. Methods outside this table are refused to everybody."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -14,10 +14,10 @@ _WRITERS: Final = frozenset((Role.CALLER, Role.ADMIN))
 _ALL: Final = frozenset((Role.CALLER, Role.PLUGIN, Role.VIEWER, Role.ADMIN))
 
 OPEN: Final[frozenset[Role]] = frozenset()
-"""Roles of a method that needs no credentials."""
+"""The roles of a method that needs no credentials."""
 
-# Connectors and personas name addresses and secrets of the server, so that only admins write them: whoever may,
-# can send these secrets to every address that connector_allowed allows. An imported run brings both.
+# Connectors and personas name addresses and the server's secrets. Only admins may write them, because a writer can send
+# the secrets to every address in connector_allowed. An imported run contains both.
 _SERVICES: Final[Mapping[str, Mapping[frozenset[Role], str]]] = {
     "evald.v1.EvaluationService": {
         _CALLER: "Evaluate EvaluateUnary EvaluateSession EvaluateBatch ValidateSpecs",

@@ -1,4 +1,4 @@
-"""JSON Web Tokens of one issuer: signed by a key of its set, for this audience, with the caller's roles in a claim."""
+"""Verify JSON Web Tokens of one issuer and audience, signed by a key of its set, with the caller's roles in a claim."""
 
 import hashlib
 import threading
@@ -20,22 +20,22 @@ _CACHED_SECONDS: Final = 60.0
 _MAX_SUBJECT: Final = 255
 _ROLES: Final = frozenset(Role)
 
-# A stream may go on so long after its token has expired.
+# Maximum time that a stream may continue after its token has expired.
 _STREAM_SECONDS: Final = 3600.0
 
-# A verification takes 50 to 190 us of the event loop. So many tokens a second that do not count come from one address
-# only if somebody tries some out. Those that count are not limited: after a change of keys all of a busy proxy's
-# callers are verified at once.
+# Maximum invalid tokens per second from one address: more than that is an attack. A verification takes 50 to 190 us of
+# the event loop. Valid tokens have no limit: after a change of keys, all callers behind a busy proxy are verified at
+# once.
 _PER_SECOND: Final = 200
 
-# Header fields that this server does not know are ignored, as RFC 7515 says; those below are looked at.
+# Ignores unknown header fields, as RFC 7515 requires; `_key` checks the others.
 _REGISTRY: Final = jws.JWSRegistry(algorithms=list(FAMILIES), strict_check_header=False)
 
 
 class TokenVerifier:
-    """Checks the tokens of one issuer. May be called from any thread.
+    """Verifies the tokens of one issuer. Thread-safe.
 
-    roles_claim, types_claim: what they are called there. now: Unix time, clock: monotonic, both in seconds.
+    roles_claim, types_claim: names of the claims. now: Unix time, clock: monotonic, both in seconds.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class TokenVerifier:
         )
         self._failures = FailedAttempts(_PER_SECOND, clock)
         self._lock = threading.Lock()
-        # What was verified with these keys, by digest of the token, with the time until which it counts.
+        # Principals of tokens verified with these keys, by the token's digest, each with the entry's expiry.
         self._cache: tuple[KeySet, dict[bytes, tuple[Principal, float]]] = (source.keys, {})
-        # Of these keys: what a token has opened is looked through every half second, and at each message.
+        # The keys' ids, cached because `check` runs for all open streams every half second, and at each message.
         self._ids: tuple[KeySet, frozenset[str]] = ({}, frozenset())
 
     def cached(self, token: str) -> Principal | None:
-        """Return whose token this is, if it was verified within the last minute by a key that still counts."""
+        """Return a token's principal from the cache; None unless verified with the current keys in the last minute."""
         keys, cache = self._cache
         if keys is not self.source.keys:
             return None
@@ -77,7 +77,7 @@ class TokenVerifier:
         return found[0] if found is not None and self._now() < found[1] else None
 
     def verify(self, token: str, peer: str) -> Principal:
-        """Return whose token this is. peer: the address that sent it. Raises AccessDenied."""
+        """Return the principal of a token. peer: the caller's address. Raises AccessDenied."""
         principal = self.cached(token)
         if principal is not None:
             return principal
@@ -94,7 +94,7 @@ class TokenVerifier:
         return principal
 
     def check(self, principal: Principal) -> None:
-        """Raise AccessDenied if what a token has opened has to end."""
+        """Raise AccessDenied if the open streams and leases of a token's principal must end."""
         keys = self.source.keys
         if keys is not self._ids[0]:
             self._ids = (keys, frozenset(key.id for key in keys.values()))
@@ -104,7 +104,7 @@ class TokenVerifier:
             raise denied("expired", principal)
 
     def _read(self, token: str, keys: KeySet) -> tuple[Principal, float]:
-        """Verify a token. Returns whose it is, and when it expires."""
+        """Verify a token. Returns its principal and its expiry, Unix time in seconds. Raises AccessDenied."""
         used: list[SigningKey] = []
 
         def find(signed: jwk.GuestProtocol) -> jwk.Key:
@@ -118,12 +118,12 @@ class TokenVerifier:
         except errors.JoseError as problem:
             raise denied(f"token: {problem.error}") from None
         except Exception as problem:  # noqa: BLE001
-            # Whatever a library raises for what anybody may send; nothing of it counts.
+            # Callers can send anything, and the library may raise anything for it: the token is invalid.
             raise denied(f"token: {type(problem).__name__}") from None
         return self._principal(claims, used[0].id)
 
     def _key(self, header: Mapping[str, Any], keys: KeySet) -> SigningKey:
-        """Return the key that a token has to be signed with. Raises AccessDenied."""
+        """Return the key that must have signed a token. Raises AccessDenied."""
         for name in ("crit", "jwk"):
             if name in header:
                 raise denied(f"token: {name} in its header")
@@ -137,7 +137,7 @@ class TokenVerifier:
         return key
 
     def _principal(self, claims: dict[str, Any], key_id: str) -> tuple[Principal, float]:
-        # `exp` is looked at last: a token that is not for us has not expired, it is invalid.
+        # Check `exp` last: a token for another audience is invalid, not expired.
         ordered = {name: value for name, value in claims.items() if name != "exp"}
         if "exp" in claims:
             ordered["exp"] = claims["exp"]
@@ -151,7 +151,7 @@ class TokenVerifier:
         subject = claims["sub"]
         if not subject.isprintable() or not 0 < len(subject) <= _MAX_SUBJECT:
             raise denied("token: invalid_claim sub")
-        # Integers of any size are allowed in JSON.
+        # JSON allows integers of any size, float does not.
         expires = float(min(claims["exp"], 1e11))
         roles = [Role(one) for one in _words(claims.get(self._roles_claim)) if one in _ROLES]
         types = filter(is_type_pattern, _words(claims.get(self._types_claim)))
@@ -177,7 +177,7 @@ def _digest(token: str) -> bytes:
 
 
 def _words(value: Any) -> list[str]:
-    """Return the words of a claim: a list of them, or a text with spaces between them."""
+    """Return the words of a claim, which is a list or a text with spaces between the words."""
     if isinstance(value, str):
         return value.split()
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []

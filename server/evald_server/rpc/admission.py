@@ -1,4 +1,4 @@
-"""Which pending evaluations may run, and for how long: slots, the queue before them, and deadlines."""
+"""Admission of pending evaluations: slots, a queue, and deadlines."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from .errors import CallError
 
 
 def check_deadline(plan: Plan, seconds: float | None) -> None:
-    """Raise CallError when a call has too little time left to be answered. seconds: what is left, None: no limit."""
+    """Raise CallError if a call has too little time left. seconds: until its deadline; None: no deadline."""
     if seconds is None:
         return
     if seconds <= 0:
@@ -25,13 +25,13 @@ def check_deadline(plan: Plan, seconds: float | None) -> None:
 
 
 class Admission:
-    """A bounded number of slots with a bounded FIFO queue.
+    """A limited number of slots with a limited FIFO queue.
 
-    Evaluations that wait for nothing need no slot: they are over before the next one begins.
+    An evaluation without waiting evaluators needs no slot: it ends before the next one begins.
 
-    slots: evaluations that wait for something at a time. queue: how many may queue for a slot.
-    queue_seconds: for how long. concurrency: evaluators of one evaluation that wait at a time.
-    default_timeout: seconds for calls without a deadline. max_timeout: for all calls.
+    slots: maximum concurrent waiting evaluations. queue: maximum evaluations in the queue. queue_seconds: maximum
+    time in the queue. concurrency: maximum concurrent waiting evaluators of one evaluation.
+    default_timeout: seconds for calls without a deadline. max_timeout: maximum seconds for all calls.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class Admission:
         scope: Scope,
         time_remaining: Callable[[], float | None] | None = None,
     ) -> AsyncGenerator[list[int]]:
-        """Run the pending evaluators of a run once there is a slot. Yields as `EvaluationRun.run_pending` does.
+        """Acquire a slot and run the pending evaluators of a run. Yields as `EvaluationRun.run_pending` does.
 
-        time_remaining: the seconds that the call has left, None without a deadline; asked when this begins. When
-        not given, it queues for as long as it takes, which does not count against the time limit: for items of
-        batches and turns of sessions and runs, whose senders are held up by it. Raises CallError when there is no
-        time or no slot.
+        time_remaining: returns the seconds until the call's deadline, None without one; called once, at the start.
+        If omitted, the run queues without a timeout, and that time does not count against the time limit. Use this
+        for items of batches and for turns of sessions and runs: it slows down their senders.
+        Raises CallError if there is no time or no slot.
         """
         patient = time_remaining is None
         seconds = None if time_remaining is None else time_remaining()
@@ -88,9 +88,9 @@ class Admission:
             self.leave()
 
     def seconds_for(self, plan: Plan, seconds: float | None = None) -> float | None:
-        """Return how long a plan's evaluators may take altogether; None for as long as they like.
+        """Return the time limit of all of a plan's evaluators together, in seconds; None for no limit.
 
-        seconds: what the call has left, None without a deadline.
+        seconds: until the call's deadline; None without one.
         """
         left = budget(self._default_timeout if seconds is None else min(seconds, self._max_timeout))
         if plan.timeout is None or left is None:
@@ -99,7 +99,7 @@ class Admission:
 
     @property
     def queued(self) -> int:
-        """How many evaluations queue for a slot."""
+        """The number of evaluations in the queue."""
         return len(self._waiters)
 
     def enter(self) -> bool:
@@ -110,9 +110,9 @@ class Admission:
         return True
 
     async def wait(self, *, patient: bool = False) -> None:
-        """Queue for a slot. Raises CallError OVERLOADED when the queue is full or does not move in time.
+        """Queue for a slot. Raises CallError OVERLOADED if the queue is full or no slot becomes free in time.
 
-        patient: wait for as long as it takes.
+        patient: queue without a limit and without a timeout.
         """
         if not patient and len(self._waiters) >= self._queue:
             raise self._overloaded("all slots and the queue are full")
@@ -132,7 +132,7 @@ class Admission:
                 self._waiters.remove(waiter)
 
     def leave(self) -> None:
-        """Release the slot, to the waiter that has queued longest."""
+        """Release a slot, or pass it to the waiter that has queued longest."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():

@@ -29,7 +29,7 @@ from .trace_context import scope_of
 _Request = wire_pb2.EvaluateBatchRequest
 _Item = wire_pb2.BatchItem
 
-# Items of one batch that wait for something at a time.
+# Maximum concurrent waiting items of one batch.
 _MAX_WAITING: Final = 64
 
 
@@ -69,7 +69,7 @@ class BatchService:
 
 
 class _Batch:
-    """One stream: what its items share, and their results."""
+    """One stream: the specs and options that its items share, and their results."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class _Batch:
         opened: wire_pb2.BatchOpen,
         scope: Scope,
     ) -> None:
-        """Raises InvalidPlan: what is wrong with the shared specs is wrong with every item."""
+        """Raises InvalidPlan if the shared specs are not valid."""
         self._engine = engine
         self._admission = admission
         self._metrics = metrics
@@ -100,14 +100,14 @@ class _Batch:
         self._results = BatchResults(engine, self._count, brief=opened.brief)
         self._sending = asyncio.Lock()
         self._tasks = StreamTasks()
-        self._waiting: set[asyncio.Task[None]] = set()  # items
+        self._waiting: set[asyncio.Task[None]] = set()  # tasks of waiting items
         self._chunks: set[asyncio.Task[None]] = set()
         self._item_count = 0
-        # Whether processes help: not where they leave most of the items to the server.
+        # False once processes have left most of the items to the server.
         self._use_processes = True
 
     async def add(self, items: Sequence[bytes]) -> None:
-        """Evaluate the items of one message and send the answers that there are, or have processes do it."""
+        """Evaluate the items of one message, here or in processes, and send the finished answers."""
         first, self._item_count = self._item_count + 1, self._item_count + len(items)
         plan = self._plan_of_chunks(len(items))
         if plan is None:
@@ -118,7 +118,7 @@ class _Batch:
         await self._flush()
 
     async def finish(self) -> None:
-        """Wait for what still runs and send the summary."""
+        """Wait for all items and send the summary."""
         while self._chunks or self._waiting:
             await self._tasks.any_of(self._chunks or self._waiting)
         self._tasks.check()
@@ -127,22 +127,22 @@ class _Batch:
         await self._stream.send(response.SerializeToString())
 
     async def close(self) -> None:
-        """Stop what still runs: the caller went away, or all is done."""
+        """Cancel all tasks that still run, as after a disconnect of the caller."""
         await self._tasks.close()
 
     def _plan_of_chunks(self, count: int) -> Plan | None:
-        """The plan with which processes are to evaluate the next `count` items; None when they are not to."""
+        """Return the plan for evaluating the next `count` items in processes; None to evaluate them here."""
         if not (self._use_processes and self._specs and self._pool.is_worth_it(self._item_count, count)):
             return None
         try:
             plan = self._shared_plan()
         except InvalidPlan:
-            return None  # a type has gone since the batch began: each item says so
+            return None  # a type was removed since the batch began: each item gets the error
         return plan if can_run(plan) else None
 
     async def _submit(self, plan: Plan, items: Sequence[bytes], first: int) -> None:
-        """Have a process evaluate a chunk, or do it here while there is none. first: number of the first item."""
-        # Answers that the caller is slow to take must not pile up.
+        """Evaluate a chunk in a process, or here if none is available. first: number of the first item."""
+        # Limit the answers that a slow caller has not received yet.
         while len(self._chunks) >= CHUNKS_PER_PROCESS * self._pool.size:
             await self._tasks.any_of(self._chunks)
         nanos = slice_of(plan, self._admission.seconds_for(plan))
@@ -160,13 +160,13 @@ class _Batch:
         chunk: ItemChunk,
         first: int,
     ) -> None:
-        """Take the results of a chunk, and evaluate here what the process has not."""
+        """Await the results of a chunk. Evaluate the items here that the process has skipped or not reached."""
         items = chunk.items
         while future is not None and (result := await future) is not None:
             self._results.merge(plan, result.answers, result.counts)
             count_chunk(self._metrics, "EvaluateBatch", self._labels, plan, result.counts)
             await self._evaluate((first + index, items[index]) for index in result.skipped)
-            # Doing most of them twice is no help.
+            # Stop using processes that skip most items: they cost more than they save.
             self._use_processes &= 2 * len(result.skipped) <= result.end
             items = items[result.end :]
             first += result.end
@@ -179,7 +179,7 @@ class _Batch:
         await self._flush()
 
     async def _evaluate(self, items: Iterable[tuple[int, bytes]]) -> None:
-        """Evaluate items here. They come with their number in the batch, from 1."""
+        """Evaluate items in this process. items: pairs of the number in the batch, from 1, and the encoded item."""
         for number, data in items:
             await self._turns.pause()
             await self._start(number, data)
@@ -209,7 +209,7 @@ class _Batch:
         return self._shared_plan()
 
     def _shared_plan(self) -> Plan:
-        """The plan of items that have nothing of their own, looked up again only when the registry has changed."""
+        """Return the plan of items without their own specs, cached until the registry changes."""
         generation = self._engine.planner.generation
         if self._plan is None or self._generation != generation:
             plan = self._engine.plan(self._specs, self._options, _Item().context)
@@ -229,7 +229,7 @@ class _Batch:
         self._metrics.evaluated(run, "EvaluateBatch", self._labels, lambda: None)
 
     async def _flush(self) -> None:
-        """Send the answers that there are."""
+        """Send the finished answers."""
         if not self._results.answers:
             return
         async with self._sending:

@@ -1,9 +1,8 @@
-"""Batches concurrent calls: runs the functions of calls that arrive together back to back.
+"""Batch concurrent calls: run the functions of calls that arrive together back to back.
 
-While many calls arrive, each is held for the fraction of a millisecond in which gRPC takes in the others
-anyway, and then all of them run one after the other. At 16 calls in flight that is 17 to 28 % more calls a
-second, because the code and data of one call are still in the processor's caches when the next one runs;
-with one call at a time nothing is held.
+Under load, each call is held for the fraction of a millisecond in which gRPC receives the others anyway. Then all of
+them run one after the other. At 16 calls in flight this gives 17 to 28 % more calls per second, because the code and
+data of one call are still in the processor's caches when the next one runs. Sequential calls are not held.
 Source of the idea: Larus and Parkes, "Using Cohort Scheduling to Enhance Server Performance", USENIX 2002.
 """
 
@@ -15,36 +14,36 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-# The largest batch, and the smallest one that is worth holding calls for.
+# The maximum batch size, and the minimum for which calls are held.
 _MOST: Final = 16
 _FEWEST: Final = 4
 
-# A batch is run when no further call has arrived for so long; and no call is held for longer than that.
+# A batch runs when no further call has arrived for _QUIET_NANOS. No call is held for longer than _LONGEST_NANOS.
 _QUIET_NANOS: Final = 200_000
 _LONGEST_NANOS: Final = 2_000_000
 
-# Batches (or calls, while none are held) until a larger batch is tried: after a batch was smaller than
-# expected, and at most.
+# Number of batches, or of calls while none are held, until the next probe for a larger batch: after a batch that was
+# smaller than expected, and the maximum.
 _SOON: Final = 4
 _RARELY: Final = 1024
 
-# After so long the event loop gets a turn before the rest of a batch is run.
+# After this time the rest of a batch waits for the next iteration of the event loop.
 _ROUND_NANOS: Final = 1_000_000
 
 
-# A function, its arguments, the context that it is called in, and the future of its result.
+# A function, its arguments, its context, and the future of its result.
 _Held: TypeAlias = "tuple[Callable[..., Any], tuple[Any, ...], Context, asyncio.Future[Any]]"
 
 
 class CallBatcher:
-    """Runs functions of concurrent calls in batches, when at least 4 arrive together.
+    """Runs functions of concurrent calls in batches if at least 4 arrive together. Not thread-safe.
 
-    The batch size adapts by probing. Once in a while calls are held until no further one arrives, and the
-    number that arrived becomes the expected size. A smaller batch lowers it at once; below 4 no calls are
-    held but for the probes: one call in a thousand, for 0.2 ms.
+    The batch size adapts by probing. A probe holds calls until no further one arrives, and their number becomes the
+    expected size. A smaller batch lowers it at once. Below 4, only probes hold calls: one call in a thousand, for
+    0.2 ms.
 
-    discard: called with the result of a call that was cancelled before it could take it. clock: monotonic
-    nanoseconds. Not thread-safe.
+    discard: called with the result of a call that was cancelled before it received the result. clock: monotonic
+    nanoseconds.
     """
 
     def __init__(
@@ -58,12 +57,12 @@ class CallBatcher:
         self._first = self._last = 0  # when the first and the last held call arrived
         self._watching = False
         self._expected = 1
-        self._wanted = 1  # so many held calls make a batch; 1: none is held
+        self._wanted = 1  # number of held calls that starts a batch; 1: none is held
         self._pause = 1
         self._left = 1
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Return the result of the function, called now or in a batch. The function must not wait."""
+        """Call the function now or in a batch, and return its result. The function must not block."""
         result = self.submit(function, *args)
         if not isinstance(result, asyncio.Future):
             return result
@@ -75,13 +74,13 @@ class CallBatcher:
             raise
 
     def submit(self, function: Callable[..., T], *args: Any) -> "T | asyncio.Future[T]":
-        """Return the result of the function, or, when the call is held, a future of it."""
+        """Return the result of the function, or a future of it if the call is held."""
         if self._wanted == 1:
             self._count()
             return function(*args)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
-        # In a copy of its context, so that what foreign code sets there stays with the call.
+        # In a copy of its context, so that context variables set by foreign code stay with the call.
         self._held.append((function, args, copy_context(), answer))
         if len(self._held) >= self._wanted:
             self._go()
@@ -91,7 +90,7 @@ class CallBatcher:
             self._first = self._last
         if not self._watching:
             self._watching = True
-            # Turn by turn, because the loop's own timers count in milliseconds.
+            # Poll in each iteration, because the loop's timers have a resolution of milliseconds.
             loop.call_soon(self._watch, loop)
         return answer
 
@@ -125,11 +124,11 @@ class CallBatcher:
         began = self._clock()
         for function, args, context, answer in held:
             if answer.done():
-                continue  # cancelled: nobody waits for it any more
+                continue  # the call was cancelled
             try:
                 result = context.run(function, *args)
             except StopIteration as problem:
-                # No future takes it, and the other calls must have their turn.
+                # A future does not accept StopIteration, and the other calls must still run.
                 answer.set_exception(RuntimeError(repr(problem)))
             except BaseException as problem:  # noqa: BLE001 - it is the caller's
                 answer.set_exception(problem)

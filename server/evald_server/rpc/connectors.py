@@ -48,7 +48,7 @@ class ConnectorService(ResourceService[Connector]):
         return resource
 
     def keep_hidden(self, updated: Connector, stored: Connector, sent: Connector) -> None:
-        """See ResourceService. Refuses to have hidden values sent to another place than they were given for."""
+        """See ResourceService. Raises CallError if hidden values would be sent to a new destination."""
         if destination(updated) != destination(stored):
             found = [
                 BadField(
@@ -66,7 +66,7 @@ class ConnectorService(ResourceService[Connector]):
         unmask(updated.headers, stored.headers)
 
     def build(self, pb: Connector, path: str = "connector") -> connector.Connector:
-        """Build a connector, without connecting. Raises CallError with everything wrong in it. path: of its field."""
+        """Build a connector without connecting. path: its field's. Raises CallError with all of its problems."""
         built = self._connectors.try_build(pb, path)
         if isinstance(built, list):
             raise refusal([BadField(path, text) for path, text in built])

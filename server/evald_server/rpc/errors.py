@@ -1,6 +1,6 @@
-"""Errors of a call as a whole: status code, reason, details.
+"""Errors that end a call: status code, reason and details.
 
-The table of reasons is the one in protos/README.md; a test compares the two.
+A test compares the table of reasons with the one in protos/README.md.
 """
 
 import math
@@ -24,10 +24,10 @@ DOMAIN: Final = "evald"
 _MAX_DETAILS_BYTES: Final = 4000
 _MAX_TEXT: Final = 1000
 
-# More than the details can tell.
+# More problems than fit into the details.
 _MAX_PROBLEMS: Final = 100
 
-# What a Duration can hold.
+# The largest Duration.
 _MAX_DURATION_SECONDS: Final = 315_576_000_000
 
 _SCORES: Final = ("score", "min_score", "mean_score", "confidence")
@@ -42,7 +42,7 @@ class BadField(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """A row of the table: what a reason means to a caller. retry: seconds to wait, None for never."""
+    """A row of the table of reasons. retry: seconds before a retry; None: a retry does not help."""
 
     code: grpc.StatusCode
     retry: float | None = None
@@ -94,7 +94,7 @@ REASONS: Final[dict[str, Reason]] = {
 
 
 class CallError(Exception):
-    """Raised to refuse a call. metadata: every dynamic part of the message, for programs."""
+    """The error of a refused call. metadata: every variable part of the message, for programs."""
 
     def __init__(
         self,
@@ -138,22 +138,22 @@ class CallError(Exception):
 
 
 def invalid(field: str, message: str, reason: str = "INVALID_FIELD", **metadata: str) -> CallError:
-    """Return the error of one wrong field. The message says what was received and what is wanted."""
+    """Return the error of one wrong field. message: the received and the wanted value, in words."""
     return refusal([BadField(field, message)], reason, **metadata)
 
 
 def check_enum(request: Message, field: str, largest: int) -> None:
-    """Raise CallError for a value of an enum that this server does not know."""
+    """Raise CallError for an unknown enum value."""
     got = getattr(request, field)
     if not 0 <= got <= largest:
         raise invalid(field, f"got {got}, wanted a value this server knows")
 
 
 def impossible_values(message: Message, path: str) -> list[BadField]:
-    """Return the first impossible values in a message of resources and runs. path: of the message.
+    """Return the first invalid values in a message of resources and runs. path: the message's.
 
-    These are NaN and infinity, which JSON cannot carry, scores beyond 0 to 1, negative counts, costs and durations, and
-    enum values that this server does not know.
+    Invalid are NaN and infinity, which JSON cannot encode, scores outside 0 to 1, negative counts, costs and durations,
+    and unknown enum values.
     """
     return [
         BadField(f"{path}{inner}", problem)
@@ -167,7 +167,8 @@ def _impossible_values(message: Message) -> Iterator[tuple[str, str]]:
             got = f"{message.seconds + message.nanos * 1e-9:.15g}s"
             yield "", f"got {got}, wanted a duration of 0 to {_MAX_DURATION_SECONDS}s"
         return
-    is_plain = message.DESCRIPTOR.file.package == "google.protobuf"  # Struct: its keys alone are its path
+    # In a Struct, paths contain only its keys.
+    is_plain = message.DESCRIPTOR.file.package == "google.protobuf"
     for field, value in message.ListFields():
         name = "" if is_plain else f".{field.name}"
         values: Iterator[tuple[str, Any]]
@@ -191,12 +192,12 @@ def _impossible_values(message: Message) -> Iterator[tuple[str, str]]:
             elif field.enum_type is not None:
                 if one not in field.enum_type.values_by_number:
                     yield path, f"got {one}, wanted a value this server knows"
-            elif isinstance(one, int) and one < 0 and not is_plain:  # in a Timestamp: before 1970
+            elif isinstance(one, int) and one < 0 and not is_plain:  # a negative Timestamp is before 1970
                 yield path, f"got {one}, wanted 0 or more"
 
 
 def microseconds(message: Message, name: str, path: str) -> int:
-    """Return a time in a field, 0 if there is none. Raises CallError."""
+    """Return a field's time in Unix microseconds; 0 if it is not set. path: the field's. Raises CallError."""
     if not message.HasField(name):
         return 0
     try:
@@ -207,7 +208,7 @@ def microseconds(message: Message, name: str, path: str) -> int:
 
 
 def refusal(found: Sequence[BadField], reason: str = "INVALID_FIELD", **metadata: str) -> CallError:
-    """Return the error of one or more wrong fields. Its message is the first's, with the field before it."""
+    """Return the error of one or more wrong fields. Its message is the first one's, prefixed with the field."""
     field, message, _ = found[0]
     place = "" if message.startswith(f"{field}:") else f"{field}: "
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
@@ -215,7 +216,7 @@ def refusal(found: Sequence[BadField], reason: str = "INVALID_FIELD", **metadata
 
 
 def as_call_error(problem: InvalidContext | InvalidPlan) -> CallError:
-    """Return the status of a turn or of specs that cannot be evaluated."""
+    """Convert the error of an invalid turn or of invalid specs."""
     if isinstance(problem, InvalidContext):
         return invalid(problem.field, problem.problem, **problem.details)
     found = [BadField(violation_field(v), v.message, v.reason) for v in problem.violations]
@@ -224,7 +225,7 @@ def as_call_error(problem: InvalidContext | InvalidPlan) -> CallError:
 
 
 def violations_response(violations: Sequence[Violation]) -> evaluation_service_pb2.ValidateSpecsResponse:
-    """Return the violations as the answer of ValidateSpecs."""
+    """Return the response of ValidateSpecs."""
     response = evaluation_service_pb2.ValidateSpecsResponse()
     for found in violations:
         response.violations.add(

@@ -1,4 +1,4 @@
-"""EvaluateUnary and Evaluate: one turn, one plan. The whole way of a call from bytes to bytes."""
+"""EvaluateUnary and Evaluate: evaluate one turn with one plan, from request bytes to response bytes."""
 
 from contextlib import aclosing
 from functools import partial
@@ -44,7 +44,7 @@ class EvaluateService:
         self._metrics = metrics
 
     async def evaluate_unary(self, data: bytes, context: Context) -> bytes:
-        """Answer with one message that holds every result."""
+        """Respond with all results in one message."""
         request = parse(wire_pb2.EvaluateUnaryRequest, data, "evald.v1.EvaluateUnaryRequest").request
         if len(data) > LARGE_BYTES:
             await self._engine.prepare(request.evaluators, request.options, request.context)
@@ -56,7 +56,7 @@ class EvaluateService:
         return stored.data
 
     async def evaluate(self, data: bytes, stream: RpcStream) -> None:
-        """Answer with the plan, results as they finish, and the summary; in one message when nothing waits."""
+        """Stream the plan, each result when it is finished, and the summary; one message if no evaluator waits."""
         request = parse(wire_pb2.EvaluateRequest, data, "evald.v1.EvaluateRequest")
         if len(data) > LARGE_BYTES:
             await self._engine.prepare(request.evaluators, request.options, request.context)
@@ -72,7 +72,7 @@ class EvaluateService:
         if not request.request_id:
             last, _ = await self._stream(request, stream)
         else:
-            # Stored before the last message is sent: the caller repeats the request when that breaks.
+            # Store the response before sending the last message: if that fails, the caller repeats the request.
             stored, replayed = await self._idempotency.once(request, run_stream, caller().name)
             if replayed:
                 response = _UnaryResponse.FromString(stored.data)
@@ -80,7 +80,7 @@ class EvaluateService:
         await stream.send(last)
 
     async def validate(self, data: bytes, _context: Context) -> bytes:
-        """Answer with every violation of the specs, without running them."""
+        """Respond with all violations of the specs, without running them."""
         request = parse(evaluation_service_pb2.ValidateSpecsRequest, data, "evald.v1.ValidateSpecsRequest")
         found = await self._engine.planner.violations(request.evaluators)
         return violations_response(found).SerializeToString()
@@ -117,7 +117,7 @@ class EvaluateService:
         return response.SerializeToString()
 
     async def _stream(self, request: Request, stream: RpcStream) -> tuple[bytes, EvaluationRun]:
-        """Send all messages but the last, which has the summary. Returns that one."""
+        """Send all messages except the last, which contains the summary, and return the last and the run."""
         context = stream.context
         evaluation_id = request.request_id or self._engine.new_id()
         last, run = await self._batcher.run(self._start_stream, request, evaluation_id, context)

@@ -12,7 +12,7 @@ from .personas import PersonaService
 from .resources import ResourceService
 from .scenarios import ScenarioService
 
-# Runs of one experiment.
+# Maximum runs of one experiment.
 MAX_RUNS: Final = 1000
 
 

@@ -20,14 +20,15 @@ _Status = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """The health of the server ("") and of each service; all serve, or none does. max_watches: that may be open, so
-    that they leave room for other calls: they need no credentials.
+    """The health service. The server ("") and all services always have the same status.
 
-    It takes no admission slot and waits for nothing, so it answers under overload and while draining.
+    max_watches: maximum open watches. They need no credentials, so a limit keeps capacity for other calls.
+
+    It needs no admission slot and does not wait, so it responds under overload and while draining.
 
     Not grpc_health.v1.health.aio.HealthServicer: its Watch writes while it holds the lock that `set` needs
     (_async.py, `async with condition: ... await context.write(...)`). One peer with a flow-control window of 0
-    then silences every other watcher, blocks the change to NOT_SERVING, and Check goes on saying SERVING.
+    then blocks all other watchers and the change to NOT_SERVING, and Check still returns SERVING.
     """
 
     def __init__(self, services: Iterable[str], max_watches: int) -> None:
@@ -38,7 +39,7 @@ class Health:
 
     @property
     def serving(self) -> bool:
-        """Whether the server takes calls."""
+        """Whether the server accepts calls."""
         return self._serving
 
     def set_serving(self, serving: bool) -> None:
@@ -48,7 +49,7 @@ class Health:
             changed.set()
 
     def handlers(self, endless: Callable[[Any], Any]) -> dict[str, Handler]:
-        """Return the handlers by method name. endless: wraps streams that only the caller ends."""
+        """Return the handlers by method name. endless: decorator for streams that only the caller ends."""
         return {
             "Check": grpc.unary_unary_rpc_method_handler(
                 self._check,
@@ -97,7 +98,7 @@ def reflection_handlers(
 ) -> dict[str, dict[str, Handler]]:
     """Return the handlers by service and method name. Both versions use the same messages on the wire.
 
-    endless: wraps streams that only the caller ends.
+    endless: decorator for streams that only the caller ends.
     """
     _add_v1_descriptor()
     servicer = reflection.aio.ReflectionServicer(services)
@@ -115,7 +116,7 @@ def reflection_handlers(
 
 
 def _parse_or_none(kind: Any) -> Callable[[bytes], Any]:
-    """Return a deserializer that gives None for garbage: the handler then refuses it with INVALID_ARGUMENT."""
+    """Return a deserializer that returns None for unreadable bytes, so that the handler can refuse them."""
 
     def parse(data: bytes) -> Any:
         try:

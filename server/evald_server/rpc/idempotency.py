@@ -1,4 +1,4 @@
-"""Stores responses by request_id, so that a retried call gets the same response and is not run again."""
+"""Store responses by request_id, so that a retried call gets the same response without a second evaluation."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from .errors import CallError, invalid
 KEEP_SECONDS: Final = 600.0
 MAX_ID_LENGTH: Final = 128
 
-# What the Python objects around a response take, measured.
+# Measured size of the Python objects around a response.
 _OVERHEAD_BYTES: Final = 400
 
 
@@ -23,7 +23,7 @@ _Key: TypeAlias = tuple[str, str]
 
 
 class StoredResponse(NamedTuple):
-    """data: a serialised EvaluateUnaryResponse. specs: the plan as it was announced."""
+    """A response. data: a serialised EvaluateUnaryResponse. specs: the plan as announced to the caller."""
 
     data: bytes
     specs: Sequence[bytes]
@@ -41,7 +41,7 @@ class _InFlight(NamedTuple):
 
 
 class IdempotencyStore:
-    """Keeps responses for ten minutes, the newest `max_bytes` of them."""
+    """Keeps responses for ten minutes, and evicts the oldest beyond `max_bytes`."""
 
     def __init__(self, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_bytes = max_bytes
@@ -56,10 +56,11 @@ class IdempotencyStore:
         call: Callable[[], Awaitable[StoredResponse]],
         owner: str = "",
     ) -> tuple[StoredResponse, bool]:
-        """Return the response of a request and whether it is a replay; call for it only when there is none yet.
+        """Return the response of a request and whether it is a replay. Calls `call` only without a stored response.
 
-        While the same request is in flight, waits for its response. When a call fails nothing is stored, and the
-        next one with its id runs. owner: name of the principal: each has ids of its own. Raises CallError when the id stood for another request.
+        While the same request is in flight, waits for its response. A failed call stores nothing, and the next call
+        with its id runs. owner: name of the principal; each has its own ids.
+        Raises CallError if the id was used for another request.
         """
         request_id = request.request_id
         check_length(request_id)
@@ -70,7 +71,7 @@ class IdempotencyStore:
                 raise reused()
             if isinstance(known, _Stored):
                 return known.response, True
-            # Waited for, not awaited: a caller that goes away must not take the response from the others.
+            # asyncio.wait, not await: a cancelled caller must not cancel the future for the others.
             await asyncio.wait([known.done])
         self._in_flight[key] = _InFlight(digest, asyncio.get_running_loop().create_future())
         try:
@@ -103,7 +104,7 @@ def check_length(request_id: str) -> None:
 
 
 def reused() -> CallError:
-    """Return the error of a request whose id stands for another one."""
+    """Return the error of a request whose id was used for another one."""
     message = "was used for another request already; a new request needs a new id"
     return invalid("request_id", message, "REQUEST_ID_REUSED")
 

@@ -1,4 +1,4 @@
-"""Pages of lists: their size, what is on one, and the token with which the next one is asked for."""
+"""Pagination of lists: page sizes, pages and page tokens."""
 
 import base64
 import re
@@ -13,26 +13,26 @@ Place = TypeVar("Place")
 
 _LARGEST: Final = 1000
 
-# A page ends before the item with which it reaches this size, far below the 4 MiB that gRPC clients take.
+# Maximum size of a page, unless its first item is larger: far below the 4 MiB that gRPC clients accept.
 _PAGE_BYTES: Final = 2 << 20
-# Read at once, so that a page holds no more than this many items of the largest size in memory.
+# Maximum items per read, so that at most this many items of the largest size are in memory.
 _READ_AT_ONCE: Final = 50
 
 
 def page_size(asked: int, usual: int = 100) -> int:
-    """Return the size of a page. asked: 0 for the usual one. Raises CallError."""
+    """Return the size of a page. asked: the requested size; 0 for the default `usual`. Raises CallError."""
     if asked < 0:
         raise invalid("page_size", f"got {asked}, wanted 0 or more")
     return min(asked or usual, _LARGEST)
 
 
 def page_token(place: str) -> str:
-    """Return the token of the page that begins after a place."""
+    """Return the token of the page after a place in the list."""
     return base64.urlsafe_b64encode(place.encode()).decode()
 
 
 def read_token(token: str, form: str = ".*") -> str:
-    """Return the place of a token, "" for the first page. form: pattern of a place. Raises CallError."""
+    """Return the place in a token; "" for the first page. form: regular expression of a place. Raises CallError."""
     if not token:
         return ""
     with suppress(ValueError):
@@ -49,9 +49,10 @@ async def read_page(
     place_of: Callable[[Item], Place],
     size_of: Callable[[Item], int],
 ) -> tuple[list[Item], bool]:
-    """Return a page of at most `size` items, at least one if there is one, and whether more of them follow.
+    """Return a page and whether more items follow. The page has at most `size` items and at least one if any is left.
 
-    after: the place that it begins after. read: returns so many items after a place. size_of: in bytes.
+    after: place of the last item of the previous page. read: called with a place and a limit, returns the items after
+    the place. size_of: returns an item's bytes.
     """
     page: list[Item] = []
     held, limit = 0, min(size + 1, _READ_AT_ONCE)

@@ -12,7 +12,7 @@ from .errors import BadField
 from .headers import mask, unmask
 from .resources import ResourceService
 
-# Messages of one script.
+# Maximum messages in one script.
 _MAX_SCRIPT: Final = 1000
 
 
@@ -27,7 +27,7 @@ class PersonaService(ResourceService[Persona]):
     def __init__(
         self, store: ResourceStore, connectors: Connectors, judge_problem: Callable[[str], str]
     ) -> None:
-        """judge_problem: returns what is wrong with the name of a judge, "" if nothing is."""
+        """judge_problem: returns the problem with the name of a judge, "" if there is none."""
         super().__init__(store)
         self._connectors = connectors
         self._judge_problem = judge_problem

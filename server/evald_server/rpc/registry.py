@@ -1,4 +1,4 @@
-"""RegistryService: registers plugins and lists them for operators."""
+"""RegistryService: register plugins, and list them for operators."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
@@ -21,7 +21,7 @@ from .server import Context, RpcServer, RpcStream, parse, server_stops
 
 NAME: Final = "evald.plugin.v1.RegistryService"
 
-# A lease is renewed three times before it runs out.
+# Renewals of a lease before it expires.
 _RENEWALS: Final = 3
 
 _pb = registry_service_pb2
@@ -55,7 +55,7 @@ class RegistrationService:
         self._draining.set()
 
     async def connect(self, stream: RpcStream) -> None:
-        """Serve a worker's session."""
+        """Serve the session of a plugin that dialled in."""
         if not self._connect_allowed:
             raise CallError(
                 "CONNECT_NOT_ALLOWED", "this server takes no plugins that dial in (remote_connect is off)"
@@ -81,7 +81,7 @@ class RegistrationService:
         return response.SerializeToString()
 
     async def keep_alive(self, stream: RpcStream) -> None:
-        """Renew leases, one answer per request, in order."""
+        """Renew leases, with one response per request, in order."""
         async for data in self._until_drained(stream):
             request = parse(_pb.KeepAliveRequest, data, "evald.plugin.v1.KeepAliveRequest")
             response = _pb.KeepAliveResponse(lease_id=request.lease_id)
@@ -156,7 +156,7 @@ class RegistrationService:
         request: _pb.KeepAliveRequest | _pb.RenewLeaseRequest,
         response: _pb.KeepAliveResponse | _pb.RenewLeaseResponse,
     ) -> None:
-        """Renew a lease, and fill in the response what both ways of asking are told."""
+        """Renew a lease, and fill in the fields that both responses share."""
         try:
             state, ttl = self._remotes.leases.renew(request.lease_id, request.active_tasks, caller())
         except Refusal as problem:

@@ -1,4 +1,4 @@
-"""The standard methods of what is stored by name: scenarios, personas, connectors, experiments."""
+"""The standard methods of stored resources: scenarios, personas, connectors and experiments."""
 
 import time
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _MAX_NAME: Final = 200
 _MAX_ID: Final = 100
 MAX_BYTES: Final = 1 << 20
 
-# Ids that one resource may name; each is looked up.
+# Maximum ids that one resource may name; each takes a query.
 _MAX_IDS: Final = 1000
 
 # Set by the server.
@@ -32,9 +32,9 @@ _OUTPUT_ONLY: Final = ("create_time", "update_time")
 
 
 class ResourceService(Generic[Resource]):
-    """Handlers of the standard methods of one kind of resource. A subclass says which and checks its fields.
+    """Handlers of the standard methods of one kind of resource. A subclass defines the kind and checks its fields.
 
-    kind, message, requests: of the resource, and the module with the messages of its methods. plural: of its name.
+    message: the resource's class. requests: module with the requests and responses of its methods. plural: of its name.
     """
 
     kind: ClassVar[ResourceKind]
@@ -46,17 +46,17 @@ class ResourceService(Generic[Resource]):
         self._store = store
 
     async def problems(self, resource: Resource) -> list[BadField]:
-        """Return what is wrong with a resource, beside its id and its name."""
+        """Return the invalid fields of a resource, except its id and its name."""
         raise NotImplementedError
 
     def shown(self, resource: Resource) -> Resource:
-        """Return the resource as a caller may see it."""
+        """Return the resource without hidden values. May change and return its argument."""
         return resource
 
     def keep_hidden(self, updated: Resource, stored: Resource, sent: Resource) -> None:
-        """Put into an updated resource what its caller could not see of the stored one. Raises CallError.
+        """Copy the stored resource's hidden values into the updated one. Raises CallError.
 
-        sent: the fields of the call.
+        sent: the fields that the caller sent.
         """
 
     @classmethod
@@ -146,11 +146,11 @@ class ResourceService(Generic[Resource]):
         return deleted
 
     async def load(self, resource_id: str, field: str = "") -> Resource:
-        """Return a stored resource. Raises CallError. field: of the request that names it."""
+        """Return a stored resource. field: the request's field with the id, for the error. Raises CallError."""
         return self._resource(await self._load(resource_id, field))
 
     async def unknown(self, ids: Sequence[str], path: str) -> list[BadField]:
-        """Return problems of those ids that name no resource, or one that was named before. path: of the ids."""
+        """Return the problems of unknown and repeated ids. path: the field with the ids."""
         if len(ids) > _MAX_IDS:
             return [BadField(path, f"got {len(ids)} ids, wanted at most {_MAX_IDS}")]
         found: list[BadField] = []
@@ -165,14 +165,14 @@ class ResourceService(Generic[Resource]):
         return found
 
     async def missing(self, resource_id: str, field: str) -> list[BadField]:
-        """Return a problem of the field if its id names no resource."""
+        """Return a problem of the field if no resource has the id."""
         there = resource_id and await self._store.get(self.kind, resource_id) is not None
         return [] if there else [BadField(field, self._no_such(resource_id))]
 
     async def _update(self, given: Resource, fields: Sequence[str], expected: int | None) -> Resource:
-        """Replace the fields. Raises _ChangedMeanwhile, because what was checked is not what is there then.
+        """Replace the fields. Raises _ChangedMeanwhile if the resource changes between the check and the write.
 
-        expected: time of the last change that the caller knows of, Unix microseconds.
+        expected: update_time that the caller expects, Unix microseconds; None for any.
         """
         before = await self._load(given.id)
         wanted = self._resource(before)
@@ -182,7 +182,7 @@ class ResourceService(Generic[Resource]):
         wanted.MergeFrom(sent)
         wanted.DiscardUnknownFields()
         self.keep_hidden(wanted, self._resource(before), sent)
-        # What is stored as wanted already may come from this very call, whose answer was lost.
+        # No error if nothing is to change: the caller may repeat a call whose response was lost.
         changes = wanted != self._resource(before)
         if changes and expected not in (None, before.updated):
             raise self._changed(before)
@@ -211,7 +211,7 @@ class ResourceService(Generic[Resource]):
         return stored
 
     async def _check(self, resource: Resource) -> None:
-        """Raises CallError with everything that is wrong with the resource."""
+        """Raise CallError with all problems of the resource."""
         found = []
         if not resource.name.strip():
             found.append(BadField(f"{self.kind}.name", "Name is required"))
@@ -259,7 +259,7 @@ class ResourceService(Generic[Resource]):
         return parse(getattr(self.requests, name), data, f"evald.v1.{name}")
 
     def _named(self, data: bytes, verb: str) -> tuple[Any, str]:
-        """Return a request that names a resource, and the id. Raises CallError."""
+        """Parse a request with the id of a resource. Returns the request and the id. Raises CallError."""
         field = f"{self.kind}_id"
         request = self._parse(f"{verb}{self._one()}Request", data)
         resource_id: str = getattr(request, field)
@@ -274,7 +274,7 @@ class ResourceService(Generic[Resource]):
         return f'no {self.kind} has the id "{resource_id[:_MAX_ID]}"; List{self.plural} lists those that there are'
 
     def _changed(self, stored: StoredResource) -> CallError:
-        """Return the error of a caller who has read the resource before it was changed."""
+        """Return the error for an update of an outdated version of the resource."""
         pb = Timestamp()
         pb.FromMicroseconds(stored.updated)
         changed = pb.ToJsonString()
@@ -299,11 +299,11 @@ class ResourceService(Generic[Resource]):
 
 
 class _ChangedMeanwhile(Exception):
-    """Another call has changed the resource since it was read."""
+    """Another call has changed the resource after this one read it."""
 
 
 def _expected(request: Any) -> int | None:
-    """Return what a request expects as the update_time, Unix microseconds; None for whatever it is."""
+    """Return the update_time that a request expects, Unix microseconds; None for any."""
     field = "expected_update_time"
     return microseconds(request, field, field) if request.HasField(field) else None
 
@@ -313,7 +313,7 @@ def _as_stored(resource: Resource, resource_id: str, created: int, updated: int)
     body.CopyFrom(resource)
     for field in ("id", "name", *_OUTPUT_ONLY):
         body.ClearField(field)
-    # An update merges messages, which would append the unknown fields of one to those of the other.
+    # An update merges messages, which would concatenate their unknown fields.
     body.DiscardUnknownFields()
     return StoredResource(resource_id, resource.name, body.SerializeToString(), created, updated)
 

@@ -1,4 +1,4 @@
-"""The services of the runs floor, built together: each checks what it names with the others."""
+"""Build the services of resources, runs and suites together, because they check references to each other."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from .suites import SuiteService
 
 
 class RunServices(NamedTuple):
-    """handlers: by service and method. suites: to be started and stopped with the server."""
+    """The services. handlers: by service and method. suites: to be started and stopped with the server."""
 
     handlers: dict[str, dict[str, Handler]]
     suites: SuiteService
@@ -47,7 +47,7 @@ def run_services(
 ) -> RunServices:
     """Return the services.
 
-    judge_problem: returns what is wrong with the name of a judge, "" if nothing is.
+    judge_problem: returns the problem with the name of a judge, "" if there is none.
     """
     store = ResourceStore(database)
     personas = PersonaService(store, connectors, judge_problem)

@@ -42,21 +42,21 @@ from .server import Context, Handler, RpcServer, RpcStream, parse
 NAME: Final = "evald.v1.RunService"
 
 _USUAL_PAGE: Final = 50
-_EVENTS: Final = 200  # read at a time
+_EVENTS: Final = 200  # per read
 
-# A page with conversations ends before this, but has one run at least: clients accept 4 MiB by default.
+# Maximum size of a page with conversations, unless its first run is larger: clients accept 4 MiB by default.
 _LIST_BYTES: Final = 3 << 20
 
-# Events with which a run gets another status.
+# Events that change the status of a run.
 _MOVES: Final = (RunEventKind.STATUS, RunEventKind.END)
 
 _LARGEST_STATUS: Final = max(pb.RunStatus.values())
 _LARGEST_VERDICT: Final = 4
 
-# Characters of an imported run's id.
+# Maximum characters of an imported run's id.
 _MAX_ID: Final = 100
 
-# Results of all turns of an imported run together: 20 evaluators in each of 5,000 turns.
+# Maximum results in all turns of an imported run: 20 evaluators in each of 5,000 turns.
 _MAX_RESULTS: Final = 100_000
 _MAX_METRICS: Final = 10_000
 
@@ -77,7 +77,7 @@ class RunService:
         connectors: ConnectorService,
         experiments: ExperimentService,
     ) -> None:
-        """judge_problem: returns what is wrong with the name of a judge, "" if nothing is."""
+        """judge_problem: returns the problem with the name of a judge, "" if there is none."""
         self._store = store
         self._runner = runner
         self._engine = engine
@@ -151,22 +151,22 @@ class RunService:
         if after < 0:
             raise invalid("after_sequence", f"got {after}, wanted 0 or more")
         with self._runner.watch(request.run_id) as changed:
-            # The row is read, with its snapshots, only when the run may have another status than before.
+            # Read the row, with its snapshots, only if the run's status may have changed.
             run, moved = Run(), True
             while True:
                 woken = changed.is_set()
                 changed.clear()
                 events = await self._store.events(request.run_id, after, _EVENTS)
-                # Woken for nothing: what was stored may be gone, and the run with it.
+                # Woken without events: the run may have been deleted.
                 moved = moved or (woken and not events) or any(event.kind in _MOVES for event in events)
                 if moved:
-                    # After the events: the last one shows the run as it has ended, not as it was shortly before.
+                    # Read it after the events, so that the END event contains the final state of the run.
                     run = await self._load(request.run_id)
                 for event in events:
                     if event.kind is RunEventKind.END:
                         if event.sequence < run.last_sequence:
                             after = event.sequence
-                            continue  # it goes on again since then
+                            continue  # the run was continued after this END event
                         run = _shown(run)
                     for response in expand(event, run, after):
                         await stream.send(response.SerializeToString())
@@ -222,20 +222,20 @@ class RunService:
         return response.SerializeToString()
 
     async def cancel(self, data: bytes, _context: Context) -> bytes:
-        """End a run that is queued or running."""
+        """Cancel a queued or running run."""
         request = parse(pb.CancelRunRequest, data, "evald.v1.CancelRunRequest")
         run = await self._changed(self._runner.cancel, request.run_id)
         return pb.CancelRunResponse(run=run).SerializeToString()
 
     async def retry(self, data: bytes, _context: Context) -> bytes:
-        """Start a run over that ended in error."""
+        """Restart a run that ended in error."""
         request = parse(pb.RetryRunRequest, data, "evald.v1.RetryRunRequest")
         await self._check_headers(request.run_id)
         run = await self._changed(self._runner.retry, request.run_id)
         return pb.RetryRunResponse(run=run).SerializeToString()
 
     async def resume(self, data: bytes, _context: Context) -> bytes:
-        """Go on with a run that was interrupted."""
+        """Resume an interrupted run."""
         request = parse(pb.ResumeRunRequest, data, "evald.v1.ResumeRunRequest")
         await self._check_headers(request.run_id)
         run = await self._changed(self._runner.resume, request.run_id)
@@ -267,7 +267,7 @@ class RunService:
         return pb.DeleteRunResponse().SerializeToString()
 
     def _size_problems(self, run: Run) -> list[BadField]:
-        """Return what a run has too many of: nobody has played such a one, and looking at each would take minutes."""
+        """Return the fields with too many entries. No real run has that many, and checking each would take minutes."""
         sizes = {
             "messages": (len(run.messages), self._max_messages),
             "turns": (len(run.turns), self._max_messages),
@@ -287,7 +287,7 @@ class RunService:
         return found
 
     def _import_problems(self, run: Run) -> list[BadField]:
-        """Return what is wrong with a run that another server played."""
+        """Return the invalid fields of a run from another server."""
         found = []
         if not run.id or len(run.id) > _MAX_ID or not run.id.isprintable():
             found.append(
@@ -328,16 +328,16 @@ class RunService:
         return found
 
     async def _check_connector(self, connector: Connector) -> bool:
-        """Return whether the connector brings the user. Raises CallError.
+        """Return whether the connector brings its own user. Raises CallError if it is not valid.
 
-        What cannot run may have been right when it was stored: this, and the scenario.
+        A stored connector or scenario can become invalid later, for example after a change of the settings.
         """
         built = self._connectors.build(connector)
         await built.aclose()
         return built.brings_user
 
     def _check_user(self, scenario: Scenario, persona: Persona | None, *, brings_user: bool) -> None:
-        """Raises CallError when nobody can speak for the user."""
+        """Raise CallError if the user must be simulated but its judge cannot be used."""
         simulated = not brings_user and not (persona is not None and persona.script)
         if simulated and spoken_roles(scenario)[-1:] != ["user"]:
             text = self._judge_problem(persona.judge if persona is not None else "")
@@ -345,8 +345,11 @@ class RunService:
                 raise invalid("persona_id", f"a model has to speak for the user, but {text}")
 
     async def _queue(self, runs: list[Run], request_id: str) -> list[Run]:
-        """Store runs and have them played. Returns those of the caller's earlier call with the same request_id. Raises
-        CallError when that one asked for others."""
+        """Store runs and queue them. Returns the stored runs.
+
+        If the caller has used the request_id before, returns the runs of that call; raises CallError if that call
+        requested other runs.
+        """
         check_length(request_id)
         name = caller().name
         key = f"{name}\n{request_id}" if request_id and name else request_id
@@ -357,14 +360,14 @@ class RunService:
                 raise reused()
             return stored
 
-        # Those, too, are queued: the call's answer may have been lost before they were.
+        # Queue the runs of an earlier call too: the call may have failed before it queued them.
         return await self._runner.enqueue(create)
 
     async def _load(self, run_id: str) -> Run:
         return _there(run_id, await self._store.get(run_id) if run_id else None)
 
     async def _changed(self, change: Callable[[str], Awaitable[Run | None]], run_id: str) -> Run:
-        """Have the runner change a run, and return it as a caller may see it. Raises CallError."""
+        """Call a method of the runner and return the changed run without secrets. Raises CallError."""
         try:
             return _shown(_there(run_id, await change(run_id)))
         except RunStateProblem as problem:
@@ -373,7 +376,7 @@ class RunService:
             raise _no_run(run_id) from None
 
     async def _check_headers(self, run_id: str) -> None:
-        """Raise CallError for a run from elsewhere that cannot be played, because values of headers did not come along."""
+        """Raise CallError for an imported run without the values of its headers: its agent cannot be called."""
         run = await self._load(run_id)
         missing = [
             f"{owner}.headers[{name[:100]!r}]"
@@ -409,7 +412,7 @@ def _new_run(scenario: Scenario, persona: Persona | None, connector: Connector) 
 
 
 def _asked(run: Run) -> tuple[str, ...]:
-    """Return what the call named that a run comes from."""
+    """Return the ids in the request that created a run."""
     return (run.experiment_id,) if run.experiment_id else (run.scenario_id, run.persona_id, run.connector_id)
 
 
@@ -424,7 +427,7 @@ def _add_messages(run: Run, events: list[RunEvent]) -> None:
 
 
 def _unfolded(run: Run) -> tuple[Run, list[RunEvent]]:
-    """Return the row and the events of a run as a caller may see it. For threads too."""
+    """Return the row and the events of a run without its secrets. May run in a thread."""
     return unfold(_shown(run))
 
 
@@ -433,14 +436,14 @@ def _response(
     events: list[RunEvent],
     kind: type[pb.GetRunResponse] | type[pb.ImportRunResponse] = pb.GetRunResponse,
 ) -> bytes:
-    """Return an answer with the whole run. For threads too: nobody else has what is given."""
+    """Return a response with the whole run. May run in a thread, because nothing else uses its arguments."""
     response = kind(run=fold(run, events))
     _mask(response.run)
     return response.SerializeToString()
 
 
 def _shown(run: Run) -> Run:
-    """Return a copy as a caller may see it: without what may be secrets."""
+    """Return a copy with masked headers."""
     shown = Run()
     shown.CopyFrom(run)
     _mask(shown)

@@ -59,7 +59,7 @@ class ScenarioService(ResourceService[Scenario]):
         return found + await self._personas.unknown(resource.persona_ids, "scenario.persona_ids")
 
     async def get_prompt(self, data: bytes, _context: Context) -> bytes:
-        """Return what the simulated user of a scenario is told."""
+        """Return the prompt and the messages for the simulated user of a scenario."""
         request = parse(
             scenario_service_pb2.GetScenarioPromptRequest, data, "evald.v1.GetScenarioPromptRequest"
         )
@@ -72,7 +72,7 @@ class ScenarioService(ResourceService[Scenario]):
         return response.SerializeToString()
 
     def _length_problems(self, scenario: Scenario) -> list[BadField]:
-        """Return a problem if the limit leaves no room for an answer."""
+        """Return a problem if max_messages is invalid or leaves no room for the agent's answer."""
         wanted = most_messages(scenario)
         field = "scenario.max_messages"
         if not 1 <= wanted <= self._max_messages:
@@ -91,7 +91,7 @@ class ScenarioService(ResourceService[Scenario]):
 
 
 def _message_problems(scenario: Scenario) -> list[BadField]:
-    """Return problems of messages that no agent can be told, or that no evaluator can read."""
+    """Return problems of messages that agents or evaluators cannot read."""
     found = []
     for number, message in enumerate(scenario.messages):
         field = f"scenario.messages[{number}]"

@@ -1,4 +1,4 @@
-"""EvaluateSession: one conversation, turn by turn, each sent once."""
+"""EvaluateSession: evaluate one conversation turn by turn. The caller sends each turn once."""
 
 from contextlib import aclosing
 from functools import partial
@@ -30,7 +30,7 @@ from .trace_context import scope_of, trace_id_of
 _Frame = wire_pb2.EvaluateSessionRequest
 _Response = wire_pb2.EvaluateSessionResponse
 
-# Each is kept until the end, and a session may be open for days.
+# Maximum refused turns: their ids stay in memory until the end, and a session may be open for days.
 _MAX_REFUSED: Final = 1000
 
 # Failed outranks error, error outranks passed, passed outranks skipped.
@@ -49,7 +49,7 @@ class SessionService:
         self._metrics = metrics
 
     async def evaluate_session(self, stream: RpcStream) -> None:
-        """Follow one conversation until the caller half-closes."""
+        """Evaluate the turns of one conversation until the caller half-closes."""
         opened = await stream.read()
         if opened is None:
             raise invalid("frame", "the session ended before its open frame")
@@ -57,7 +57,7 @@ class SessionService:
         del opened
         while (data := await stream.read()) is not None:
             await self._evaluate_turn(conversation, data, stream)
-            del data  # an idle session keeps nothing of its last turn
+            del data  # free the memory while the session is idle
         await stream.send(conversation.summary().SerializeToString())
 
     async def _open(self, data: bytes) -> "ConversationState":
@@ -103,7 +103,7 @@ class SessionService:
         if not run.finished:
             return b"", run
         response = _Response(turn_id=turn.turn_id)
-        # The plan stands in the first turn only.
+        # Only the first turn announces the plan.
         fill_event(response.event, run, evaluation_id, announce_plan=conversation.turn_count == 1)
         self._count(conversation, turn.turn_id, run, context)
         return response.SerializeToString(), run
@@ -127,20 +127,20 @@ def parse_turn(data: bytes) -> evaluation_service_pb2.SessionTurn:
 class ConversationState:
     """The conversation so far, and the plan that runs on each of its turns.
 
-    turn_count: turns that were started. labels: the caller's.
+    turn_count: number of started turns. labels: the caller's.
     """
 
     def __init__(self, engine: Engine, opened: wire_pb2.SessionOpen) -> None:
         self.labels = dict(opened.labels)
         self.turn_count = 0
         self._engine = engine
-        # A copy, because the frame's memory, specs included, lives as long as any part of it.
+        # A copy, because a reference to any part of the frame keeps the memory of the whole frame, with the specs.
         self._pb = context_pb2.EvaluatorContext()
         self._pb.CopyFrom(opened.base_context)
         self._pb.ClearField("last_invocation")
         check_numbers(self._pb, "open.base_context")
         engine.contexts.complete(self._pb, "open.base_context")
-        # What turns without an `expected` of their own are compared with.
+        # The default for turns without their own `expected`.
         self._base = context_pb2.EvaluatorContext(
             expected=self._pb.expected if self._pb.HasField("expected") else None
         )
@@ -153,7 +153,7 @@ class ConversationState:
         self._refused_ids: list[int] = []
 
     def start_turn(self, turn: evaluation_service_pb2.SessionTurn) -> EvaluationRun:
-        """Add a turn and start the plan on it. Raises CallError or InvalidContext, and then changes nothing."""
+        """Add a turn and start the plan on it. If it raises CallError or InvalidContext, nothing has changed."""
         turn_id, pb, contexts, last = turn.turn_id, self._pb, self._engine.contexts, turn.last_invocation
         if self._last_id is not None and turn_id <= self._last_id:
             raise invalid("turn.turn_id", f"got {turn_id}, wanted more than {self._last_id}, the last one")
@@ -171,7 +171,7 @@ class ConversationState:
         self._last_id = turn_id
         self.turn_count += 1
         if turn_id in self._refused_ids:
-            self._refused_ids.remove(turn_id)  # sent again, and right this time
+            self._refused_ids.remove(turn_id)  # sent again, and valid now
         pb.turn += 1
         pb.is_final = turn.is_final
         pb.last_invocation.CopyFrom(last)
@@ -181,13 +181,13 @@ class ConversationState:
         return EvaluationRun(self._plan, EvaluatorContext(pb, self._conversation), self._engine.threads)
 
     def record(self, turn_id: int, verdict: Verdict) -> None:
-        """Note the verdict of a turn."""
+        """Record the verdict of a turn."""
         self._verdicts.add(verdict)
         if verdict in (Verdict.FAILED, Verdict.ERROR):
             self._failed_ids.append(turn_id)
 
     def refuse(self, turn_id: int) -> None:
-        """Note a turn that could not be evaluated. Raises CallError after too many of them."""
+        """Record a turn that could not be evaluated. Raises CallError after too many of them."""
         self._refused_ids.append(turn_id)
         if len(self._refused_ids) > _MAX_REFUSED:
             raise CallError(
@@ -198,7 +198,7 @@ class ConversationState:
 
     def summary(self) -> wire_pb2.EvaluateSessionResponse:
         """Return the last frame."""
-        # A turn that was sent and has no verdict must not be forgotten: the session is inconclusive.
+        # A turn without a verdict makes the session inconclusive.
         verdicts = self._verdicts | {Verdict.ERROR} if self._refused_ids else self._verdicts
         worst = next((verdict for verdict in _WORST if verdict in verdicts), Verdict.SKIPPED)
         response = _Response()
@@ -210,7 +210,7 @@ class ConversationState:
         return response
 
     def _set_expected(self, turn: evaluation_service_pb2.SessionTurn) -> None:
-        """Let a turn's own `expected` hold for that turn alone."""
+        """Use a turn's own `expected` for this turn only."""
         if turn.HasField("expected"):
             self._pb.expected.CopyFrom(turn.expected)
         elif self._turn_has_expected:

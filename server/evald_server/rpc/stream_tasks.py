@@ -1,4 +1,4 @@
-"""Shared by streams whose messages are evaluated concurrently: turns of the event loop, tasks and counting."""
+"""Turns in the event loop, tasks and counters for streams that evaluate their messages concurrently."""
 
 import asyncio
 import time
@@ -13,25 +13,25 @@ from evald_server.monitoring import Telemetry
 T = TypeVar("T")
 
 CHUNKS_PER_PROCESS: Final = 2
-"""Chunks of one stream that are being evaluated, or whose answers the caller has not taken yet, for each process."""
+"""Maximum chunks of one stream per process that are being evaluated or whose answers wait for the caller."""
 
-# How long a stream may work in the event loop before it waits for its next turn: that of four items of a batch, with
-# which a call beside one batch takes three times as long as without it (p99); with 16 it takes ten times.
+# Time that a stream may work in the event loop before it waits for its next turn: about four items of a batch. With it,
+# a call beside one batch takes three times as long as without the batch (p99); with 16 items, ten times.
 _TURN_SECONDS: Final = 0.0005
 
 
 class LoopTurns:
-    """Lets streams work one after the other: one of them in each iteration of the event loop.
+    """Grants turns to streams: one stream works in each iteration of the event loop.
 
-    If all of ten streams worked in every iteration, a small call, which takes several iterations, would wait for as many
-    turns of all ten.
+    If ten streams worked in every iteration, a small call, which needs several iterations, would wait for ten turns in
+    each of them.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def next(self) -> None:
-        """Wait for a turn, first come first served."""
+        """Wait for a turn, in FIFO order."""
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
         self._waiting.append(turn)
@@ -51,9 +51,9 @@ class StreamTurns:
     """The turns of one stream."""
 
     def __init__(self, next_turn: Callable[[], Awaitable[None]]) -> None:
-        """next_turn: that of the LoopTurns that all streams share."""
+        """next_turn: `next` of the LoopTurns that all streams share."""
         self._next = next_turn
-        self._lock = asyncio.Lock()  # many tasks of a stream wait for one turn, not for as many
+        self._lock = asyncio.Lock()  # all tasks of a stream wait for the same turn
         self._ends = 0.0
 
     async def pause(self) -> None:
@@ -68,7 +68,7 @@ class StreamTurns:
 class StreamTasks:
     """The tasks of a stream, which ends when one of them raises.
 
-    failed: what was raised first.
+    failed: future of the first exception.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class StreamTasks:
             self._all.discard(task)
             if not task.cancelled():
                 problem = task.exception()
-            else:  # by foreign code, unless this closes: what it had is lost, which must not look like an end
+            else:  # unless `close` did it, foreign code has cancelled the task, whose results are lost: an error
                 problem = None if self._closing else RuntimeError("a task of a stream was cancelled")
             if problem is not None and not self.failed.done():
                 self.failed.set_result(problem)
@@ -106,7 +106,7 @@ class StreamTasks:
             raise self.failed.result()
 
     async def close(self) -> None:
-        """Stop what still runs."""
+        """Cancel all tasks and wait for their end."""
         self._closing = True
         tasks = set(self._all)
         for task in tasks:
@@ -116,10 +116,10 @@ class StreamTasks:
 
 
 def next_part(left: Sequence[T], processed: int) -> Sequence[T]:
-    """Return how much of what a process has left over to send it next.
+    """Return the items for the next chunk, from those that a process has left because its result was full.
 
-    processed: of the chunk before, until its result was full. Twice as much at most, so that altogether three times
-    what a chunk has is sent, however many results it takes.
+    processed: number of items that the process took from the previous chunk. The next chunk has at most twice as many,
+    so that at most three times the first chunk's items are sent in total, however many results it takes.
     """
     return left[: 2 * processed]
 
@@ -127,7 +127,7 @@ def next_part(left: Sequence[T], processed: int) -> Sequence[T]:
 def count_chunk(
     telemetry: Telemetry, rpc: str, labels: Mapping[str, str], plan: Plan, counts: ChunkCounts
 ) -> None:
-    """Count for telemetry what a batch process has evaluated."""
+    """Add the counts of a batch process to the telemetry."""
     evaluations = telemetry.evaluation(rpc, labels)
     for verdict, seconds in counts.durations:
         evaluations.add(verdict, seconds)

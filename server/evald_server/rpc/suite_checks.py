@@ -1,4 +1,4 @@
-"""What a suite and its cases must be before anything of them runs."""
+"""Validate a suite and its cases before they run."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ _MAX_METADATA: Final = 64 << 10
 
 
 def suite_problems(opened: SuiteOpen) -> list[BadField]:
-    """Return what is wrong with a suite, beside its connector and its evaluators."""
+    """Return the invalid fields of a suite, except its connector and its evaluators."""
     found = []
     for name, most in (("suite_run_id", _MAX_RUN_ID), ("suite", _MAX_NAME), ("target", _MAX_NAME)):
         text = getattr(opened, name)
@@ -43,7 +43,7 @@ def suite_problems(opened: SuiteOpen) -> list[BadField]:
         found.append(
             BadField("open.min_passed", f"got {opened.min_passed}, wanted at most trials, {opened.trials}")
         )
-    if opened.HasField("threshold") and not 0 <= opened.threshold <= 1:  # nor NaN
+    if opened.HasField("threshold") and not 0 <= opened.threshold <= 1:  # also refuses NaN
         found.append(BadField("open.threshold", f"got {opened.threshold}, wanted 0 to 1"))
     if not 0 <= opened.max_concurrency <= _MAX_CONCURRENCY:
         found.append(
@@ -61,7 +61,7 @@ def suite_problems(opened: SuiteOpen) -> list[BadField]:
 
 
 async def check_specs(planner: Planner, specs: tuple[bytes, ...], options: bytes, path: str) -> None:
-    """Compile specs. Raises CallError with paths below `path`."""
+    """Compile specs. path: prefix of the fields in errors. Raises CallError."""
     try:
         await planner.prepare(specs, options, None)
         planner.plan(specs, options)
@@ -70,7 +70,7 @@ async def check_specs(planner: Planner, specs: tuple[bytes, ...], options: bytes
 
 
 def parse_case(data: bytes, index: int) -> wire_pb2.SuiteCase:
-    """Parse a case. Raises CallError. index: in its message."""
+    """Parse a case. index: its position in the message. Raises CallError."""
     try:
         return wire_pb2.SuiteCase.FromString(data)
     except DecodeError:
@@ -78,7 +78,7 @@ def parse_case(data: bytes, index: int) -> wire_pb2.SuiteCase:
 
 
 async def check_case(case: wire_pb2.SuiteCase, path: str, setup: SuiteSetup) -> None:
-    """Raises CallError when a case cannot run."""
+    """Raise CallError if a case cannot run."""
     found = case_problem(case, setup, asks_agent=setup.connector is not None)
     if found is not None:
         raise invalid(f"{path}.{found.field}", f'{found.message} (case "{case.case_id[:100]}")')
@@ -91,7 +91,7 @@ async def check_case(case: wire_pb2.SuiteCase, path: str, setup: SuiteSetup) -> 
             if specs is not setup.specs or options is not setup.options:
                 own = f"{path}.turns[{turn}]" if case.turns[turn].evaluators else path
                 await check_specs(setup.engine.planner, specs, options, own)
-                await setup.next_turn()  # a hundred evaluators take milliseconds
+                await setup.next_turn()  # compiling a hundred evaluators takes milliseconds
     if not evaluated:
         raise invalid(
             f"{path}.evaluators",
@@ -100,7 +100,7 @@ async def check_case(case: wire_pb2.SuiteCase, path: str, setup: SuiteSetup) -> 
 
 
 def _below(path: str, problem: CallError) -> CallError:
-    """Return the error with its fields below a path."""
+    """Return the error with a path in front of its fields."""
     violations = [one._replace(field=f"{path}.{one.field}") for one in problem.violations]
     metadata = problem.metadata | {"field": f"{path}.{problem.metadata.get('field', '')}"}
     return CallError(problem.reason, f"{path}.{problem.message}", violations, **metadata)

@@ -1,4 +1,4 @@
-"""One RunSuite stream: cases in, each evaluated, stored, and only then answered."""
+"""One RunSuite stream: receive cases, evaluate and store each, and only then send its result."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,47 +24,47 @@ from .server import RpcStream
 from .stream_tasks import CHUNKS_PER_PROCESS, StreamTasks, StreamTurns, count_chunk, next_part
 from .suite_checks import check_case, parse_case
 
-# Cases and bytes of one commit, and of one message to the caller.
+# Maximum cases and bytes of one commit, and of one message to the caller.
 _MAX_CASES: Final = 256
 _MAX_BYTES: Final = MAX_CASE_BYTES
 
-# Stored cases that are read at a time: each may have a few MiB.
+# Maximum stored cases per read: each may have a few MiB.
 _MAX_READ: Final = 64
 
-# How long a commit waits for more cases while there are any: each takes the time of ten cases.
+# Time that a commit waits for more cases if more are running: a commit takes as long as ten cases.
 _LINGER_SECONDS: Final = 0.02
 
-# Recorded trials of one suite run that wait for something at a time.
+# Maximum concurrent waiting recorded trials of one suite run.
 _MAX_WAITING: Final = 64
 
 _USUAL_CONCURRENCY: Final = 8
 
 
 _Sent: TypeAlias = tuple[int, bytes]
-"""A case as it was sent, with its index in its message."""
+"""The index of a case in its message, and the encoded case."""
 
 
 class _Answer(NamedTuple):
-    """A case that is done. stored: None when it is in the store already. data: of the message to the caller."""
+    """A finished case. stored: the row to store; None if it is stored already. data: the result for the caller."""
 
     stored: StoredCase | None
     data: bytes
 
     @property
     def size(self) -> int:
-        """Bytes that it holds until it is stored and answered."""
+        """The bytes that it holds until it is stored and sent."""
         return len(self.data if self.stored is None else self.stored.whole)
 
 
-# A stream ends for gRPC also when the caller or the server goes away, and the call is cancelled a moment later: part
-# of a suite must not get a verdict.
+# When the caller disconnects or the server stops, gRPC first ends the stream and cancels the call a moment later.
+# `finish` waits for that cancellation, so that an incomplete suite does not get a verdict.
 _GONE_SECONDS: Final = 0.05
 
 
 class SuiteStream:
-    """The cases of one suite run. Call `begin`, `add` for every message, `finish`, and `close` at last.
+    """The cases of one suite run. Call `begin`, `add` for every message, `finish`, and `close` at the end.
 
-    run: as it begins; `finish` makes it what it has ended as.
+    run: the suite run; `finish` fills in its final state.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class SuiteStream:
         pool: BatchPool,
         telemetry: Telemetry,
     ) -> None:
-        """store_seconds: how long to wait for a store that cannot be written."""
+        """store_seconds: time limit of retries while the store cannot be written."""
         self.run = run
         self._setup = setup
         self._key = key
@@ -89,22 +89,22 @@ class SuiteStream:
         self._concurrency = setup.opened.max_concurrency or _USUAL_CONCURRENCY
         self._asking: set[asyncio.Task[None]] = set()  # trials that ask the agent
         self._waiting: set[asyncio.Task[None]] = set()  # recorded trials
-        self._answered = IdSet()  # of earlier attempts, in this one
+        self._answered = IdSet()  # cases stored by earlier attempts and answered in this one
         self._done: list[_Answer] = []
         self._done_bytes = 0
-        self._more_to_come = 0  # messages whose cases are being run here
-        self._chunks: set[asyncio.Task[None]] = set()  # of recorded cases, in batch processes
-        self._storing: set[asyncio.Task[None]] = set()  # one at most that goes on
+        self._more_to_come = 0  # messages whose cases are running in this process
+        self._chunks: set[asyncio.Task[None]] = set()  # chunks of recorded cases in batch processes
+        self._storing: set[asyncio.Task[None]] = set()  # at most one of them is not done
         self._pool = pool
         self._telemetry = telemetry
-        self._use_processes = True  # not where they leave most of the cases to the server
-        self._sent = 0  # cases that have come
-        self._count = 0  # cases that were finished, those of earlier attempts included
+        self._use_processes = True  # False once processes have left most of the cases to the server
+        self._sent = 0  # received cases
+        self._count = 0  # finished cases, including those of earlier attempts
         self._tasks = StreamTasks()
         self._turns = StreamTurns(setup.next_turn)
 
     async def begin(self) -> None:
-        """Say that the suite run has begun, and count what is stored of it."""
+        """Send the start of the suite run, and count the cases stored by earlier attempts."""
         await self._stream.send(wire_pb2.RunSuiteResponse(started=self.run).SerializeToString())
         after = ""
         while self._key.attempt > 1:
@@ -118,7 +118,7 @@ class SuiteStream:
                 await self._turns.pause()
 
     async def read(self) -> bytes | None:
-        """Return the next message, None at the end. Raises what has gone wrong, also while the caller is silent."""
+        """Return the next message; None at the end. Raises a task's exception at once, without waiting for a message."""
         reading = asyncio.ensure_future(self._stream.read())
         try:
             await asyncio.wait((reading, self._tasks.failed), return_when=asyncio.FIRST_COMPLETED)
@@ -128,7 +128,7 @@ class SuiteStream:
             reading.cancel()
 
     async def add(self, messages: Sequence[bytes]) -> None:
-        """Run the cases of one message. Returns when so many of them are done that the next message may be read."""
+        """Run the cases of one message. Returns when there is capacity for the next message."""
         cases = list(enumerate(messages))
         self._sent += len(cases)
         plan = self._plan_of_chunks(len(cases))
@@ -139,7 +139,7 @@ class SuiteStream:
         self._tasks.check()
 
     async def finish(self) -> None:
-        """Wait for what still runs, and end the suite run with its verdict."""
+        """Wait for all cases, and store the suite run's end and verdict."""
         await asyncio.sleep(_GONE_SECONDS)
         while tasks := self._chunks or self._asking or self._waiting:
             await self._tasks.any_of(tasks)
@@ -157,15 +157,15 @@ class SuiteStream:
         await with_retries(lambda: self._store.finish(self._key, run), self._store_seconds)
 
     async def send_end(self) -> None:
-        """Send the suite run as it has ended."""
+        """Send the final state of the suite run."""
         await self._stream.send(wire_pb2.RunSuiteResponse(ended=self.run).SerializeToString())
 
     async def close(self) -> None:
-        """Stop what still runs: the caller went away, or all is done."""
+        """Cancel all tasks that still run, as after a disconnect of the caller."""
         await self._tasks.close()
 
     def _plan_of_chunks(self, count: int) -> Plan | None:
-        """Return the plan with which processes are to evaluate the next `count` cases; None when they are not to."""
+        """Return the plan for evaluating the next `count` cases in processes; None to evaluate them here."""
         setup = self._setup
         taken = max(self._sent, setup.opened.case_count)
         if not (self._use_processes and setup.specs and self._pool.is_worth_it(taken, count)):
@@ -173,12 +173,12 @@ class SuiteStream:
         try:
             plan = setup.engine.planner.plan(setup.specs, setup.options)
         except InvalidPlan:
-            return None  # a type has gone since the suite run began: each case says so
+            return None  # a type was removed since the suite run began: each case gets the error
         return plan if can_run(plan) else None
 
     async def _submit(self, plan: Plan, cases: Sequence[_Sent]) -> None:
-        """Have a process run cases, or do it here while there is none."""
-        # Results that the caller is slow to take must not pile up.
+        """Run cases in a process, or here if none is available."""
+        # Limit the results that a slow caller has not received yet.
         while len(self._chunks) >= CHUNKS_PER_PROCESS * self._pool.size:
             await self._tasks.any_of(self._chunks)
         setup = self._setup
@@ -207,7 +207,7 @@ class SuiteStream:
         chunk: SuiteChunk,
         cases: Sequence[_Sent],
     ) -> None:
-        """Take the results of a chunk, and run here what the process has not."""
+        """Await the results of a chunk. Run the cases here that the process has skipped or not reached."""
         labels = dict(self._setup.opened.labels)
         while future is not None and (result := await future) is not None:
             self._totals.merge(result.totals)
@@ -216,7 +216,7 @@ class SuiteStream:
             for row in result.rows:
                 self._store_later(StoredCase(*row))
             if result.skipped:
-                # Doing most of them twice is no help.
+                # Stop using processes that skip most cases: they cost more than they save.
                 self._use_processes &= 2 * len(result.skipped) <= result.end
                 await self._run_here([cases[index] for index in result.skipped])
             await self._make_room()
@@ -229,7 +229,7 @@ class SuiteStream:
         await self._run_here(cases)
 
     async def _run_here(self, sent: Sequence[_Sent]) -> None:
-        """Check cases, and run them in this process."""
+        """Check cases and run them in this process."""
         cases = []
         for index, data in sent:
             await self._turns.pause()
@@ -243,7 +243,7 @@ class SuiteStream:
         self._store_soon()
 
     async def _run(self, cases: Sequence[tuple[wire_pb2.SuiteCase, int]]) -> None:
-        """Run cases that come with their size, or answer them from the store."""
+        """Run cases, or answer them from the store. cases: pairs of a case and its size in bytes."""
         known = await self._known([case.case_id for case, _ in cases]) if self._key.attempt > 1 else {}
         for case, size in cases:
             await self._turns.pause()
@@ -256,7 +256,7 @@ class SuiteStream:
                 await self._make_room()
 
     async def _without_known(self, cases: Sequence[_Sent]) -> list[_Sent]:
-        """Answer the cases that are stored. Returns the others."""
+        """Answer the cases that are stored already. Returns the others."""
         others = []
         for begin in range(0, len(cases), _MAX_READ):
             some = cases[begin : begin + _MAX_READ]
@@ -272,7 +272,7 @@ class SuiteStream:
         return others
 
     async def _known(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """Return those of the cases that are stored. Raises CallError for one that has come in this stream before."""
+        """Return the stored results by case id. Raises CallError if this stream has sent a case's id before."""
         found = await with_retries(lambda: self._store.find(self._key, ids), self._store_seconds)
         for case_id in ids:
             one = found.get(case_id)
@@ -281,7 +281,7 @@ class SuiteStream:
         return {case_id: one.whole for case_id, one in found.items()}
 
     async def _start(self, run: CaseRun) -> None:
-        """Run a case. Returns when all of its trials have ended or wait for something."""
+        """Start the trials of a case. Returns when each of them has ended or waits."""
         for trial in run.trials():
             await self._turns.pause()
             if trial.play():
@@ -329,15 +329,15 @@ class SuiteStream:
         self._done_bytes += answer.size
 
     async def _make_room(self) -> None:
-        """Store what is done, once the commit before it is over and its answers are taken."""
+        """Store the finished cases, after the previous commit has ended and its results are sent."""
         while self._storing:
             await self._tasks.any_of(self._storing)
         self._store_soon()
 
     def _store_soon(self) -> None:
-        """Store and send what is done, unless that goes on already: then the next commit has it.
+        """Start storing and sending the finished cases, unless a task does so already: its next commit includes them.
 
-        A task that has just ended is in the set until the next iteration of the event loop, and stores nothing more.
+        A finished task stays in the set until the next iteration of the event loop, hence the check of `done`.
         """
         if self._done and all(task.done() for task in self._storing):
             self._tasks.spawn(self._storing, self._store_done())
@@ -370,7 +370,7 @@ class SuiteStream:
                 raise _duplicate(min(taken))
 
     async def _store_cases(self, cases: Sequence[StoredCase]) -> set[str]:
-        """Store cases. Returns those of their ids that are taken."""
+        """Store cases. Returns the ids that other cases have already."""
         tries = count()
         stored = await with_retries(
             lambda: self._store.add(self._key, cases, again=next(tries) > 0), self._store_seconds

@@ -51,23 +51,23 @@ NAME: Final = "evald.v1.SuiteService"
 
 _USUAL_PAGE: Final = 50
 
-# How long a resumption waits for the stream that it takes over from to be noticed as gone.
+# Time that a resumption waits for the previous stream of the suite run to end.
 _TAKE_OVER_SECONDS: Final = 2.0
 
-# Comparisons at a time: each reads all cases, in one of the few threads that read for everybody.
+# Maximum concurrent comparisons: each reads all cases and occupies one of the few threads for reads.
 _MAX_COMPARISONS: Final = 2
 
-# Between attempts to say of a suite run that it was interrupted.
+# Interval of attempts to store that a suite run was interrupted.
 _AWAY_SECONDS: Final = 1.0
 
-# Of SuiteOpen: what may differ when a suite run is resumed.
+# Fields of SuiteOpen that may differ when a suite run is resumed.
 _OF_ONE_STREAM: Final = ("suite_run_id", "resume", "max_concurrency", "brief")
 
 
 class SuiteService:
     """Handlers of SuiteService.
 
-    store_seconds: how long a suite run waits for a store that cannot be written before it is interrupted.
+    store_seconds: time that a suite run waits for a store that cannot be written; then it is interrupted.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class SuiteService:
         self._telemetry = telemetry
         self._connectors = connectors
         self._pool = pool
-        self._running: dict[str, asyncio.Event] = {}  # set when the stream is over
+        self._running: dict[str, asyncio.Event] = {}  # by suite run id; set when the stream has ended
         self._settling: set[asyncio.Task[None]] = set()
         self._purging: asyncio.Task[None] | None = None
         self._turns = turns
@@ -108,12 +108,12 @@ class SuiteService:
         return handlers | {"RunSuite": rpc.stream(NAME, "RunSuite", self.run)}
 
     async def start(self) -> None:
-        """Mark suite runs that were cut off as interrupted. Raises StoreProblem."""
+        """Mark suite runs that ended with an earlier server as interrupted. Raises StoreProblem."""
         await self._store.interrupt()
         self._purging = asyncio.create_task(self._purge())
 
     async def stop(self) -> None:
-        """Store which suite runs were interrupted, as far as the store can be written."""
+        """Try once more to store which suite runs were interrupted."""
         self._stopping = True
         if self._purging is not None:
             self._purging.cancel()
@@ -121,7 +121,7 @@ class SuiteService:
             await asyncio.wait(self._settling)
 
     async def _purge(self) -> None:
-        """Finish the deletions that an earlier server has begun."""
+        """Finish the deletions that an earlier server began."""
         try:
             await self._store.purge()
         except StoreProblem as problem:
@@ -222,10 +222,10 @@ class SuiteService:
         return response.SerializeToString()
 
     async def compare(self, data: bytes, _context: Context) -> bytes:
-        """Say whether one suite run is worse than another."""
+        """Compare two suite runs."""
         request = parse(pb.CompareSuiteRunsRequest, data, "evald.v1.CompareSuiteRunsRequest")
         max_drop = request.max_drop if request.HasField("max_drop") else MAX_DROP
-        if not 0 <= max_drop <= 1:  # nor NaN
+        if not 0 <= max_drop <= 1:  # also refuses NaN
             raise invalid("max_drop", f"got {max_drop}, wanted 0 to 1")
         for field in ("base_id", "new_id"):
             run_id = getattr(request, field)
@@ -237,7 +237,7 @@ class SuiteService:
                     field, f"only suite runs that are completed can be compared; it is {_name(run.status)}"
                 )
 
-        gone = threading.Event()  # nobody waits for it any more, so that the thread may stop
+        gone = threading.Event()  # the call has ended, so the thread may stop
 
         def consume(
             base: SuiteRun, new: SuiteRun, left: Iterator[bytes], right: Iterator[bytes]
@@ -249,7 +249,7 @@ class SuiteService:
         try:
             async with self._comparisons:
                 comparison = await self._store.both(request.base_id, request.new_id, consume)
-        except SuiteRunNotFound as problem:  # it was deleted meanwhile
+        except SuiteRunNotFound as problem:  # deleted in the meantime
             raise _no_run("base_id" if str(problem) == request.base_id else "new_id", str(problem)) from None
         finally:
             gone.set()
@@ -260,7 +260,7 @@ class SuiteService:
         request = parse(pb.DeleteSuiteRunRequest, data, "evald.v1.DeleteSuiteRunRequest")
         run_id = request.suite_run_id
         try:
-            # Finished even when the caller goes away: a large suite run takes a while.
+            # Shielded from a disconnect of the caller, because deleting a large suite run takes a while.
             deleted = await asyncio.shield(asyncio.ensure_future(self._store.delete(run_id)))
         except SuiteRunState:
             raise _wrong_status(
@@ -271,7 +271,7 @@ class SuiteService:
         return pb.DeleteSuiteRunResponse().SerializeToString()
 
     async def _connector(self, opened: SuiteOpen) -> connector_service_pb2.Connector | None:
-        """Return the connector of a suite, None for none. Raises CallError when the suite cannot run."""
+        """Return the connector of a suite; None without one. Raises CallError if the suite is not valid."""
         found = suite_problems(opened)
         if found:
             raise refusal(found)
@@ -336,7 +336,7 @@ class SuiteService:
         return suite.run
 
     async def _opened(self, run: SuiteRun, opened: SuiteOpen) -> tuple[SuiteRunKey, SuiteRun]:
-        """Store a new suite run, or go on with the one there is. Raises CallError."""
+        """Store a new suite run, or resume the stored one. Raises CallError."""
         opening = _opening(opened)
 
         def check(stored: bytes) -> None:
@@ -363,7 +363,7 @@ class SuiteService:
             ) from None
 
     async def _take_over(self, run_id: str, *, resume: bool) -> None:
-        """Wait for the stream of a suite run to be over. Raises CallError when it goes on."""
+        """Wait for the end of a suite run's previous stream. Raises CallError if it continues."""
         over = self._running.get(run_id)
         if over is not None:
             if not resume:
@@ -378,7 +378,7 @@ class SuiteService:
             raise _wrong_status("open.suite_run_id", "another stream runs it")
 
     def _settle(self, run_id: str, over: asyncio.Event) -> None:
-        """Store that a suite run was interrupted, however long the store takes. While stopping it has one try."""
+        """Store that a suite run was interrupted. Retries until it succeeds or, after one attempt, the server stops."""
 
         async def settle() -> None:
             try:
@@ -393,7 +393,7 @@ class SuiteService:
         task.add_done_callback(self._settling.discard)
 
     async def _interrupted(self, run_id: str) -> bool:
-        """Store that a suite run was interrupted. Returns False when that is not possible now."""
+        """Store that a suite run was interrupted. Returns False if the store cannot be written."""
         try:
             count = await self._store.interrupt(run_id)
         except StoreProblem:
@@ -409,7 +409,7 @@ class SuiteService:
 
 
 def _check_may_use_secrets(principal: Principal) -> None:
-    """Raise CallError unless a caller may write connectors, and so send the server's secrets where it likes."""
+    """Raise CallError unless a caller may write connectors, which can send the server's secrets to any address."""
     create = "/evald.v1.ConnectorService/CreateConnector"
     wanted = METHODS[create]
     if principal.roles.isdisjoint(wanted):
@@ -440,7 +440,7 @@ def _new_run(opened: SuiteOpen, connector: connector_service_pb2.Connector | Non
 
 
 def _opening(opened: SuiteOpen) -> dict[str, str]:
-    """Return a digest of each field that must be the same when the suite run is resumed."""
+    """Return digests, by name, of the fields that must be the same when the suite run is resumed."""
     digests = {}
     for field, _ in opened.ListFields():
         if field.name not in _OF_ONE_STREAM:
@@ -454,7 +454,7 @@ def _opening(opened: SuiteOpen) -> dict[str, str]:
 
 
 def _name(status: int) -> str:
-    """Return a suite run's status as people write it."""
+    """Return the name of a suite run's status for messages, such as "running"."""
     name: str = pb.SuiteRunStatus.Name(status)
     return name.removeprefix("SUITE_RUN_STATUS_").lower()
 

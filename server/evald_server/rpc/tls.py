@@ -1,4 +1,4 @@
-"""TLS of the gRPC port, with certificates that change while it listens."""
+"""TLS of a gRPC port, whose certificates may change while it listens."""
 
 from typing import Any
 
@@ -8,22 +8,22 @@ from evald_server.certificates import Certificates
 
 
 class TlsPort:
-    """Makes the credentials of a port. require: clients need a certificate of the client CA."""
+    """The TLS credentials of a port. require: clients need a certificate of the client CA."""
 
     def __init__(self, certificates: Certificates, *, require: bool) -> None:
         self._fresh: grpc.ServerCertificateConfiguration | None = None
-        # Its types leave out that None keeps what there is.
+        # Any, because the type stubs omit the result None, which keeps the current certificates.
         fetch: Any = self._fetch
         self.credentials = grpc.dynamic_ssl_server_credentials(
             _configuration(certificates), fetch, require_client_authentication=require
         )
 
     def publish(self, certificates: Certificates) -> None:
-        """Use these for new connections. Open ones go on."""
+        """Use these certificates for new connections. Open connections stay."""
         self._fresh = _configuration(certificates)
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what is new, and None if nothing is. Called by gRPC at every handshake, so it must not wait."""
+        """Return new certificates, else None. gRPC calls this at every handshake, so it must not block."""
         fresh, self._fresh = self._fresh, None
         return fresh
 

@@ -10,7 +10,7 @@ _HEADERS: Final = frozenset(("traceparent", "tracestate", "baggage"))
 
 
 def scope_of(context: Context, evaluation_id: str) -> Scope:
-    """Return what pending evaluators may know of a call."""
+    """Return the id and the trace headers of a call for its pending evaluators."""
     headers = {
         key: value
         for key, value in context.invocation_metadata() or ()
@@ -20,7 +20,7 @@ def scope_of(context: Context, evaluation_id: str) -> Scope:
 
 
 def trace_id_of(context: Context) -> str | None:
-    """Return the trace id of a call, None when it has none."""
+    """Return the trace id of a call; None without one."""
     for key, value in context.invocation_metadata() or ():
         if key == "traceparent" and isinstance(value, str):
             parts = value.split("-")
