@@ -11,7 +11,7 @@ from .target_link import TargetLink
 
 
 class RuleBroken(Exception):
-    """The rule does not hold. The message has the problem, the value got and the value wanted."""
+    """The rule does not hold. The message names the problem, the value got and the value wanted."""
 
 
 class NotTestable(Exception):

@@ -70,7 +70,7 @@ class EndpointOptions:
     models: the allowed models; empty for any. api_key: "" for none.
     prices: by model, take precedence over the shipped ones. cards: ids of calibration cards, by model.
     response_format: the strictest format to try.
-    timeout_seconds: silence after which an attempt is given up; without streaming, the time for the whole answer.
+    timeout_seconds: time without data after which an attempt fails; without streaming, the time for the whole answer.
     attempts: most requests for one answer. concurrency: most concurrent requests.
     stream: request the answer as a stream.
     """

@@ -91,11 +91,11 @@ class JudgeModel(Protocol):
 
     @property
     def endpoint(self) -> str:
-        """Name of the endpoint in the config; never its address or key."""
+        """The name of the endpoint in the config; never its address or key."""
 
     @property
     def calibration_card(self) -> str:
-        """Id of the calibration card that the operator names for the model, "" for none."""
+        """The id of the calibration card that the operator names for the model, "" for none."""
 
     async def ask(self, request: PromptRequest, spending: CallSpending) -> ModelAnswer:
         """Send the request, with retries until `current_scope().deadline`.

@@ -138,7 +138,7 @@ class PluginConnection:
     async def close(self, patience: float) -> None:
         """Close once all calls have ended, at the latest after `patience` seconds."""
         waited = 0.0
-        # A plugin that stops in order finishes its calls on a connection that accepts no new ones.
+        # A plugin that stops gracefully finishes its calls on a connection that accepts no new ones.
         while self.active and waited < patience:
             await asyncio.sleep(0.05)
             waited += 0.05

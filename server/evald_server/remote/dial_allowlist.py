@@ -44,7 +44,7 @@ _NEVER: Final = _networks(
     "192.0.0.0/24",  # protocol assignments; metadata of Oracle Cloud
     "224.0.0.0/4",  # multicast
     "240.0.0.0/4",  # reserved, broadcast
-    "::/96",  # unspecified, and IPv4-compatible addresses; ::1 is looked at before
+    "::/96",  # unspecified, and IPv4-compatible addresses; ::1 is checked earlier
     "::ffff:0:0/96",  # IPv4-mapped
     "::ffff:0:0:0/96",  # IPv4-translated
     "64:ff9b::/96",  # NAT64

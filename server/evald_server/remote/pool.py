@@ -37,7 +37,7 @@ class InstancePool:
     calls are refused at once, so that a slow type cannot take the capacity shared by all types.
 
     inflight: number of running tasks. since: time of the last change of the instances. mode: of the instance added
-    last. leaves_at: time when the type leaves the catalogue, because its last instance left in order.
+    last. leaves_at: time when the type leaves the catalogue, because its last instance left gracefully.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ _DECODER: Final = json.JSONDecoder(parse_constant=lambda _: None)
 
 
 class BadCases(ValueError):
-    """A file is not a file of labelled cases. The message has the place, the value got and the value wanted."""
+    """A file is not a file of labelled cases. The message names the place, the value got and the value wanted."""
 
 
 class CaseRecord(NamedTuple):
