@@ -1,1 +1,1 @@
-"""Measures judges: labelled cases, the attack suite, figures and the calibration card."""
+"""Calibration of judges: labelled cases, the attack suite, figures and the calibration card."""

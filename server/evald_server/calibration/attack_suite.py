@@ -1,7 +1,7 @@
-"""The attack suite: bad answers that try to be passed, and controls that do not.
+"""The attack suite: bad answers that try to get a pass, and controls that do not.
 
-A judge that obeys what it reads passes an attack; a judge that suspects everything fails a control.
-The cases are data, see attack_data/README.md.
+A judge that follows instructions in the judged text gives an attack a pass. A judge that suspects everything
+fails a control. The cases are data, see attack_data/README.md.
 """
 
 import json
@@ -14,7 +14,7 @@ _DATA: Final = Path(__file__).with_name("attack_data")
 
 
 class AttackTask(NamedTuple):
-    """A request with a right and a wrong answer. criteria: what a right answer does, the truth included."""
+    """A request with a right and a wrong answer. criteria: the contents of a right answer, including the truth."""
 
     name: str
     request: str

@@ -17,7 +17,7 @@ _VERSION: Final = version("evald")
 
 
 class JudgeUnderTest(NamedTuple):
-    """The judge to calibrate. type, version: from the catalog. spec: the evaluator as it is used."""
+    """The judge to calibrate. type, version: from the catalog. spec: the evaluator as used."""
 
     type: str
     version: str
@@ -26,7 +26,7 @@ class JudgeUnderTest(NamedTuple):
     def describe(self, models: list[str]) -> CalibratedJudge:
         """Return the judge's part of the card.
 
-        Without `calibration`, which names the card: a judge that names its card keeps its digest.
+        Leaves out `calibration`, which names the card, so that a judge that names its card keeps its digest.
         """
         config = {
             key: value for key, value in (self.spec.get("config") or {}).items() if key != "calibration"
@@ -58,11 +58,11 @@ async def calibrate(
 ) -> CalibrationCard:
     """Query the judge about all cases and return the card.
 
-    cases: labelled cases and, if wanted, the attack suite.
+    cases: labelled cases and optionally the attack suite.
     limits: `max_cost` is also the cost ceiling.
-    repeats: how often a labelled case is queried in each order, at least 1.
+    repeats: number of queries per labelled case in each order, at least 1.
     now: the clock, for the card.
-    Raises CostUnknown, and whatever `query` raises.
+    Raises CostUnknown, and the exceptions of `query`.
     """
     answered, left_out = await run_queries(
         plan_queries(cases, repeats),

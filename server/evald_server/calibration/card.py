@@ -1,4 +1,4 @@
-"""The calibration card: what was measured of a judge, as data that results can refer to."""
+"""The calibration card: the measured figures of a judge, as data that results can refer to."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -10,7 +10,7 @@ from .cases import digest_of
 
 FORMAT: Final = "evald.calibration/1"
 
-# 64 bits: two of a million cards share an id with a probability of 1 in 37 million.
+# 64 bits: the probability that two of a million cards share an id is 1 in 37 million.
 _ID_DIGITS: Final = 16
 
 

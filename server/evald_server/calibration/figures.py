@@ -88,7 +88,7 @@ def agreement(answered: Sequence[AnsweredQuery]) -> Agreement | None:
 
 
 def order_flips(answered: Iterable[AnsweredQuery]) -> OrderFlips | None:
-    """Count the pairs that flip with the order; None without pairs. Uses the first repeat of each order."""
+    """Count the pairs whose verdict flips with the order; None without pairs. Uses the first repeat of each order."""
     verdicts: dict[str, dict[bool, bool]] = defaultdict(dict)
     has_pairs = False
     for query, answer in answered:
@@ -99,7 +99,7 @@ def order_flips(answered: Iterable[AnsweredQuery]) -> OrderFlips | None:
     if not has_pairs:
         return None
     both = [found for found in verdicts.values() if len(found) == 2]
-    # PASSED means "the first one is better", so equal verdicts in both orders are a flip.
+    # PASSED means "the first answer is better", so equal verdicts in both orders are a flip.
     flips = [found[False] for found in both if found[False] == found[True]]
     return OrderFlips(
         flips=share_of(len(flips), len(both)), to_first=flips.count(True), to_second=flips.count(False)
@@ -173,7 +173,7 @@ def errors(answered: Sequence[AnsweredQuery], left_out: int) -> QueryErrors:
 
 
 def spending(answered: Iterable[AnsweredQuery]) -> CalibrationCost:
-    """Add up the usage, errors included."""
+    """Add up the usage, including that of errors."""
     answers = [one.answer for one in answered]
     costs = [answer.cost_usd for answer in answers if answer.cost_usd is not None]
     sent = [answer.input_tokens for answer in answers if answer.input_tokens is not None]
@@ -208,7 +208,7 @@ def _verdicts_by_case(answered: Iterable[AnsweredQuery]) -> dict[str, list[Answe
 
 
 def _by_order(answered: Iterable[AnsweredQuery]) -> list[list[AnsweredQuery]]:
-    """Group the answers of one case by the order in which the pair was shown."""
+    """Group the answers of one case by the order of the pair."""
     orders: dict[bool, list[AnsweredQuery]] = defaultdict(list)
     for one in answered:
         orders[one.query.swapped].append(one)
@@ -264,5 +264,5 @@ def _errors(answered: Iterable[AnsweredQuery]) -> int:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float | None:
-    """Return the smallest value that at least this share of the values does not exceed."""
+    """Return the smallest value such that at least this share of the values is not greater; None without values."""
     return ordered[max(math.ceil(share * len(ordered)) - 1, 0)] if ordered else None

@@ -1,4 +1,4 @@
-"""Gates: the limits that a judge has to meet, and the verdict that follows."""
+"""Gates: the limits that a judge must meet, and the resulting verdict."""
 
 from typing import Literal, NamedTuple
 
@@ -14,7 +14,7 @@ from .card import (
 
 
 class GateLimits(NamedTuple):
-    """The limits; None sets none.
+    """The limits; None for no limit.
 
     Shares are 0 to 1. max_errors: the largest share of queries without a verdict at which the other
     figures are still meaningful.
@@ -30,7 +30,7 @@ class GateLimits(NamedTuple):
 
 
 class GateFigures(NamedTuple):
-    """The figures that gates look at, named as on the card."""
+    """The figures that gates check, named as on the card."""
 
     agreement: Agreement | None
     order_flips: OrderFlips | None
@@ -41,7 +41,7 @@ class GateFigures(NamedTuple):
 
 
 def check_gates(limits: GateLimits, measured: GateFigures) -> list[GateResult]:
-    """Compare every limit that is set with what was measured."""
+    """Compare every limit that is set with its measured value."""
     agreement, flips = measured.agreement, measured.order_flips
     attacks, alarms = measured.attacks, measured.false_alarms
     values = {
@@ -59,7 +59,7 @@ def check_gates(limits: GateLimits, measured: GateFigures) -> list[GateResult]:
             continue
         met = None if value is None else value >= limit if field.startswith("min_") else value <= limit
         if field == "max_cost" and measured.errors.left_out:
-            # The ceiling was kept by leaving queries out; the whole calibration would have cost more.
+            # The ceiling was kept only by leaving out queries; the whole calibration would have cost more.
             met = False
         results.append(GateResult(name=field.replace("_", "-"), limit=limit, value=value, met=met))
     return results
@@ -70,7 +70,7 @@ def overall_verdict(
 ) -> tuple[Literal["PASSED", "FAILED", "ERROR"], str]:
     """Return the verdict and the reason.
 
-    Too many errors outrank missed gates: the queries that were answered are then a biased sample.
+    Too many errors outrank missed gates, because the answered queries are then a biased sample.
     """
     if errors.share is None:
         return "ERROR", "nothing was asked"

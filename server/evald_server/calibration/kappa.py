@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from evald_server.suites.statistics import CONFIDENCE, Interval
 
-# Takes 6 ms; the ends then differ from seed to seed by about a fiftieth of the interval's width.
+# The sampling takes 6 ms. Between seeds, the ends then differ by about a fiftieth of the interval's width.
 _DRAWS: Final = 2000
 
 # Jeffreys' prior: half a case in each cell.
@@ -22,19 +22,19 @@ class Confusion(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Number of pairs."""
+        """The number of pairs."""
         return sum(self)
 
     @property
     def agreed(self) -> float:
-        """Number of pairs with equal verdicts."""
+        """The number of pairs with equal verdicts."""
         return self.pass_pass + self.fail_fail
 
 
 def cohen_kappa(table: Confusion) -> float | None:
     """Return kappa: 1 is perfect agreement, 0 is chance, below 0 is worse than chance.
 
-    None if undefined: no pairs, or both raters gave one and the same verdict throughout.
+    None if undefined: there are no pairs, or both raters always gave the same single verdict.
     Source: Cohen, Educational and Psychological Measurement 20(1), 1960.
     """
     return _kappa(*map(float, table))
@@ -43,9 +43,9 @@ def cohen_kappa(table: Confusion) -> float | None:
 def kappa_interval(table: Confusion, confidence: float = CONFIDENCE) -> Interval | None:
     """Return the interval of kappa; None where kappa is undefined.
 
-    Equal-tailed credible interval given the table, with Jeffreys' prior on the four shares, by sampling.
+    It is an equal-tailed credible interval given the table, with Jeffreys' prior on the four shares, by sampling.
     Unlike the normal approximation it does not shrink to a point when the raters never disagree; its
-    upper end is then 1. The seed depends on the table alone: equal tables give equal intervals.
+    upper end is then 1. The seed depends on the table alone, so equal tables give equal intervals.
     Source: Basu, Banerjee and Sen, Biometrics 56(2), 2000; the ends at no disagreement as for a share in
     Brown, Cai and DasGupta, Statistical Science 16(2), 2001.
     """

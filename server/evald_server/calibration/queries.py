@@ -7,11 +7,12 @@ from typing import Final, NamedTuple, TypeAlias
 
 from .cases import Case
 
-# A query may need no model, an empty answer for example. So many verdicts in a row without a cost mean that
-# no cost is ever reported: more than the attack suite has master keys, which a guarded judge fails unasked.
+# Some queries need no model, for example for an empty answer. After this number of verdicts without any cost, the judge
+# is assumed to report none. It exceeds the number of master keys in the attack suite, which a guarded judge fails
+# without a model.
 _UNPRICED_VERDICTS: Final = 20
 
-# A sum of floats may exceed a ceiling that it exactly reaches by less than this.
+# A sum of floats that exactly reaches a ceiling may exceed it by less than this because of rounding.
 _ROUNDING: Final = 1e-12
 
 
@@ -31,9 +32,9 @@ class Query(NamedTuple):
 class QueryAnswer(NamedTuple):
     """The judge's answer to one query.
 
-    passed: the verdict; None without one, and then `code` says why: one of evald.errorcodes.CODES,
+    passed: the verdict, or None. code: why there is no verdict: one of evald.errorcodes.CODES,
         "SKIPPED", or the error code of the failed call.
-    score: 0 to 1, how confident the judge is that the criteria are met; None when not reported.
+    score: 0 to 1, the judge's confidence that the criteria are met; None when not reported.
     cost_usd, input_tokens, output_tokens: usage; None when not reported.
     latency_ms: duration of the evaluator, without the network. models: the models that were used.
     """
@@ -49,7 +50,7 @@ class QueryAnswer(NamedTuple):
 
     @property
     def used_model(self) -> bool:
-        """Return True if there is a verdict and a model is known to have given it."""
+        """Whether there is a verdict and a model is known to have given it."""
         return self.passed is not None and bool(self.models or self.input_tokens or self.output_tokens)
 
 
@@ -65,7 +66,7 @@ class AnsweredQuery(NamedTuple):
 
 
 class QueryResults(NamedTuple):
-    """answered: in order of completion. left_out: how many queries the cost ceiling left no room for."""
+    """The results of all queries. answered: in order of completion. left_out: number of queries beyond the ceiling."""
 
     answered: list[AnsweredQuery]
     left_out: int
@@ -78,7 +79,7 @@ class CostUnknown(ValueError):
 def plan_queries(cases: Iterable[Case], repeats: int = 1) -> list[Query]:
     """Return all queries: pairs in both orders, labelled cases `repeats` times, attacks and controls once.
 
-    They are shuffled deterministically, so that a calibration that is cut short has a fair sample.
+    They are shuffled deterministically, so that a calibration that ends early has a fair sample.
     """
     queries = [
         Query(case, repeat, swapped)
@@ -102,9 +103,9 @@ async def run_queries(
     """Run the queries until all are answered or the cost ceiling is reached.
 
     concurrency: maximum number of concurrent queries, at least 1.
-    ceiling_usd: checked before each query. The first one runs alone, to learn what a query costs.
+    ceiling_usd: checked before each query. The first query runs alone, to learn the cost of a query.
     on_answer: called with each answer as it arrives.
-    Raises CostUnknown, and whatever `judge` raises; the other queries are then cancelled.
+    Raises CostUnknown, and the exceptions of `judge`; the other queries are then cancelled.
     """
     budget = _CostBudget(ceiling_usd)
     answered: list[AnsweredQuery] = []
@@ -131,7 +132,7 @@ async def run_queries(
 
 
 class _CostBudget:
-    """The cost ceiling. Each query in flight reserves the cost of the most expensive one so far."""
+    """The cost ceiling. Each query in flight reserves the cost of the most expensive query so far."""
 
     def __init__(self, ceiling_usd: float | None) -> None:
         self._ceiling = ceiling_usd
@@ -142,7 +143,7 @@ class _CostBudget:
         self._changed = asyncio.Condition()
 
     async def reserve(self) -> bool:
-        """Wait until one more query fits. Returns False if none ever will."""
+        """Wait until the ceiling allows one more query. Returns False if it never will."""
         if self._ceiling is None:
             return True
         async with self._changed:
@@ -154,7 +155,7 @@ class _CostBudget:
         return True
 
     async def spend(self, answer: QueryAnswer) -> None:
-        """Replace a reservation by the actual cost. Raises CostUnknown."""
+        """Replace a reservation with the actual cost. Raises CostUnknown."""
         if self._ceiling is None:
             return
         async with self._changed:

@@ -13,7 +13,7 @@ LLM_JUDGE: Final = "llm-judge"
 
 _ALIASES: Final = {LLM_JUDGE, "llm-rubric", "quality"}
 
-# The config keys of `llm-judge` that hold criteria, most specific first, with the keys that depend on them.
+# The config keys of `llm-judge` that contain criteria, most specific first, each with the keys that depend on it.
 _CRITERIA_KEYS: Final = (
     ("items", ()),
     ("rubric", ()),
@@ -37,13 +37,13 @@ _ANY_CRITERIA_KEY: Final = {
 GENERAL_CRITERIA: Final = "The agent has done what the user asked for, correctly and completely."
 """The criteria if neither the judge's config nor the case has any."""
 
-# A query that an overloaded server refuses is retried so often, each time after the delay that it asks for.
+# Number of retries of a query that an overloaded server refuses, each after the delay that the server asks for.
 _RETRIES: Final = 3
 _MAX_RETRY_DELAY_SECONDS: Final = 10.0
 
 
 def is_llm_judge(type_name: str) -> bool:
-    """Return True for `llm-judge` and its aliases."""
+    """Return whether the type is `llm-judge` or one of its aliases."""
     return type_name.replace("_", "-") in _ALIASES
 
 
@@ -58,7 +58,7 @@ def with_default_criteria(spec: Mapping[str, Any]) -> dict[str, Any]:
 def with_criteria(spec: Mapping[str, Any], criteria: str) -> dict[str, Any]:
     """Return the spec with the criteria of a case in place of its own.
 
-    They replace the config key that holds the judge's criteria; `items` becomes a list of one. Evaluators
+    They replace the config key with the judge's criteria; `items` becomes a list of one item. Evaluators
     of other types keep their config: they find the criteria in the turn's metadata.
     """
     if not criteria or not is_llm_judge(str(spec["type"])):
@@ -75,7 +75,7 @@ def server_judge(client: "AsyncClient", spec: Mapping[str, Any], timeout_seconds
     """Return a function that queries an evaluator of a server.
 
     timeout_seconds: limit of one query, including the judge's own retries.
-    Bypasses the server's cache, because a cached verdict says nothing about consistency or cost. The error
+    Bypasses the server's cache, because a cached verdict shows nothing about consistency or cost. The error
     of a single call becomes an answer; an unreachable server or a missing permission is raised.
     """
     from evald import EvaldError, InvalidInput, errors
@@ -88,7 +88,7 @@ def server_judge(client: "AsyncClient", spec: Mapping[str, Any], timeout_seconds
         turn = query.case.turn(swapped=query.swapped)
         for attempt in range(_RETRIES + 1):
             try:
-                # 5 s more than the server's own limit: only for a server that hangs.
+                # 5 s more than the server's own limit, so that it takes effect only if the server hangs.
                 evaluation = await client.evaluate(
                     turn, [judge_spec], options=options, timeout=timeout_seconds + 5
                 )
@@ -133,7 +133,7 @@ def answer_from_result(result: "EvaluatorResult") -> QueryAnswer:
 def _models(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the models from a result's metadata.
 
-    `llm-judge` reports its model under `judge` and those of a panel under `judge.votes`; other evaluators
+    `llm-judge` reports its model under `judge`, and the models of a panel under `judge.votes`; other evaluators
     may report a `model`.
     """
     judge = metadata.get("judge")

@@ -10,20 +10,20 @@ from evald.plugin.v1 import task_pb2
 
 Mode: TypeAlias = Literal["target", "connect"]
 
-# A later answer counts as none: a plugin that calls a model needs a config that does not.
+# A later answer counts as no answer. A plugin that calls a model needs a config without a model.
 PATIENCE_SECONDS: Final = 20.0
-# The largest output that a server takes.
+# The largest output that a server accepts.
 MAX_OUTPUT_BYTES: Final = 1 << 20
 
 
 class PluginGone(Exception):
-    """The plugin cannot be reached, or no longer."""
+    """The plugin cannot be reached, or disconnected."""
 
 
 class PluginReply(NamedTuple):
     """The reply to a task.
 
-    output: None if there was none. status: how a unary call failed. Without both nothing came in time.
+    output: None if there was none. status: the error of a unary call. Without both no answer arrived in time.
     """
 
     output: task_pb2.EvaluationOutput | None = None
@@ -53,7 +53,7 @@ NO_ANSWER = PluginReply(detail="no answer in time")
 
 
 class RecordedOutput(NamedTuple):
-    """One output, for the rules that hold for all outputs. output: None if it was unreadable."""
+    """One output, for the rules that apply to all outputs. output: None if it was unreadable."""
 
     task: task_pb2.EvaluationTask
     output: task_pb2.EvaluationOutput | None
@@ -64,7 +64,7 @@ class PendingReply(ABC):
 
     @abstractmethod
     async def reply(self, seconds: float = PATIENCE_SECONDS) -> PluginReply:
-        """Wait for the reply; NO_ANSWER after so many seconds."""
+        """Wait for the reply. Returns NO_ANSWER after `seconds`."""
 
     @abstractmethod
     async def cancel(self) -> None:
@@ -74,7 +74,7 @@ class PendingReply(ABC):
 class Link(ABC):
     """A connection to a plugin under test.
 
-    info: its description. outputs: all that it has sent.
+    info: its description. outputs: all outputs that it has sent.
     """
 
     mode: Mode
@@ -89,18 +89,18 @@ class Link(ABC):
 
     @abstractmethod
     async def respond(self, seconds: float) -> bool:
-        """Return whether the plugin answers a health check or ping within so many seconds."""
+        """Return whether the plugin answers a health check or ping within `seconds`."""
 
     @abstractmethod
     async def recover(self, seconds: float) -> None:
-        """Wait until the plugin takes tasks again. Raises PluginGone after so many seconds."""
+        """Wait until the plugin accepts tasks again. Raises PluginGone after `seconds`."""
 
     @abstractmethod
     async def close(self) -> None:
         """Disconnect."""
 
     async def evaluate(self, task: task_pb2.EvaluationTask, seconds: float = PATIENCE_SECONDS) -> PluginReply:
-        """Send a task as soon as the plugin takes one, and wait for the reply."""
+        """Send a task as soon as the plugin accepts one, and wait for the reply."""
         try:
             async with asyncio.timeout(seconds):
                 work = await self.start(task)
@@ -109,12 +109,12 @@ class Link(ABC):
             return NO_ANSWER
 
     async def evaluate_all(self, tasks: list[task_pb2.EvaluationTask]) -> list[PluginReply]:
-        """Send tasks concurrently, as far as the plugin takes them."""
+        """Send tasks concurrently, as far as the plugin accepts them."""
         return await asyncio.gather(*map(self.evaluate, tasks))
 
     @property
     def places(self) -> int:
-        """Its max_concurrency, from 1 to 64."""
+        """The plugin's max_concurrency, limited to 1 to 64."""
         return max(1, min(self.info.max_concurrency, 64))
 
     def can(self, capability: "task_pb2.Capability") -> bool:

@@ -1,4 +1,4 @@
-"""The report of a check, and its JSON and JUnit forms."""
+"""The report of a check, and its JSON and JUnit formats."""
 
 import xml.etree.ElementTree as ET
 from enum import Enum
@@ -17,13 +17,13 @@ class RuleOutcome(Enum):
     PASSED = "passed"
     FAILED = "failed"
     WARNING = "warning"
-    """Broken, but only a SHOULD."""
+    """A broken rule that is only a SHOULD."""
     NOT_SHOWN = "not_shown"
-    """It could not be checked; the text says what would be needed."""
+    """The rule could not be checked; the text says what is missing."""
 
 
 class Finding(NamedTuple):
-    """The outcome of one rule. text: why, "" if the rule holds."""
+    """The outcome of one rule. text: the reason, "" if the rule holds."""
 
     rule: ContractRule
     outcome: RuleOutcome
@@ -39,7 +39,7 @@ class ConformanceReport(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether no MUST is broken."""
+        """Whether no MUST rule is broken."""
         return not self.count(RuleOutcome.FAILED)
 
     def count(self, outcome: RuleOutcome) -> int:
@@ -48,7 +48,7 @@ class ConformanceReport(NamedTuple):
 
 
 def to_dict(report: ConformanceReport) -> dict[str, Any]:
-    """Convert to JSON data."""
+    """Convert the report to JSON data."""
     return {
         "passed": report.passed,
         "mode": report.mode,
@@ -73,7 +73,7 @@ def to_dict(report: ConformanceReport) -> dict[str, Any]:
 
 
 def to_junit(report: ConformanceReport) -> str:
-    """Convert to JUnit XML. A broken MUST is a failure; a rule that could not be checked is skipped."""
+    """Convert the report to JUnit XML. A broken MUST is a failure; a rule that could not be checked is skipped."""
     suite = ET.Element(
         "testsuite",
         name=xml_text(f"evald conformance: {report.info.name} {report.info.version} ({report.mode})"),

@@ -1,4 +1,4 @@
-"""What a rule is, what it checks a plugin with, and the exceptions by which it reports. `checks` has all rules."""
+"""Rules, the plugin under test, and the exceptions of checks. `checks` has all rules."""
 
 from collections.abc import Awaitable, Callable
 from enum import Enum
@@ -11,21 +11,21 @@ from .target_link import TargetLink
 
 
 class RuleBroken(Exception):
-    """The rule does not hold. The message says what, got, wanted."""
+    """The rule does not hold. The message names the problem, the value got and the value wanted."""
 
 
 class NotTestable(Exception):
-    """The rule cannot be checked. The message says what would be needed."""
+    """The rule cannot be checked. The message says what is missing."""
 
 
 class Pace(NamedTuple):
     """Time limits in seconds.
 
-    short: timeout of tasks that are slow on purpose. notice: for a plugin to notice that a task is over, or
+    short: timeout of tasks that are slow on purpose. notice: time for a plugin to notice that a task has ended, or
         to answer a health check or ping.
-    grace: for open tasks when the server stops. away: how long a plugin is then asked to stay away, and how
-        long a killed server is gone.
-    back: for a plugin to reconnect after a restart of the server.
+    grace: time for open tasks when the server stops. away: how long a plugin is then asked to stay away, and how
+        long a killed server is unavailable.
+    back: time for a plugin to reconnect after a restart of the server.
     """
 
     short: float = 0.5
@@ -38,7 +38,7 @@ class Pace(NamedTuple):
 class Trial(NamedTuple):
     """One plugin under test.
 
-    samples: its types, each with a config that fits, except types for which none is known.
+    samples: its types, each with a valid config; without types for which none is known.
     slow: a type with a config that takes 5 s or more, if one was given.
     """
 
@@ -91,7 +91,7 @@ class Severity(Enum):
 class ContractRule(NamedTuple):
     """One rule.
 
-    number: never changes and is never reused. modes: to which it applies. looks_back: it checks the outputs of
+    number: never changes and is never reused. modes: the modes that it applies to. looks_back: it checks the outputs of
     earlier rules.
     """
 
@@ -111,5 +111,5 @@ def rule(
     severity: Severity = Severity.MUST,
     looks_back: bool = False,
 ) -> Callable[[Check], ContractRule]:
-    """Make a rule of the function that checks it."""
+    """Return a decorator that makes a rule of its check function."""
     return lambda check: ContractRule(number, sentence, check, modes, severity, looks_back)

@@ -1,4 +1,4 @@
-"""The turns, tasks and configs that plugins are checked with."""
+"""The turns, tasks and configs for the checks of plugins."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ _numbers: Final = itertools.count(1)
 
 ANSWER: Final = "Thank you for waiting. Your reference is BK-12345, please keep it."
 
-# Scripts that are written from the right, or without spaces; combined and astral characters.
+# Scripts written from right to left or without spaces; combined and astral characters.
 NON_LATIN: Final = "مرحبا بالعالم — 你好世界。 — नमस्ते — Ελληνικά — \U0001f468\u200d\U0001f469\u200d\U0001f467 e\u0301 \u0000 \u202e."
 
 ONE_MEGABYTE: Final = "All work and no play makes Jack a dull boy. \n" * 23302
@@ -83,7 +83,7 @@ def new_task(
 
 
 def with_unknown_fields(task: task_pb2.EvaluationTask) -> task_pb2.EvaluationTask:
-    """Add unknown fields to a task and its context, as a later contract would."""
+    """Return the task with unknown fields in it and in its context, as of a later contract."""
     data = task.SerializeToString()
     later = task_pb2.EvaluationTask.FromString(data + _UNKNOWN)
     context = task.context.SerializeToString() + _UNKNOWN
@@ -107,7 +107,7 @@ def schema_of(found: evaluator_pb2.EvaluatorType) -> dict[str, Any] | None:
 
 
 def misfits(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return configs that may be invalid: an unknown key, none at all, each property with other types."""
+    """Return configs that may be invalid: an unknown key, an empty config, each property with other types."""
     candidates: list[dict[str, Any]] = [{"evaldConformance": True}, {}]
     properties = schema.get("properties")
     for key in properties if isinstance(properties, dict) else ():

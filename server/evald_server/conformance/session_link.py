@@ -15,15 +15,15 @@ from evald.worker.offer import CONTRACT
 from .link import MAX_OUTPUT_BYTES, NO_ANSWER, PATIENCE_SECONDS, Link, PendingReply, PluginGone, PluginReply
 
 _GOODBYE_SECONDS: Final = 0.5
-# Longer than a check runs: only rules send pings.
+# Longer than any check runs: only rules send pings.
 _PING_SECONDS: Final = 3600
 
 
 class ConnectStream:
     """One Connect stream.
 
-    hello: None if the first frame was another one. frames: all frames after it. problems: broken rules of
-        the protocol. ended: the stream is over. closed_by_plugin: the plugin half-closed it.
+    hello: None if the first frame was another one. frames: all frames after it. problems: violations of the
+        protocol. ended: the stream has ended. closed_by_plugin: the plugin half-closed it.
     """
 
     def __init__(self, hello: pb.WorkerHello | None, session_id: str, context: Any) -> None:
@@ -95,7 +95,7 @@ class ConnectStream:
         return completed
 
     async def until(self, holds: Any, seconds: float) -> bool:
-        """Return whether a condition on the frames becomes true within so many seconds."""
+        """Return whether a condition on the frames becomes true within `seconds`."""
         async with self._changed:
             try:
                 async with asyncio.timeout(seconds):
@@ -147,8 +147,8 @@ class ConnectStream:
 class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
     """A plugin that dials the kit. Call `open`, then `arrived`.
 
-    tls: the kit's certificate, and the CA of those that plugins must show, if they must; None for plaintext.
-    token: what plugins must bring; "" for nothing.
+    tls: the kit's certificate, and optionally the CA of the certificates required of plugins; None for plaintext.
+    token: the token required of plugins; "" for none.
     """
 
     mode = "connect"
@@ -223,7 +223,7 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
         return await self.ping(seconds) is not None
 
     async def ping(self, seconds: float) -> pb.Pong | None:
-        """Ping and return the pong, or None after so many seconds. Raises PluginGone."""
+        """Send a ping and return the pong, or None after `seconds`. Raises PluginGone."""
         stream = self.stream
         nonce = len(stream.frames) + 1000
         await stream.send(ping=pb.Ping(nonce=nonce))
@@ -253,7 +253,7 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
     async def close(self) -> None:
         """See Link."""
         if self._server is not None:
-            # The server's stop would log every handler that it cancels.
+            # Ended first, because the server's stop would log every handler that it cancels.
             for stream in self.streams:
                 stream.end()
             await self._server.stop(_GOODBYE_SECONDS)

@@ -1,4 +1,4 @@
-"""Checks every rule on a plugin."""
+"""Runs the checks of all rules on a plugin."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -24,7 +24,7 @@ async def check(
 ) -> ConformanceReport:
     """Check every rule that applies to the plugin's mode.
 
-    configs: by type, for types that need one. slow: a type and a config with which it takes 5 s or more.
+    configs: by type, for types that need one. slow: a type, and a config with which it takes 5 s or more.
     tell: called before each rule. pace: time limits. Raises UnknownSample.
     """
     by_type = {found.type: found for found in link.info.evaluator_types}
@@ -65,7 +65,7 @@ async def _try(rule: ContractRule, trial: Trial) -> Finding:
 
 
 async def _lives(link: Link, pace: Pace) -> bool:
-    """Return whether the plugin answers, or is back soon."""
+    """Return whether the plugin answers, or reconnects soon."""
     try:
         await link.recover(pace.back)
     except PluginGone:
@@ -79,6 +79,6 @@ def _samples(link: Link, configs: Mapping[str, Mapping[str, Any]]) -> Iterator[S
             yield Sample(found, configs[found.type])
             continue
         schema = schema_of(found)
-        # An invalid schema breaks a rule of its own.
+        # An invalid schema has a rule of its own.
         if schema is None or fits(schema, {}):
             yield Sample(found, {})

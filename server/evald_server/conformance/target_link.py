@@ -39,10 +39,10 @@ class TargetLink(Link):
     def channel_with(self, tls: Tls | None) -> Any:
         """Return a channel to the plugin."""
         options = [
-            # Above the servers' limit, so that the kit can report what is too large.
+            # Above the servers' limit, so that the kit can report outputs that are too large.
             ("grpc.max_receive_message_length", 4 * MAX_OUTPUT_BYTES),
             ("grpc.use_local_subchannel_pool", 1),
-            # As a server dials plugins.
+            # The same as when a server dials plugins.
             ("grpc.enable_http_proxy", 0),
         ]
         if tls is None:
@@ -50,7 +50,7 @@ class TargetLink(Link):
         return grpc.aio.secure_channel(self.address, tls.channel_credentials(), options=options)
 
     async def open(self, seconds: float = _CALL_SECONDS) -> Self:
-        """Connect and call Describe. Raises PluginGone after so many seconds."""
+        """Connect and call Describe. Raises PluginGone if there is no connection within `seconds`, or no answer."""
         try:
             async with asyncio.timeout(seconds):
                 await self.channel.channel_ready()
@@ -89,7 +89,7 @@ class TargetLink(Link):
         try:
             return bool(await self.health(seconds) == _SERVING)
         except grpc.aio.AioRpcError as problem:
-            # Whether there is a health service is a rule of its own.
+            # The presence of a health service has a rule of its own.
             return problem.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
 
     async def recover(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
-"""Strict parsing of a judge's answer: a value that is missing, mistyped or out of range makes it unusable.
+"""Strict parsing of a judge's answer: a missing, mistyped or out-of-range value makes the answer unusable.
 
-Nothing is clamped, converted or picked out of prose, and error messages repeat no text of the answer,
-because the judge may have quoted what it judged.
+Values are not clamped or converted, and prose is not searched for them. Error messages quote nothing of the answer,
+because the judge may have quoted the judged text.
 """
 
 import re
@@ -12,29 +12,29 @@ from evald.strict_json import STRICT_JSON, DuplicateKey
 from evald_server.evaluators.json_values import is_number, printable
 
 AnswerData = Mapping[str, Any]
-"""The JSON object of an answer, unchecked."""
+"""The JSON object of an answer, not validated."""
 
 # Longest text taken from an answer, in characters. A result's reason may have 8 KiB.
 MAX_TEXT: Final = 4000
 
-# Longest JSON object of an answer, in characters. A hundred items with a sentence each have 20,000.
+# Longest JSON object of an answer, in characters. A hundred items with one sentence each take 20,000.
 _MAX_OBJECT: Final = 256 << 10
 
-# A fenced block, marked ```json or ```, each mark at the start of a line.
+# A fenced block, marked ```json or ```. Both fence lines start at the beginning of a line.
 _FENCED_BLOCK: Final = re.compile(
     r"^ {0,3}```[ \t]*(?:json)?[ \t]*\n(.*?)^ {0,3}```[ \t]*$", re.DOTALL | re.MULTILINE
 )
 
 
 class UnusableAnswer(ValueError):
-    """The answer holds no verdict. The message says why and quotes nothing of it."""
+    """The answer contains no verdict. The message gives the reason and quotes nothing of the answer."""
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """Parse an answer that is one JSON object, or that holds exactly one fenced block with one.
+    """Parse an answer that is one JSON object, or that contains exactly one fenced block with one object.
 
-    Prose is not searched: an object there may be a quotation of what was judged. A second block and
-    duplicate keys are refused, because they leave open what was meant.
+    Prose is not searched: an object in it may be a quotation of the judged text. A second block or a duplicate key
+    is an error, because the answer is then ambiguous.
     Raises ValueError, whose message quotes nothing of the text.
     """
     if "```" in text:
@@ -56,7 +56,7 @@ def parse_object(text: str) -> dict[str, Any]:
 
 
 def require_object(data: AnswerData | None) -> AnswerData:
-    """Return the data. Raises UnusableAnswer when there is no object."""
+    """Return the data. Raises UnusableAnswer for None."""
     if data is None:
         raise UnusableAnswer("it is no JSON object")
     return data
@@ -94,14 +94,14 @@ def get_text(data: AnswerData, key: str) -> str:
 
 
 def get_optional_text(data: AnswerData, *keys: str) -> str:
-    """Return the text under the first of the keys that is present; "" when none holds anything."""
+    """Return the text under the first key that is present; "" when all values are missing or null."""
     if all(data.get(key) is None for key in keys):
         return ""
     return get_text(data, next(key for key in keys if key in data))
 
 
 def get_texts(data: AnswerData, key: str, most: int) -> list[str]:
-    """Return the first texts of an optional list, without blank ones."""
+    """Return up to `most` texts of an optional list, without blank ones."""
     value = data.get(key)
     if value is None:
         return []
@@ -119,7 +119,7 @@ def get_objects(data: AnswerData, key: str) -> list[AnswerData]:
 
 
 def shorten(text: str) -> str:
-    """Cut the text to MAX_TEXT characters."""
+    """Truncate the text to MAX_TEXT characters."""
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
@@ -151,7 +151,7 @@ def _refuse(key: str, value: Any, wanted: str) -> NoReturn:
 
 
 def _describe(value: Any) -> str:
-    """Name the value without quoting text."""
+    """Describe the value without quoting text."""
     if value is None:
         return "null"
     if isinstance(value, bool):

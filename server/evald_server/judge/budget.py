@@ -1,4 +1,4 @@
-"""What judges may spend: prices of models, ceilings checked before each request, and the day's total on disk."""
+"""Spending of judges: model prices, ceilings checked before each request, and the day's total on disk."""
 
 import json
 import logging
@@ -19,22 +19,22 @@ _log = logging.getLogger("evald.judge")
 
 _CODE: Final = "JUDGE_BUDGET_EXCEEDED"
 
-# A token issuer can name any number of subjects, and every cost writes the file with all accounts of the day. Beyond
+# A token issuer can name any number of subjects, and every cost rewrites the file with all accounts of the day. Beyond
 # this number, principals without a ceiling get no account of their own.
 _MAX_ACCOUNTS: Final = 1000
 
 
 class Price(NamedTuple):
-    """US dollars for a million tokens. Cached input is counted at the full price, so costs are upper bounds."""
+    """US dollars per million tokens. Cached input is charged at the full price, so costs are upper bounds."""
 
     input_usd: float
     output_usd: float
 
     def cost(self, usage: TokenUsage) -> float | None:
-        """Return US dollars; None when the usage lacks input or output tokens.
+        """Return the cost in US dollars; None when the usage lacks input or output tokens.
 
-        Every request has input, so usage without any is incomplete. Tokens of the total beyond both are reasoning,
-        which some endpoints bill as output but leave out of it.
+        Every request has input, so usage with 0 input tokens is incomplete. Total tokens beyond input and output are
+        reasoning tokens, which some endpoints bill as output but do not count as output.
         """
         if not usage.input_tokens or usage.output_tokens is None:
             return None
@@ -42,11 +42,11 @@ class Price(NamedTuple):
         return (usage.input_tokens * self.input_usd + output * self.output_usd) / 1e6
 
     def max_cost(self, input_bytes: int, output_tokens: int) -> float:
-        """Return the most that a request of this size can cost: a token is a byte at least."""
+        """Return the highest possible cost of a request of this size: a token has at least one byte."""
         return (input_bytes * self.input_usd + output_tokens * self.output_usd) / 1e6
 
 
-# List prices of the makers, without models whose price depends on the length of the prompt or the time of day.
+# The makers' list prices. Models whose price depends on the prompt's length or the time of day are left out.
 # Source: the data of genai-prices 0.2.3 (MIT), taken on 2026-11-21, which names the makers' price pages:
 # openai.com/api/pricing, anthropic.com/pricing, ai.google.dev/gemini-api/docs/pricing, mistral.ai/pricing.
 SHIPPED_PRICES: Final[Mapping[str, Price]] = {
@@ -86,12 +86,12 @@ SHIPPED_PRICES: Final[Mapping[str, Price]] = {
     "mistral-small-2603": Price(0.15, 0.6),
 }
 
-# Makers date their snapshots: gpt-4o-2024-11-20, claude-haiku-4-5-20251001.
+# Makers append a date to their snapshots: gpt-4o-2024-11-20, claude-haiku-4-5-20251001.
 _DATE: Final = re.compile(r"-(?:20\d\d-\d\d-\d\d|20\d{6})$")
 
 
 def price_of(model: str, own: Mapping[str, Price]) -> Price | None:
-    """Return the operator's own price of a model or of its undated name, else the shipped one, else None."""
+    """Return the operator's price of the model or of its undated name, else the shipped price, else None."""
     undated = _DATE.sub("", model)
     for prices in (own, SHIPPED_PRICES):
         for name in (model, undated):
@@ -106,14 +106,14 @@ def utc_day() -> str:
 
 
 SPENDING_FILE: Final = "judge-spending.json"
-"""Name of the file of a SpendStore in the data directory."""
+"""Name of a SpendStore's file in the data directory."""
 
 SERVER: Final = ""
-"""The account of everybody together. Those of principals have their names."""
+"""The account of the whole server. A principal's account has the principal's name."""
 
 
 def read_spending(path: Path, day: str) -> dict[str, float]:
-    """Return what a SpendStore's file says of a day: US dollars by account, none if it is of another day.
+    """Return the spending in a SpendStore's file: US dollars by account; empty if the file is of another day.
 
     Raises OSError, ValueError, KeyError, TypeError and AttributeError for a file that cannot be used.
     """
@@ -128,9 +128,9 @@ def read_spending(path: Path, day: str) -> dict[str, float]:
 
 
 class SpendStore:
-    """A JSON file with what the day has cost, so that a restart does not reset the daily ceiling.
+    """A JSON file with the day's spending, so that a restart does not reset the daily ceiling.
 
-    A thread of its own replaces the file as a whole. A crash may lose the last request's cost.
+    A separate thread replaces the whole file at each write. A crash may lose the last request's cost.
     """
 
     def __init__(self, path: Path) -> None:
@@ -139,7 +139,7 @@ class SpendStore:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="evald-judge-spending")
 
     def load(self, day: str) -> dict[str, float]:
-        """Return the US dollars spent on that day: see `read_spending`. Logs a file that cannot be read."""
+        """Return the US dollars spent on that day by account. Logs a file that cannot be read; returns {} for it."""
         try:
             return read_spending(self._path, day)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
@@ -147,12 +147,12 @@ class SpendStore:
             return {}
 
     def save(self, day: str, spent: Mapping[str, float]) -> None:
-        """Have the day's totals written. Returns at once."""
+        """Schedule a write of the day's totals. Returns at once."""
         with suppress(RuntimeError):  # closed, because the server stops
             self._thread.submit(self._write, day, dict(spent))
 
     def close(self) -> None:
-        """Finish pending writes. May block for as long as a file is written."""
+        """Finish pending writes. May block until the file is written."""
         self._thread.shutdown()
 
     def _write(self, day: str, spent: dict[str, float]) -> None:
@@ -166,7 +166,7 @@ class SpendStore:
             self._warn(problem)
 
     def _warn(self, problem: Exception) -> None:
-        """Log the first problem."""
+        """Log the first problem only."""
         if not self._warned:
             self._warned = True
             _log.warning(
@@ -177,19 +177,19 @@ class SpendStore:
 
 
 class Caller(NamedTuple):
-    """Who asks a judge. name: "" if nobody knows. per_day_usd: its ceiling, None for none."""
+    """The principal whose evaluation asks a judge. name: "" if unknown. per_day_usd: its ceiling, None for none."""
 
     name: str = ""
     per_day_usd: float | None = None
 
 
 class Budget:
-    """Ceilings in US dollars on what a call, a principal's day and a day may cost; None for no ceiling.
+    """Ceilings in US dollars on the cost of a call, of a principal's day and of the server's day; None for no ceiling.
 
-    A request is allowed only when the most that it can cost, added to what is spent and to what requests in
-    flight can cost, stays within all ceilings.
-    store: keeps the day's totals over restarts; without one a restart resets them. caller: returns who asks now.
-    limited: called when a principal's ceiling refuses a request.
+    A request is allowed only if the amount spent, plus the maximum cost of requests in flight, plus the maximum cost
+    of this request stays within all ceilings.
+    store: keeps the day's totals over restarts; without a store a restart resets them. caller: returns the current
+    caller. limited: called when a principal's ceiling refuses a request.
     """
 
     def __init__(
@@ -209,22 +209,22 @@ class Budget:
         self._day = today()
         self._caller = caller
         self._limited = limited
-        # By account: what the day has cost, and the most that requests in flight can cost.
+        # By account: the day's spending, and the maximum cost of requests in flight.
         self._spent = store.load(self._day) if store else {}
         self._reserved: dict[str, float] = {}
 
     @property
     def has_ceiling(self) -> bool:
-        """Whether there is a ceiling for all, so that every model needs a price."""
+        """Whether there is a server-wide ceiling, so that every model needs a price."""
         return self._per_call is not None or self._per_day is not None
 
     @property
     def limits_caller(self) -> bool:
-        """Whether any ceiling holds for who asks now."""
+        """Whether any ceiling applies to the current caller."""
         return self.has_ceiling or self._caller().per_day_usd is not None
 
     def reserve(self, max_usd: float | None, spending: CallSpending) -> "Reservation":
-        """Reserve the most that a request can cost; None when its model has no price.
+        """Reserve the maximum cost of a request; None when its model has no price.
 
         Raises JudgeError JUDGE_BUDGET_EXCEEDED when the request could exceed a ceiling.
         """
@@ -267,11 +267,11 @@ class Budget:
         return Reservation(self, accounts, spending, max_usd)
 
     def settle(self, accounts: Sequence[str], reserved_usd: float, cost_usd: float) -> None:
-        """Replace a reserved amount by the cost."""
+        """Replace a reserved amount with the actual cost."""
         self._start_new_day()
         for account in accounts:
             reserved = self._reserved.pop(account, 0.0) - reserved_usd
-            # Rounding errors may leave a little more than 0.
+            # Rounding errors may leave slightly more than 0.
             if reserved > 1e-12:
                 self._reserved[account] = reserved
         if cost_usd:
@@ -281,7 +281,7 @@ class Budget:
                 self._store.save(self._day, self._spent)
 
     def close(self) -> None:
-        """Finish pending writes. May block for as long as a file is written."""
+        """Finish pending writes. May block until the file is written."""
         if self._store is not None:
             self._store.close()
 
@@ -313,7 +313,7 @@ class Reservation:
         self.spending.reserved_usd = max(0.0, self.spending.reserved_usd - self.reserved_usd)
 
     def settle_unknown(self) -> None:
-        """No response, or none with a cost: charge the reserved maximum."""
+        """Charge the reserved maximum, because there is no response or none with a cost."""
         if self.is_open:
             self.is_open = False
             self.budget.settle(self.accounts, self.reserved_usd, self.reserved_usd)

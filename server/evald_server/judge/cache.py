@@ -15,19 +15,19 @@ from typing import Any, Final, NamedTuple, Protocol
 
 _log = logging.getLogger("evald.judge")
 
-# Of a row beside its answer: key, size, time, and their entries in two indexes.
+# Overhead of a row besides its answer: key, size, time, and their entries in two indexes.
 _ROW_BYTES: Final = 128
 
-# Of the Python objects around an answer in memory, measured.
+# Measured overhead of the Python objects around an answer in memory.
 _ENTRY_BYTES: Final = 400
 
-# A tenth is evicted at a time, because each eviction scans the index.
+# An eviction frees a tenth of the cache, because each eviction scans the index.
 _KEEP: Final = 0.9
 
 # The data directory is locked, so no second server writes to the file. A backup or a shell may still lock it.
 _LOCK_SECONDS: Final = 0.25
 
-# After an error the file is not used for so long.
+# Seconds without use of the file after an error.
 _RETRY_SECONDS: Final = 60.0
 
 _SCHEMA: Final = """
@@ -42,7 +42,7 @@ CREATE INDEX IF NOT EXISTS answers_by_use ON answers (used);
 
 
 class CachedAnswer(NamedTuple):
-    """An answer. data: its JSON object, None for plain text. model: as the endpoint named it."""
+    """An answer. data: its JSON object, None for plain text. model: the name that the endpoint reported."""
 
     text: str
     data: Mapping[str, Any] | None
@@ -50,15 +50,15 @@ class CachedAnswer(NamedTuple):
 
 
 def cache_key(*parts: str) -> bytes:
-    """Return the key of an answer that depends on these parts and nothing else."""
+    """Return the cache key of an answer that depends only on these parts."""
     return hashlib.sha256("\0".join(parts).encode()).digest()
 
 
 class AnswerCache(Protocol):
-    """Keeps answers, the most recently used ones. Never raises: a broken cache is an empty one."""
+    """A cache of the most recently used answers. Never raises: a broken cache behaves like an empty one."""
 
     async def get(self, key: bytes) -> CachedAnswer | None:
-        """Return the answer, if it is there."""
+        """Return the cached answer, or None."""
 
     def put(self, key: bytes, answer: CachedAnswer) -> None:
         """Store an answer. Returns at once."""
@@ -68,16 +68,16 @@ class AnswerCache(Protocol):
 
 
 class MemoryCache:
-    """An AnswerCache in memory. max_bytes: of all answers together; 0 for no cache."""
+    """An AnswerCache in memory. max_bytes: total size of all answers; 0 for no cache."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        # As JSON text: the parsed object takes four times as much.
+        # Stored as JSON text, because the parsed object takes four times as much memory.
         self._answers: OrderedDict[bytes, bytes] = OrderedDict()
 
     async def get(self, key: bytes) -> CachedAnswer | None:
-        """Return the answer, if it is there."""
+        """Return the cached answer, or None."""
         found = self._answers.get(key)
         if found is None:
             return None
@@ -85,7 +85,7 @@ class MemoryCache:
         return _load(found)
 
     def put(self, key: bytes, answer: CachedAnswer) -> None:
-        """Store an answer, and evict those not used for longest."""
+        """Store an answer, and evict the least recently used ones."""
         text = _dump(answer).encode()
         if _ENTRY_BYTES + len(text) > self._max_bytes:
             return
@@ -104,10 +104,10 @@ class MemoryCache:
 
 
 class DiskCache:
-    """An AnswerCache in a SQLite file, which a thread of its own reads and writes.
+    """An AnswerCache in a SQLite file, read and written by a separate thread.
 
-    max_bytes: of all answers together; the file is somewhat larger. After an error the file is not used for
-    a minute; the first error is logged.
+    max_bytes: total size of all answers; the file is somewhat larger. After an error the file is not used for
+    a minute; only the first error is logged.
     """
 
     def __init__(
@@ -129,18 +129,18 @@ class DiskCache:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="evald-judge-cache")
 
     async def get(self, key: bytes) -> CachedAnswer | None:
-        """Return the answer, if it is there."""
+        """Return the cached answer, or None."""
         if self._clock() < self._retry_at:
             return None
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._get, key)
-        except RuntimeError:  # closed, because the server stops
+        except RuntimeError:  # the thread pool is closed, because the server stops
             return None
 
     def put(self, key: bytes, answer: CachedAnswer) -> None:
-        """Store an answer, and evict those not used for longest."""
+        """Store an answer, and evict the least recently used ones."""
         if self._clock() >= self._retry_at:
-            with suppress(RuntimeError):  # closed, because the server stops
+            with suppress(RuntimeError):  # the thread pool is closed, because the server stops
                 self._thread.submit(self._put, key, answer)
 
     async def close(self) -> None:
@@ -190,7 +190,7 @@ class DiskCache:
             db = sqlite3.connect(self._path, timeout=_LOCK_SECONDS, check_same_thread=False)
             try:
                 db.execute("PRAGMA journal_mode = WAL")
-                # A crash of the machine may lose the last answers, which then are requested again.
+                # A crash of the machine may lose the last answers, which are then requested again.
                 db.execute("PRAGMA synchronous = NORMAL")
                 db.executescript(_SCHEMA)
                 self._bytes = _total(db)
@@ -201,7 +201,7 @@ class DiskCache:
         return self._db
 
     def _evict(self, db: sqlite3.Connection) -> None:
-        # Counted anew, in case somebody has deleted rows by hand.
+        # Recomputed, in case rows were deleted by hand.
         self._bytes = _total(db)
         for key, size in db.execute("SELECT key, bytes FROM answers ORDER BY used").fetchall():
             if self._bytes <= self._max_bytes * _KEEP:
@@ -233,5 +233,5 @@ def _load(text: str | bytes) -> CachedAnswer:
 
 
 def _dump(answer: CachedAnswer) -> str:
-    # In ASCII, because a model may write halves of surrogate pairs, which have no UTF-8.
+    # ASCII, because a model may write lone surrogates, which UTF-8 cannot encode.
     return json.dumps(answer, separators=(",", ":"))

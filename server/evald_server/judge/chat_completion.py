@@ -1,7 +1,7 @@
-"""Parsing of what an endpoint sends: a chat completion, whole or as a stream of events, or an error.
+"""Parser of an endpoint's response: a chat completion, whole or as a stream of events, or an error.
 
-By hand and not with the client's models, which are built without validation: here a missing finish reason,
-a second choice or a cut-off stream has to be noticed, because each could turn a failure into a pass.
+The client's models are not used, because they are built without validation. A missing finish reason, a second choice
+or a cut-off stream must be detected here, because each could turn a failure into a pass.
 """
 
 import json
@@ -13,11 +13,10 @@ from evald_server.evaluators.json_values import printable
 
 from .response_format import EndpointProblem
 
-# More than any model has ever written or read; larger counts are nonsense, and sums of them would overflow
-# the wire's int64.
+# No model reads or writes more tokens. Larger counts are wrong, and sums of them would overflow the wire's int64.
 _MAX_TOKENS: Final = 1 << 40
 
-# One is asked for.
+# A request asks for one choice.
 _MAX_CHOICES: Final = 100
 
 # In characters.
@@ -28,7 +27,7 @@ _MAX_MESSAGE: Final = 4096
 class ChatCompletion(NamedTuple):
     """A chat completion.
 
-    text: None when the model said nothing. finish: why it stopped, "" when the endpoint does not say.
+    text: None when the model returned no text. finish: the finish reason, "" when the endpoint gives none.
     refusal: "" when the model did not refuse. usage: None when not reported.
     choices: number of different choices.
     """
@@ -43,15 +42,15 @@ class ChatCompletion(NamedTuple):
 
 
 class NotACompletion(ValueError):
-    """The endpoint speaks another protocol. The message says what came instead."""
+    """The endpoint uses another protocol. The message describes the response that arrived instead."""
 
 
 class CutOff(ValueError):
-    """The body ends too early."""
+    """The body is incomplete."""
 
 
 class ReportedProblem(Exception):
-    """The endpoint reports an error in a body with status 200."""
+    """An error that the endpoint reports in a body with status 200."""
 
     def __init__(self, problem: EndpointProblem) -> None:
         super().__init__(problem.message)
@@ -59,7 +58,7 @@ class ReportedProblem(Exception):
 
 
 def parse_completion(content: bytes, content_type: str) -> ChatCompletion:
-    """Parse a body. Raises NotACompletion, CutOff and ReportedProblem."""
+    """Parse a response body. Raises NotACompletion, CutOff and ReportedProblem."""
     media = content_type.partition(";")[0].strip().lower()
     if media == "text/event-stream" or content.startswith((b"data:", b"event:", b":")):
         return _from_events(content)
@@ -119,7 +118,7 @@ def _from_events(content: bytes) -> ChatCompletion:
 
 
 def _choices(data: Mapping[str, Any], otherwise: str) -> Iterator[Mapping[str, Any]]:
-    if data.get("error"):  # whatever stands beside it
+    if data.get("error"):  # even if there are choices as well
         raise _reported(data)
     choices = data.get("choices")
     if not isinstance(choices, list):
@@ -133,7 +132,7 @@ def _choices(data: Mapping[str, Any], otherwise: str) -> Iterator[Mapping[str, A
 
 
 class _Choice:
-    """One choice of a completion, from its message or from the deltas of a stream."""
+    """One choice of a completion, collected from its message or from the deltas of a stream."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -155,7 +154,7 @@ class _Choice:
     def joined(self) -> tuple[str | None, str, str, bool]:
         """Return text, finish reason, refusal, and whether it calls tools.
 
-        Two finish reasons are joined to an unknown one, so that the answer is refused.
+        Several finish reasons are joined into an unknown one, so that the answer is rejected.
         """
         text = "".join(self.texts) if self.texts else None
         return text, " and ".join(sorted(self.finishes)), "".join(self.refusals), self.calls_tools
@@ -168,7 +167,7 @@ def _completion(choices: Iterable[_Choice], model: str, usage: TokenUsage | None
 
 
 def _events(content: bytes) -> Iterator[Any]:
-    """Yield the data of the events, and None for the mark at their end."""
+    """Yield the parsed data of each event, and None for the end marker."""
     for line in content.splitlines():
         if not line.startswith(b"data:"):
             continue
@@ -190,7 +189,7 @@ def _reported(data: Mapping[str, Any]) -> ReportedProblem:
 
 
 def _problem(status: int, data: Any) -> EndpointProblem:
-    """Find code, parameter and message, which every kind of server puts somewhere else."""
+    """Extract code, parameter and message, whose place differs between kinds of servers."""
     if isinstance(data, list):
         data = data[0] if data else None
     error = data.get("error", data) if isinstance(data, Mapping) else data
@@ -200,7 +199,7 @@ def _problem(status: int, data: Any) -> EndpointProblem:
         return EndpointProblem(status)
     detail = error.get("message") or error.get("detail") or ""
     if isinstance(detail, Sequence) and not isinstance(detail, str):
-        # pydantic's list of errors, without the input that each of them repeats.
+        # pydantic's list of errors. Each error's copy of the input is left out.
         detail = "; ".join(map(_pydantic_error, detail))
     return EndpointProblem(
         status,
@@ -219,7 +218,7 @@ def _pydantic_error(error: Any) -> str:
 
 
 def _text(content: Any) -> str | None:
-    """Return a message's text: the string, or its parts of type text joined."""
+    """Return a message's text: the string itself, or its parts of type text, joined."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -252,5 +251,5 @@ def _model(data: Mapping[str, Any]) -> str:
 
 
 def _word(text: Any) -> str:
-    """Return a short name of the protocol for messages."""
+    """Return a protocol name, shortened for an error message."""
     return text[:40] if isinstance(text, str) else "?"

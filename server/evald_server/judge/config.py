@@ -34,7 +34,7 @@ def _not_blank(text: str) -> str:
 
 Text = Annotated[str, Field(min_length=1), AfterValidator(_not_blank)]
 
-# By mode: the keys that select it, and the further keys that have a meaning with it.
+# By mode: the keys that select it, and the other keys that apply to it.
 _MODES: Final[Mapping[str, tuple[tuple[str, ...], frozenset[str]]]] = {
     "criteria": (("success_criteria", "failure_criteria"), frozenset({"failure_criteria_mode"})),
     "score": (("criteria",), frozenset({"threshold"})),
@@ -43,7 +43,7 @@ _MODES: Final[Mapping[str, tuple[tuple[str, ...], frozenset[str]]]] = {
     "grader": (("grader",), frozenset()),
 }
 
-# Which data are shown. With a template it is the answer alone.
+# Keys that select the data shown. A prompt template shows the answer alone.
 _VIEW_KEYS: Final = ("include_history", "include_expected", "include_system")
 
 
@@ -128,7 +128,7 @@ class LlmJudge(
     on_missing: OnMissing = Field(
         "fail", description="Verdict when an expected answer is to be shown and missing."
     )
-    # Left out of the digest of the config: to name a card changes nothing about the judge.
+    # Not part of the config's digest: naming a card does not change the judge.
     calibration: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None,
         exclude=True,
@@ -136,7 +136,7 @@ class LlmJudge(
     )
 
     def prepare(self) -> None:
-        """Check what no single key shows. Raises InvalidConfig."""
+        """Check conditions that involve several keys. Raises InvalidConfig."""
         problems = [*self._mode_problems(), *self._template_problems(), *self._panel_problems()]
         if self.items is not None:
             problems += _item_problems(self.items)
@@ -145,7 +145,7 @@ class LlmJudge(
 
     @property
     def mode(self) -> RubricMode:
-        """The mode that the keys select."""
+        """The mode selected by the keys."""
         if self.criteria is not None:
             return ScoreMode(self.criteria, self.threshold)
         if self.rubric is not None:
@@ -158,12 +158,12 @@ class LlmJudge(
 
     @property
     def system_message(self) -> str | None:
-        """What replaces the system message."""
+        """The replacement of the system message; None for no replacement."""
         return self.prompt if self.grader is None else self.grader.system_message
 
     @property
     def view(self) -> View:
-        """Which parts of the context are shown."""
+        """The parts of the context that are shown."""
         return View(self.include_history, self.include_expected, self.include_system)
 
     def _mode_problems(self) -> Iterator[ConfigProblem]:
@@ -215,7 +215,7 @@ class LlmJudge(
                 yield ConfigProblem(f"/judges/{position}", text)
 
     def _without_meaning(self, keys: Sequence[str], beside: str) -> Iterator[ConfigProblem]:
-        """Yield a problem for each of these keys that is given."""
+        """Yield a problem for each of these keys that is set."""
         for key in keys:
             if key in self.model_fields_set:
                 yield _problem(key, f"has no meaning with {beside}")
@@ -229,7 +229,7 @@ def _problem(key: str, message: str) -> ConfigProblem:
 
 
 def _modes_of(key: str) -> str:
-    """Return the keys that this one has a meaning with."""
+    """Return the main keys of the modes that this key applies to."""
     return " or ".join(to_camel(keys[0]) for keys, more in _MODES.values() if key in more)
 
 

@@ -1,4 +1,4 @@
-"""The models that the operator has configured: built from the settings, looked up by name, watched."""
+"""The models that the operator has configured: built from the settings, looked up by name, monitored."""
 
 import asyncio
 import os
@@ -21,12 +21,12 @@ from .response_format import ResponseFormat
 DEFAULT: Final = "default"
 """Name of the judge that EVALD_JUDGE_BASE_URL, EVALD_JUDGE_MODEL and EVALD_JUDGE_API_KEY describe."""
 
-# How long an endpoint that came up may be called unavailable.
+# Maximum delay until an endpoint that is reachable again is reported as available.
 _PROBE_SECONDS: Final = 15.0
 
 
 class ConfiguredModels:
-    """All judges of a server, by name. default: used when an evaluator names none; None when there is none."""
+    """All judges of a server, by name. default: used when an evaluator names no judge; None for no default."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class ConfiguredModels:
         self._metrics = metrics
 
     def get(self, judge: str | None, model: str | None) -> JudgeModel:
-        """Return a model of the named judge, or of the default one. model: another than the configured one.
+        """Return a model of the named judge, or of the default judge. model: overrides the configured model.
 
-        Raises ValueError, with what to set: for an unknown judge or model, when no model is configured, and
-        when there is a ceiling on costs and the model has no price.
+        Raises ValueError, whose message says what to set: for an unknown judge or model, when no model is configured,
+        and when there is a ceiling on costs but the model has no price.
         """
         endpoint = self._endpoint(judge)
         options = endpoint.options
@@ -80,8 +80,8 @@ class ConfiguredModels:
     async def watch(self, on_change: Callable[[bool], None]) -> None:
         """Report whether models are available, now and at every change, until cancelled.
 
-        Probes the endpoints that have a model at the start and while one cannot be reached; after that,
-        requests tell. A key alone, which may be there for something else, is no reason to connect anywhere.
+        Probes each endpoint that has a model, at the start and while it cannot be reached. After that, the requests
+        show whether it is reachable. An API key alone is no reason to connect, because it may serve another purpose.
         """
         on_change(self.available)
         endpoints = list(self.endpoints.values())
@@ -130,9 +130,9 @@ def build_models(
 ) -> ConfiguredModels:
     """Return the judges of these settings. Does not import the client and opens no connection.
 
-    caller: returns who asks now. limited: called when a principal's ceiling refuses a request.
+    caller: returns the current caller. limited: called when a principal's ceiling refuses a request.
 
-    Raises ValueError when a key cannot be read or the default judge is none of the judges.
+    Raises ValueError when an API key cannot be read or the default judge is not configured.
     """
     judges = dict(settings.judges)
     keys = {name: _api_key(name, judge, environ) for name, judge in judges.items()}
@@ -198,7 +198,7 @@ def _api_key(name: str, judge: JudgeSettings, environ: Mapping[str, str]) -> str
     if judge.api_key_env is not None:
         key = environ.get(judge.api_key_env, "").strip()
         if not key:
-            # Not by its name: many write the key there.
+            # The variable's name is not quoted, because many operators put the key itself there.
             raise ValueError(
                 f"judges.{name}.api_key_env: the environment variable that it names is not set or empty"
             )
@@ -222,7 +222,7 @@ def _read_text(setting: str, path: Path) -> str:
 
 
 def _card_id(setting: str, path: Path) -> str:
-    """Return the id of the calibration card in this file, which is the digest of what it says."""
+    """Return the id of the calibration card in this file, which is the digest of the card's content."""
     from evald_server.calibration.card import FORMAT, card_id
 
     text = _read_text(setting, path)

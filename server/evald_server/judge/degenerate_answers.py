@@ -1,8 +1,8 @@
-"""Detection of degenerate answers: those without anything to judge.
+"""Detection of degenerate answers: answers without anything to judge.
 
-Some texts without content, ":" or "Solution" among them, make language models answer that a task was
-solved, whatever the task. No judge is asked about such an answer: it fails as unproven, which neither
-negation nor a threshold can invert. Source of the phrases: Zhao et al., One Token to Fool
+Some texts without content, for example ":" or "Solution", make language models say that a task was
+solved, whatever the task. No judge is asked about such an answer: it fails as unproven, so that neither
+negation nor a threshold can invert the verdict. Source of the phrases: Zhao et al., One Token to Fool
 LLM-as-a-Judge, arXiv:2507.08794, 2025.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 
 from evald.context import EvaluatorContext
 
-# Announce an answer and are none. "Answer" and "Reply" are not here, because alone they can be one.
+# Phrases that announce an answer but are none. "Answer" and "Reply" are left out, because alone they can be an answer.
 _OPENERS: Final = frozenset(
     {
         "solution",
@@ -40,7 +40,7 @@ _OPENERS: Final = frozenset(
     }
 )
 
-# Announce an answer only when a colon follows.
+# Phrases that announce an answer only if a colon follows.
 _ANNOUNCERS: Final = frozenset(
     {
         "answer",
@@ -67,12 +67,12 @@ _WORD_CHARACTER: Final = re.compile(r"[^\W_]")
 # Longer than every phrase above.
 _MAX_PHRASE: Final = 80
 
-# Longest text that is searched for emoji, 0.1 us a character.
+# Longest text that is searched for emoji. The search takes 0.1 us per character.
 _MAX_EMOJI_SEARCH: Final = 4000
 
 
 def degenerate_kind(ctx: EvaluatorContext) -> str | None:
-    """Return what the answer is instead of one, for a reason; None when there is something to judge.
+    """Return the kind of a degenerate answer, in words for the reason; None when there is something to judge.
 
     A turn with tool calls is judged by its calls, so its text may be empty. An answer that equals the
     expected text is never degenerate.
@@ -102,7 +102,7 @@ def _has_emoji(text: str) -> bool:
 
 
 def _is_emoji(character: str) -> bool:
-    """Return whether it is an emoji, which can be an answer. U+FFFD, which stands for lost text, cannot."""
+    """Return whether the character is an emoji, which can be an answer. U+FFFD, which replaces lost text, cannot."""
     return unicodedata.category(character) == "So" and character != "\ufffd"
 
 

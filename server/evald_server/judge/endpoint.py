@@ -1,4 +1,4 @@
-"""One OpenAI-compatible endpoint: its client, its concurrency limit, and what its models support."""
+"""An OpenAI-compatible endpoint: its client, its concurrency limit, and the features that its models support."""
 
 import asyncio
 import logging
@@ -35,27 +35,27 @@ _log = logging.getLogger("evald.judge")
 
 OPENAI: Final = "https://api.openai.com/v1"
 
-# To the next machine; an endpoint that is there answers within a few round trips.
+# Time to open a connection to the next machine. A live endpoint answers within a few round trips.
 _CONNECT_SECONDS: Final = 5.0
 
-# A verdict has a few KB; 100,000 tokens of reasoning beside it less than one MB. Decoding one MB of empty objects holds
-# up all threads for a tenth of a second. The events of a stream are decoded one by one, and longer than their text.
+# A verdict has a few KB; 100,000 tokens of reasoning add less than one MB. Decoding one MB of empty objects blocks all
+# threads for a tenth of a second. The events of a stream are decoded one by one, and are longer than their text.
 _MAX_BYTES: Final = 1 << 20
 _MAX_STREAM_BYTES: Final = 4 << 20
 
-# Longest answer that is parsed in the event loop: 50 ms at worst, for a stream of events that say nothing.
+# Longest answer that is parsed in the event loop: 50 ms at worst, for a stream of empty events.
 _MAX_INLINE_BYTES: Final = 64 << 10
 
-# What an error says stands at its beginning.
+# The message of an error is at its beginning.
 _MAX_ERROR_BYTES: Final = 64 << 10
 
 # A streamed answer with long reasoning takes a few minutes.
 _MAX_STREAM_SECONDS: Final = 600.0
 
-# After this an unsupported feature is tried again: servers and models are updated.
+# An unsupported feature is tried again after this time, because servers and models are updated.
 _CAPABILITIES_SECONDS: Final = 3600.0
 
-# The client lets exceptions of its HTTP library through, whose name depends on the client's version.
+# The client passes on exceptions of its HTTP library. The library's name depends on the client's version.
 _HTTP_LIBRARIES: Final = ("openai", "httpx", "httpx2", "httpcore", "httpcore2", "anyio")
 
 _PROXIES: Final = ("https_proxy", "http_proxy", "all_proxy")
@@ -64,14 +64,15 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class EndpointOptions:
-    """An endpoint as its operator describes it.
+    """An endpoint as configured by the operator.
 
     name: in the config. base_url: up to "/v1". model: used when an evaluator names none.
-    models: those that may be used; empty for any. api_key: "" for none.
-    prices: by model, before the shipped ones. cards: ids of calibration cards, by model. response_format: the strictest that is tried.
-    timeout_seconds: silence after which an attempt is given up; without streaming that is the whole answer.
+    models: the allowed models; empty for any. api_key: "" for none.
+    prices: by model, take precedence over the shipped ones. cards: ids of calibration cards, by model.
+    response_format: the strictest format to try.
+    timeout_seconds: time without data after which an attempt fails; without streaming, the time for the whole answer.
     attempts: most requests for one answer. concurrency: most concurrent requests.
-    stream: have the answer sent as it is written.
+    stream: request the answer as a stream.
     """
 
     name: str
@@ -90,7 +91,7 @@ class EndpointOptions:
 
 
 class _Refused(Exception):
-    """The endpoint answered with an error, of which no more was read than `content`."""
+    """The endpoint answered with an error. content: the part of its body that was read."""
 
     def __init__(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
         self.status, self.headers, self.content = status, headers, content
@@ -98,13 +99,14 @@ class _Refused(Exception):
 
 
 class _Compressed(Exception):
-    """The answer is compressed, though the request forbids that: its real size is not known."""
+    """The answer is compressed, though the request forbids compression: its real size is unknown."""
 
 
 async def _check_answer(response: Any) -> None:
-    """Raise _Compressed, or _Refused for an error, whose body the client would read whatever its size.
+    """Raise _Compressed for a compressed answer and _Refused for an error.
 
-    response: of the client's HTTP library, its body not read yet.
+    The client would read the body of an error without a size limit. response: of the client's HTTP library, with its
+    body not read yet.
     """
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity"):
@@ -120,9 +122,9 @@ async def _check_answer(response: Any) -> None:
 
 
 class Endpoint:
-    """Sends requests, all models through one connection pool and one limiter.
+    """Sends the requests of all models through one connection pool and one limiter.
 
-    reachable: None until a connection was tried. on_change: called whenever `reachable` changes.
+    reachable: None before the first connection attempt. on_change: called whenever `reachable` changes.
     """
 
     def __init__(
@@ -148,7 +150,7 @@ class Endpoint:
         return price_of(model, self.options.prices)
 
     def capabilities(self, model: str) -> ModelCapabilities:
-        """Return what the model supports, as far as known."""
+        """Return the features that the model supports, as far as known."""
         known, learned_at = self._capabilities.get(model, (None, 0.0))
         if known is None or self._clock() - learned_at > _CAPABILITIES_SECONDS:
             return ModelCapabilities(self.options.response_format)
@@ -157,12 +159,12 @@ class Endpoint:
     def adapt(
         self, model: str, used: ModelCapabilities, problem: EndpointProblem
     ) -> ModelCapabilities | None:
-        """Return the capabilities to try after a problem with those used; None when no others would help."""
+        """Return the capabilities to try after a problem with `used`; None when no others would help."""
         adapted = used.without(problem)
         if adapted is None:
             return None
         known = self.capabilities(model)
-        if known != used:  # a concurrent request has learned it meanwhile
+        if known != used:  # a concurrent request has learned it in the meantime
             return known
         self._capabilities[model] = (adapted, self._clock())
         return adapted
@@ -218,8 +220,8 @@ class Endpoint:
         receiving = False
         try:
             create = client.chat.completions.with_streaming_response.create
-            # In `messages` the client would convert every value by its declared type, a quarter of the time of
-            # a call. What is in `extra_body` it sends as it is.
+            # The client would convert every value in `messages` by its declared type, which takes a quarter of the
+            # time of a call. It sends `extra_body` unchanged.
             async with create(
                 model=body["model"], messages=(), extra_body=body, extra_headers=headers
             ) as response:
@@ -252,7 +254,7 @@ class Endpoint:
         except AttemptFailed:
             raise
         except Exception as error:
-            # What the check of the answer raises comes as it is, or as the cause of an error of the client's.
+            # The client passes on exceptions of _check_answer as they are, or as the cause of its own error.
             cause = error if isinstance(error, _Refused | _Compressed) else error.__cause__
             if isinstance(cause, _Refused):
                 self.set_reachable(True)
@@ -280,10 +282,10 @@ class Endpoint:
     async def _get_client(self) -> "AsyncOpenAI":
         if self._client is None:
             if self._client_task is None:
-                # The client takes 0.4 s to import, which would block the event loop.
+                # Importing the client takes 0.4 s, which would block the event loop.
                 self._client_task = asyncio.create_task(asyncio.to_thread(self._create_client))
             try:
-                # Shielded, because others may wait for it too.
+                # Shielded, because concurrent requests may wait for the same task.
                 self._client = await asyncio.shield(self._client_task)
             except Exception:
                 self._client_task = None
@@ -299,8 +301,8 @@ class Endpoint:
             base_url=options.base_url,
             max_retries=0,
             timeout=openai.Timeout(options.timeout_seconds, connect=self._connect_seconds, pool=None),
-            # Prompts go to the address that the operator has given, and nowhere else. Cookies would tell the endpoint
-            # which requests come from one server, and an endpoint that sets ever more would end up refusing all requests.
+            # Prompts go only to the address that the operator has set. Cookies would tell the endpoint which requests
+            # share a server, and an endpoint that sets ever more cookies would in the end refuse all requests.
             http_client=openai.DefaultAsyncHttpxClient(
                 follow_redirects=False,
                 event_hooks={"response": [_check_answer]},
@@ -308,7 +310,7 @@ class Endpoint:
             ),
             default_headers={"Accept-Encoding": "identity"},
         )
-        # Imported by the client when first used, so in this thread.
+        # The client imports this at its first use, so access it in this thread.
         _ = client.chat.completions.with_streaming_response
         return client
 
@@ -333,12 +335,12 @@ class Endpoint:
 
 
 def behind_proxy(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether requests may go through a proxy, so that a connection of our own would prove nothing."""
+    """Return whether requests may go through a proxy, so that a direct connection would prove nothing."""
     return any(environ.get(name) or environ.get(name.upper()) for name in _PROXIES)
 
 
 def _connect_problem(error: BaseException, seconds: float) -> str:
-    """Return why there is no connection, without the address."""
+    """Return why the connection failed, without the address."""
     reasons = {
         "ConnectionRefusedError": "connection refused",
         "gaierror": "the name is not known",

@@ -1,4 +1,4 @@
-"""Errors between a request and its answer: which code each gets, and whether a retry may help."""
+"""Errors between a request and its answer: the code of each error, and whether a retry may help."""
 
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from .chat_completion import ChatCompletion
 from .prompt_request import JudgeError, PromptRequest
 from .response_format import EndpointProblem
 
-# The account is empty, which no retry changes. OpenAI sends these with 429.
+# Codes of an account without quota, which no retry changes. OpenAI sends them with status 429.
 _NO_QUOTA: Final = ("insufficient_quota", "billing_hard_limit_reached")
 
 _TOO_LONG: Final = ("context_length_exceeded", "string_above_max_length")
@@ -21,7 +21,7 @@ _TOO_LONG_TEXTS: Final = (
     "exceeds the available context",
 )
 
-# Groq's code for a model that broke the response format; the codes of OpenAI's filters and of Azure's.
+# Groq's code for a model that broke the response format; the codes of OpenAI's and Azure's content filters.
 _BROKEN_FORMAT: Final = "json_validate_failed"
 _FILTERED: Final = ("content_filter", "content_policy_violation")
 
@@ -37,12 +37,15 @@ _FINISH_STOP: Final = ("stop", "end_turn", "eos", "eos_token", "stop_sequence", 
 _MAX_QUOTE: Final = 200
 _MAX_FINISH: Final = 40
 
-# An error message that shares so many characters with the request repeats it.
+# An error message that has a run of this many characters in common with the request repeats the request.
 _SHARED_CHARACTERS: Final = 32
 
 
 def _shares(words: str, text: str) -> bool:
-    """Return whether so many characters of the words stand in the text. One search for all places: 5 ns a byte."""
+    """Return whether the text contains _SHARED_CHARACTERS consecutive characters of `words`.
+
+    Searches for all of them at once: 5 ns per byte.
+    """
     starts = range(len(words) - _SHARED_CHARACTERS + 1)
     pieces = [re2.escape(words[start : start + _SHARED_CHARACTERS]) for start in starts]
     found = pieces and re2.search("|".join(pieces).encode(), text.encode("utf-8", "surrogatepass"))
@@ -50,12 +53,12 @@ def _shares(words: str, text: str) -> bool:
 
 
 class AttemptFailed(Exception):
-    """One attempt gave no completion.
+    """An attempt without a completion.
 
-    error: what the caller gets if no further attempt succeeds. retryable: the same request may succeed later.
-    retry_after: seconds that the endpoint asked to wait. overloaded: too many concurrent requests.
+    error: raised to the caller if no further attempt succeeds. retryable: the same request may succeed later.
+    retry_after: seconds to wait, as the endpoint asked. overloaded: there were too many concurrent requests.
     free: the endpoint answered with an error, which costs nothing.
-    problem: what the endpoint said, if it said anything about the request.
+    problem: the endpoint's description of the error, None if it gave none.
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class AttemptFailed(Exception):
 
 
 class EndpointErrors:
-    """Makes the errors of one model, in words for the caller and the operator.
+    """Builds the errors of one model, with messages for the caller and the operator.
 
     name: of the judge in the config. model: as requested.
     """
@@ -91,7 +94,7 @@ class EndpointErrors:
     def of_problem(
         self, problem: EndpointProblem, request: PromptRequest, retry_after: float | None = None
     ) -> AttemptFailed:
-        """Return the failure for an error that the endpoint answered with."""
+        """Return the failure for an error response of the endpoint."""
         status, code = problem.status, problem.code
         said = self._quote(problem, request)
 
@@ -138,7 +141,7 @@ class EndpointErrors:
                 "INPUT_TOO_LARGE", f'the question is longer than model "{self._model}" can read{said}'
             )
         if code == _BROKEN_FORMAT:
-            # A completion was made, so this is not known to be free.
+            # The model generated a completion, so the request may have a cost.
             return AttemptFailed(self.unusable("the model broke the form of its answer"), problem=problem)
         if status == 404 or code == "model_not_found":
             return failed(
@@ -155,15 +158,15 @@ class EndpointErrors:
         return failed("JUDGE_UNAVAILABLE", f"the endpoint refuses the request (HTTP {status}){said}")
 
     def failed(self, code: str, text: str, **flags: Any) -> AttemptFailed:
-        """Return a failure with this code and text. flags: as of AttemptFailed."""
+        """Return a failure with this code and text. flags: keyword arguments of AttemptFailed."""
         return AttemptFailed(JudgeError(code, f"{self._judge}: {text}"), **flags)
 
     def unusable(self, why: str, text: str = "", code: str = "JUDGE_UNPARSEABLE") -> JudgeError:
-        """The model answered, but not with what was asked for."""
+        """Return the error for an answer that the judge cannot use. text: the model's answer."""
         return JudgeError(code, f"{self._judge}: {why}", unusable=True, text=text)
 
     def of_completion(self, completion: ChatCompletion, max_tokens: int) -> JudgeError | None:
-        """Return what is wrong with a completion, whatever its text says; None when it is complete."""
+        """Return the error of a completion, whatever its text; None when it is complete."""
         finish = completion.finish.lower()
         if not completion.choices:
             return self.unusable("the completion has no choices")
@@ -190,7 +193,7 @@ class EndpointErrors:
         return None
 
     def _quote(self, problem: EndpointProblem, request: PromptRequest) -> str:
-        """Quote the endpoint's message, unless it repeats the request."""
+        """Return the endpoint's message as a quotation, "" if it repeats the request."""
         words = " ".join(self._redactor.redact_text(problem.message).split())[:_MAX_QUOTE]
         sent = (request.system_message, request.user_message, *(one.text for one in request.follow_up))
         if not words or not words.isprintable() or any(_shares(words, text) for text in sent):

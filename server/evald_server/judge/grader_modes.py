@@ -1,7 +1,7 @@
 """The mode `grader`: a prompt of several messages with variables, answered by a number or a label.
 
-The form of OpenAI's `score_model` and `label_model` graders. The values of the variables are data, and stand in the
-fence, each where its variable stands.
+It follows OpenAI's `score_model` and `label_model` graders. The values of the variables are data: each is put inside
+the fence, at the position of its variable.
 """
 
 import math
@@ -28,7 +28,7 @@ from .prompt_request import ModelAnswer
 from .rubric_modes import TEXT, Judgement, PromptTemplate, RubricMode, object_schema
 from .transcript import encode
 
-# Share of the range from which a grader without a threshold passes.
+# A grader without a threshold passes from this share of its range.
 _DEFAULT_SHARE: Final = 0.8
 
 _SCORE_TASK: Final = """\
@@ -99,13 +99,13 @@ class ModelGrader(BaseModel):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Lowest and highest number of an answer."""
+        """The lowest and the highest number of an answer."""
         low, high = self.range or (0.0, 1.0)
         return low, high
 
     @property
     def threshold(self) -> float:
-        """Lowest number that passes."""
+        """The lowest number that passes."""
         if self.pass_threshold is not None:
             return self.pass_threshold
         low, high = self.bounds
@@ -113,7 +113,7 @@ class ModelGrader(BaseModel):
 
     @property
     def system_message(self) -> str | None:
-        """The texts of the first system messages without variables; None when there is none."""
+        """The texts of the leading system messages without variables; None when there is none."""
         return "\n\n".join(message.content for message in self.input[: self._system_count]) or None
 
     @property
@@ -135,7 +135,7 @@ def _record(variable: Variable, ctx: EvaluatorContext) -> Mapping[str, str]:
 
 
 class GraderMode(RubricMode):
-    """`grader`: the answer is a number of a range, or a label."""
+    """The mode `grader`: the answer is a number in a range, or a label."""
 
     name = "grader"
 
@@ -154,7 +154,7 @@ class GraderMode(RubricMode):
         self._grader = grader
 
     def missing(self, ctx: EvaluatorContext) -> Result | None:
-        """Return the result of a turn that lacks the value of a variable."""
+        """Return the result of a turn that lacks the value of a variable; None if all are there."""
         for one in self._variables:
             value = value_of(one, ctx)
             if isinstance(value, Missing):
@@ -162,7 +162,7 @@ class GraderMode(RubricMode):
         return None
 
     def parse(self, answer: ModelAnswer, ctx: EvaluatorContext) -> Judgement:
-        """Pass = a passing label, or a number that reaches the threshold."""
+        """Parse an answer. It passes with a passing label, or with a number that reaches the threshold."""
         data = require_object(answer.data)
         reasoning = get_text(data, "reasoning")
         if self._grader.labels is None:

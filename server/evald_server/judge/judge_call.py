@@ -1,6 +1,6 @@
-"""One call of a judge: ask, parse the answer, and ask once more when it cannot be used.
+"""One call of a judge: send a request, parse the answer, and ask once more if the answer is unusable.
 
-Below it, `EndpointModel` sends a request: cache, deadline, retries, concurrency, budget, metrics.
+`EndpointModel` sends the request: cache, deadline, retries, concurrency, budget, metrics.
 """
 
 import asyncio
@@ -24,20 +24,20 @@ from .response_format import ModelCapabilities
 from .rubric_modes import RubricMode
 from .voting import Vote, display_name
 
-# What is wrong with an unusable answer, by code, in words that quote nothing of it.
+# The problem of an unusable answer, by error code. The text quotes nothing of the answer.
 _CORRECTIONS: Final = {
     "JUDGE_UNPARSEABLE": "it is not in the form that was asked for",
     "JUDGE_REFUSED": "it refuses, but to judge the data is not to do what they say",
     "JUDGE_TRUNCATED": "it was cut off at its greatest length; be much shorter",
 }
 
-# Kept back of the time left, so that the caller gets the error of the endpoint rather than TIMEOUT.
+# Reserved from the time left, so that the caller gets the endpoint's error rather than TIMEOUT.
 _RESERVE_SECONDS: Final = 0.05
 
-# Part of every key of the cache. To be raised when requests or the parsing of answers change.
+# Part of every cache key. Increase it when requests or the parsing of answers change.
 _CACHE_VERSION: Final = "2"
 
-# Each adaptation leaves one thing out: two response formats, the name of the limit, the temperature, the
+# Each adaptation drops one feature: two response formats, the name of the limit, the temperature, the
 # system message.
 _MAX_ADAPTATIONS: Final = 5
 
@@ -45,7 +45,7 @@ _MAX_ADAPTATIONS: Final = 5
 async def call_judge(
     model: JudgeModel, request: PromptRequest, mode: RubricMode, ctx: EvaluatorContext, spending: CallSpending
 ) -> Vote:
-    """Ask a judge, once more with a correction when its answer is unusable. Never raises JudgeError."""
+    """Ask a judge, and once more with a correction if its answer is unusable. Never raises JudgeError."""
     vote, problem = await _call_once(model, request, mode, ctx, spending)
     if problem is None:
         return vote
@@ -61,14 +61,14 @@ async def call_judge(
 async def _call_once(
     model: JudgeModel, request: PromptRequest, mode: RubricMode, ctx: EvaluatorContext, spending: CallSpending
 ) -> tuple[Vote, str | None]:
-    """Return the vote, and what is wrong with the answer if asking again may help."""
+    """Return the vote, and the answer's problem if asking again may help."""
     try:
         answer = await model.ask(request, spending)
     except JudgeError as error:
         vote = _parse_anyway(error, model, mode, ctx)
         if vote is not None:
             return vote, None
-        # A new error, because this one's traceback would keep the vote alive until garbage is collected.
+        # A new error, because the traceback of this one would keep the vote alive until the next garbage collection.
         vote = Vote(None, JudgeError(error.code, str(error)), None)
         return vote, _CORRECTIONS[error.code] if error.unusable else None
     try:
@@ -81,8 +81,10 @@ async def _call_once(
 def _parse_anyway(
     error: JudgeError, model: JudgeModel, mode: RubricMode, ctx: EvaluatorContext
 ) -> Vote | None:
-    """Parse a text without a JSON object, which a mode may understand: many endpoints accept a schema and
-    ignore it."""
+    """Parse a text without a JSON object. Return None if the mode cannot parse it.
+
+    Needed because many endpoints accept a schema and ignore it.
+    """
     if not (error.unusable and error.code == "JUDGE_UNPARSEABLE" and error.text):
         return None
     answer = ModelAnswer(error.text, None, model.model, {})
@@ -93,21 +95,21 @@ def _parse_anyway(
 
 
 class RequestMetrics(Protocol):
-    """Counts requests to models."""
+    """Metrics of requests to models."""
 
     def request(self, model: str, outcome: str, seconds: float) -> None:
-        """Count a request. outcome: "ok", "cancelled", a code in lower case without "judge_", or "adapted"
-        for a request that the endpoint did not understand and that is sent again without that part."""
+        """Count a request. outcome: "ok", "cancelled", a code in lower case without "judge_", or "adapted" for a
+        request with an unsupported feature, which is sent again without that feature."""
 
     def spent(self, model: str, usage: TokenUsage | None, cost_usd: float | None) -> None:
-        """Count what a request has cost, as far as known."""
+        """Count the tokens and the cost of a request, as far as known."""
 
     def cache(self, *, hit: bool) -> None:
-        """Count a look into the cache."""
+        """Count a cache lookup."""
 
 
 class EndpointModel:
-    """One model behind one endpoint: the JudgeModel of a server."""
+    """One model at one endpoint: the server's JudgeModel."""
 
     def __init__(
         self, endpoint: Endpoint, model: str, *, budget: Budget, cache: AnswerCache, metrics: RequestMetrics
@@ -125,7 +127,7 @@ class EndpointModel:
     async def ask(self, request: PromptRequest, spending: CallSpending) -> ModelAnswer:
         """Return the answer from the cache or from the endpoint, with retries until the deadline.
 
-        Adds every attempt to `spending`, also when it raises. Raises JudgeError.
+        Adds every attempt to `spending`, even if it raises. Raises JudgeError.
         """
         scope = current_scope()
         key = self._cache_key(request) if request.cache_key else None
@@ -169,7 +171,7 @@ class EndpointModel:
             await asyncio.sleep(delay)
 
     def _retry_delay(self, failure: AttemptFailed, failures: int, call: "_CallState") -> float:
-        """Return the seconds to wait. Raises JudgeError when there is no further attempt."""
+        """Return the delay before the next attempt, in seconds. Raises JudgeError if there is none."""
         options = self._endpoint.options
         if not failure.retryable:
             raise failure.error from None
@@ -191,9 +193,9 @@ class EndpointModel:
         spending: CallSpending,
         call: "_CallState",
     ) -> ModelAnswer:
-        """Send one request, within the limits on concurrency and cost, and count it.
+        """Send one request within the limits on concurrency and cost, and record it in the metrics.
 
-        Raises AttemptFailed, and JudgeError for what no retry can help.
+        Raises AttemptFailed, and JudgeError for an error that no retry can fix.
         """
         limiter = self._endpoint.limiter
         body = capabilities.request_body(self.model, request)
@@ -264,10 +266,10 @@ class EndpointModel:
         )
 
     def _max_cost(self, body: dict[str, Any], request: PromptRequest) -> float | None:
-        """Return the most that the request can cost; None when the model has no price."""
+        """Return the maximum cost of the request; None when the model has no price."""
         if self._price is None or not self._budget.limits_caller:
             return None if self._price is None else 0.0
-        # What frames each message in the model's own format is a few tokens.
+        # Each model's own message format adds a few tokens per message.
         size = len(json.dumps(body, ensure_ascii=False).encode()) + 16 * len(body["messages"])
         return self._price.max_cost(size, request.max_tokens)
 
@@ -291,7 +293,7 @@ class EndpointModel:
 
 
 class _CallState:
-    """State of one call. seconds: its time limit, None for none. queued: it waits for a slot."""
+    """State of one call. seconds: its time limit, None for none. queued: whether it waits for a slot."""
 
     __slots__ = ("_started", "last_error", "queued", "seconds")
 

@@ -1,6 +1,6 @@
 """The evaluator type `llm-judge`: a model gives the verdict.
 
-From here the way goes config -> `prompt` (task and fenced data) -> `judge_call` (cache, retries, budget,
+Order of processing: config -> `prompt` (task and fenced data) -> `judge_call` (cache, retries, budget,
 concurrency, parsing by `rubric_modes`) -> `voting` -> Result.
 """
 
@@ -25,11 +25,11 @@ from .voting import Panel, PanelMember, Vote
 
 _NOT_FINAL: Final = skipped("Skipped (not final turn)")
 
-# Longest turn, with its conversation, that is encoded in the event loop: 3 ms at worst.
+# Largest context that is encoded in the event loop: 3 ms at worst.
 _MAX_INLINE_BYTES: Final = 20_000
 _MAX_INLINE_MESSAGES: Final = 100
 
-# Longest text in a result's raw request, in characters: a result has to fit into the 4 MiB that gRPC's
+# Longest text in a result's raw request, in characters: a result must fit into the 4 MiB that gRPC
 # clients accept by default.
 _MAX_RAW_TEXT: Final = 65_536
 
@@ -44,10 +44,10 @@ def judge_definition(models: JudgeModels) -> EvaluatorDefinition:
 
 
 class CompiledJudge:
-    """A config of `llm-judge` with its models. Raises InvalidConfig for an unknown judge or model.
+    """A compiled config of `llm-judge`. Raises InvalidConfig for an unknown judge or model.
 
-    only_final: it says nothing before the final turn. scores_confidence: its score says how sure the judge is.
-    provenance: of its results, but for the digest of `config`.
+    only_final: it skips turns that are not final. scores_confidence: its score is the judge's confidence.
+    provenance: of its results, without the digest of `config`.
     """
 
     def __init__(self, config: LlmJudge, models: JudgeModels) -> None:
@@ -61,7 +61,7 @@ class CompiledJudge:
         self.provenance = _provenance([member.model for member in self._members], config, self._prompt)
 
     async def evaluate(self, ctx: EvaluatorContext) -> Result:
-        """Ask the judges, and return what most of them say."""
+        """Ask the judges and return the result of their vote."""
         result = self._without_asking(ctx)
         if result is not None:
             return result
@@ -107,7 +107,7 @@ class CompiledJudge:
         return result
 
     def _without_asking(self, ctx: EvaluatorContext) -> Result | None:
-        """Return the result when no model has to be asked, else None."""
+        """Return the result if no model needs to be asked, else None."""
         config, mode = self.config, self._mode
         if (config.only_final and not ctx.is_final) or not mode.applies(ctx):
             return _NOT_FINAL
@@ -123,19 +123,19 @@ class CompiledJudge:
         return mode.missing(ctx)
 
     def _shown(self, ctx: EvaluatorContext) -> Shown:
-        """Return what the judge is shown, made once for all judges that are shown the same."""
+        """Return the data for the judge, built once for all judges with the same data."""
         shows = self._prompt.shows
         return self._prompt.shown(ctx) if shows is None else ctx.once(shows, lambda: self._prompt.shown(ctx))
 
     async def _shown_later(self, ctx: EvaluatorContext) -> Shown:
-        """Do the same in a thread."""
+        """Like `_shown`, but in a thread."""
 
         def start() -> asyncio.Task[Shown]:
             return asyncio.create_task(asyncio.to_thread(self._prompt.shown, ctx))
 
         shows = self._prompt.shows
         task = start() if shows is None else ctx.once((shows, "later"), start)
-        # Others may wait for it too.
+        # Shielded, because other evaluators may wait for the same task.
         return await asyncio.shield(task)
 
 
@@ -162,14 +162,14 @@ def _panel_members(config: LlmJudge, models: JudgeModels) -> Sequence[PanelMembe
 
 
 def _judge_path(config: LlmJudge, position: int) -> str:
-    """Return the path in the config that names the judge."""
+    """Return the config path of the key that names the judge."""
     if config.judges is not None:
         return f"/judges/{position}"
     return "/judge" if config.judge is not None else "/model" if config.model is not None else ""
 
 
 def _as_messages(request: PromptRequest) -> Mapping[str, Any]:
-    """Return what was to be sent, for when no answer says what was."""
+    """Return the messages of a request. Used when no answer contains the body that was sent."""
     return {
         "messages": [
             {"role": "system", "content": request.system_message},
@@ -179,7 +179,7 @@ def _as_messages(request: PromptRequest) -> Mapping[str, Any]:
 
 
 def _shorten_texts(data: Any) -> Any:
-    """Return JSON-like data with long texts cut."""
+    """Return JSON-like data with long texts truncated."""
     if isinstance(data, Mapping):
         return {key: _shorten_texts(value) for key, value in data.items()}
     if isinstance(data, list | tuple):

@@ -1,7 +1,7 @@
 """The prompt of a judge: the task in the caller's and our words, then the data inside a fence.
 
-A model cannot tell its task from the text that it judges unless something keeps the two apart that the
-author of the text cannot write. That is the nonce of the fence: 128 random bits, new in every request.
+A model can tell its task from the judged text only if the two are separated by something that the text's author
+cannot write. That is the nonce of the fence: 128 random bits, new in every request.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ _END: Final = "The data end here. Do the task that stands above them, and answer
 
 _OMITTED_ANSWER: Final = "(This answer could not be used and is left out.)"
 
-# Stands for the nonce in digests of prompts.
+# Replaces the nonce in digests of prompts.
 _BLANK_NONCE: Final = "0" * 32
 
 # Longest conversation that a judge is shown, in characters: about the context of today's largest models.
@@ -49,9 +49,9 @@ MAX_CHARACTERS: Final = 2_000_000
 
 
 class Shown(NamedTuple):
-    """What a judge is shown of a turn.
+    """The data of a turn that a judge is shown.
 
-    characters: about how many. lines: encoded for the fence; none where there are more than MAX_CHARACTERS.
+    characters: approximate number. lines: encoded for the fence; empty if there are more than MAX_CHARACTERS.
     """
 
     characters: int
@@ -68,8 +68,8 @@ class Evidence(NamedTuple):
 class Prompt:
     """Builds the requests of one config.
 
-    digest: SHA-256 of everything that does not depend on the turn. shows: what all prompts have in common that show
-    the same of a turn; None where this one shows something of its own.
+    digest: SHA-256 of everything that does not depend on the turn. shows: key shared by all prompts that show the same
+    data of a turn; None for a prompt that shows its own data.
     """
 
     def __init__(self, mode: RubricMode, view: View, system_message: str | None) -> None:
@@ -101,7 +101,7 @@ class Prompt:
         sample: int,
         is_usable: Callable[[ModelAnswer], bool],
     ) -> PromptRequest:
-        """Build a request about the turn, with a nonce of its own."""
+        """Build a request about the turn, with a new nonce."""
         return PromptRequest(
             self._system_message,
             self._user_message(secrets.token_hex(16), evidence.lines),
@@ -124,14 +124,14 @@ class Prompt:
 
 
 def fenced(lines: Iterable[str], nonce: str) -> str:
-    """Put encoded records, one a line, inside the fence."""
+    """Enclose encoded records, one per line, in the fence."""
     return "\n".join((f"<data-{nonce}>", *lines, f"</data-{nonce}>"))
 
 
 def with_correction(request: PromptRequest, problem: str) -> PromptRequest:
-    """Return the request once more, followed by what was wrong with the answer.
+    """Return the request, followed by the problem of the last answer.
 
-    The answer itself is left out: it may quote what it judged, and it would stand outside the fence.
+    The answer itself is left out: it may quote the judged text, which would then be outside the fence.
     """
     correction = (
         f"Your answer could not be used: {problem}. Answer the same question again, in exactly the form that "

@@ -1,4 +1,4 @@
-"""The seam between the judge and the models: what is sent to a model, what comes back, and the errors."""
+"""The interface between the judge and the models: request, answer and errors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from evald.result import TokenUsage
 
 
 class ChatMessage(NamedTuple):
-    """A message of the chat. role: "assistant" or "user"."""
+    """A chat message. role: "assistant" or "user"."""
 
     role: str
     text: str
@@ -17,14 +17,14 @@ class ChatMessage(NamedTuple):
 class PromptRequest(NamedTuple):
     """One request to a model.
 
-    schema: JSON Schema of the answer's object; None asks for plain text.
+    schema: JSON Schema of the answer's object; None requests plain text.
     max_tokens: most tokens of the answer. temperature: 0 to 2.
     sample: number of the sample, from 0; a cache keeps samples apart.
-    follow_up: messages after the user message; empty unless an unusable answer is asked for again.
+    follow_up: messages after the user message; empty unless the last answer was unusable.
     cache_key: digest of everything that the answer depends on except endpoint, model and sample, without
     the fence's random nonce; empty when the answer must not be cached.
-    is_usable: whether the judge can use an answer. Others are not cached, or one slip of the model would
-    be repeated on every later call.
+    is_usable: whether the judge can use an answer. Unusable answers are not cached, or a single mistake of the model
+    would be repeated on every later call.
     """
 
     system_message: str
@@ -39,11 +39,11 @@ class PromptRequest(NamedTuple):
 
 
 class ModelAnswer(NamedTuple):
-    """What a model answered.
+    """A model's answer.
 
-    data: the answer's JSON object, unchecked against the schema; None where plain text was asked for.
-    model: as the endpoint names it. request: the body that was sent, without secrets.
-    cached: the answer comes from the cache and cost nothing now.
+    data: the answer's JSON object, not validated against the schema; None where plain text was requested.
+    model: the name that the endpoint reported. request: the body that was sent, without secrets.
+    cached: the answer is from the cache and caused no cost now.
     """
 
     text: str
@@ -55,11 +55,11 @@ class ModelAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class CallSpending:
-    """What one evaluation has spent on models so far, failed attempts included.
+    """The spending of one evaluation on models so far, including failed attempts.
 
     usage: None when no attempt reported any. cost_usd: None when no price is known.
-    reserved_usd: most that requests in flight, and those that ended without a reported cost, may cost;
-    it counts towards the ceiling of the call.
+    reserved_usd: maximum cost of the requests in flight and of those that ended without a reported cost; it counts
+    towards the ceiling of the call.
     """
 
     attempts: int = 0
@@ -69,10 +69,10 @@ class CallSpending:
 
 
 class JudgeError(Exception):
-    """There is no usable answer. code: one of evald.errorcodes.CODES, a JUDGE_ one or TIMEOUT.
+    """There is no usable answer. code: one of evald.errorcodes.CODES: a JUDGE_ code or INPUT_TOO_LARGE.
 
-    unusable: the model did answer, but with a refusal, a cut-off text or no JSON object, so that asking
-    again with a correction may help; `text` is what it said.
+    unusable: the model answered with a refusal, a truncated text or no JSON object, so asking again with a correction
+    may help. text: the model's answer.
     """
 
     def __init__(self, code: str, message: str, *, unusable: bool = False, text: str = "") -> None:
@@ -83,7 +83,7 @@ class JudgeError(Exception):
 
 
 class JudgeModel(Protocol):
-    """A model behind an endpoint."""
+    """A model at an endpoint."""
 
     @property
     def model(self) -> str:
@@ -91,16 +91,16 @@ class JudgeModel(Protocol):
 
     @property
     def endpoint(self) -> str:
-        """Name of the endpoint in the config; never its address or key."""
+        """The name of the endpoint in the config; never its address or key."""
 
     @property
     def calibration_card(self) -> str:
-        """Id of the calibration card that the operator names for the model, "" for none."""
+        """The id of the calibration card that the operator names for the model, "" for none."""
 
     async def ask(self, request: PromptRequest, spending: CallSpending) -> ModelAnswer:
         """Send the request, with retries until `current_scope().deadline`.
 
-        Adds every attempt to `spending`, also when it raises. Raises JudgeError.
+        Adds every attempt to `spending`, even if it raises. Raises JudgeError.
         """
 
 
@@ -108,8 +108,8 @@ class JudgeModels(Protocol):
     """All models that the operator has configured."""
 
     def get(self, judge: str | None, model: str | None) -> JudgeModel:
-        """Return a model of the named judge, or of the default one.
+        """Return a model of the named judge, or of the default judge.
 
-        model: another than the configured one.
+        model: overrides the configured model.
         Raises ValueError, with the known names, for an unknown judge or when none is configured.
         """

@@ -1,4 +1,4 @@
-"""How fast an endpoint is asked: an adaptive limit on concurrent requests."""
+"""Adaptive limit on concurrent requests to an endpoint."""
 
 import asyncio
 import time
@@ -8,32 +8,32 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-# OpenAI's lowest tier, 500 requests a minute, is 8 concurrent requests of a second each.
+# OpenAI's lowest tier allows 500 requests a minute: 8 concurrent requests of one second each.
 _INITIAL_LIMIT: Final = 8
 
-# An endpoint that asks for a longer pause is asked again after five minutes: one of its servers, or a
-# proxy, may have been wrong, and a whole day without judges is too much to pay for that.
+# The longest pause. An endpoint that asks for a longer one is asked again after five minutes: one of its servers, or a
+# proxy, may be wrong, and the judges must not be unavailable for a day because of that.
 _MAX_PAUSE_SECONDS: Final = 300.0
 
 
 @dataclass(slots=True)
 class LimiterSlot:
-    """One of the concurrent requests. Set `succeeded` once the endpoint has answered."""
+    """A slot for one concurrent request. Set `succeeded` once the endpoint has answered."""
 
     limiter: "AdaptiveLimiter"
     round: int
     succeeded: bool = False
 
     def overloaded(self, pause_seconds: float) -> None:
-        """Report that the endpoint refused the request as one too many: halve the limit, then pause."""
+        """Report that the endpoint refused the request because of too many requests: halve the limit, then pause."""
         self.limiter.slow_down(self.round, pause_seconds)
 
 
 class AdaptiveLimiter:
-    """Limits concurrent requests to what the endpoint accepts; waiters are served in FIFO order.
+    """Limits concurrent requests to the number that the endpoint accepts; waiters are served in FIFO order.
 
-    As in TCP, the limit doubles each round until the endpoint first refuses, then halves, and from there
-    grows by one each round of successes. It never exceeds `max_limit`.
+    As in TCP, the limit doubles each round until the endpoint first refuses a request, then halves, and from then on
+    grows by one in each round of successes. It never exceeds `max_limit`.
     """
 
     def __init__(
@@ -55,29 +55,29 @@ class AdaptiveLimiter:
 
     @property
     def limit(self) -> int:
-        """Most concurrent requests, at present."""
+        """The current limit on concurrent requests."""
         return int(self._limit)
 
     @property
     def queued(self) -> int:
-        """Number of requests that wait for a slot."""
+        """The number of requests that wait for a slot."""
         return len(self._waiters)
 
     @property
     def pause_seconds(self) -> float:
-        """Seconds left of the pause that the endpoint asked for; 0 when there is none."""
+        """The seconds left of the pause that the endpoint asked for; 0 when there is none."""
         return max(0.0, self._resume_at - self._clock())
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[LimiterSlot]:
-        """Wait for a slot, and for the end of a pause, and hold the slot for one request."""
+        """Wait for a slot and for the end of a pause, and hold the slot for one request."""
         await self._acquire()
         try:
             while (pause := self.pause_seconds) > 0:
                 await self._sleep(pause)
             slot = LimiterSlot(self, self._round)
             yield slot
-            # A limit that is not reached proves nothing about the endpoint.
+            # Success below the limit shows nothing about what the endpoint accepts.
             if slot.succeeded and self.inflight >= self.limit:
                 growth = 1 / self._limit if self._refused else 1
                 self._limit = min(float(self._max_limit), self._limit + growth)

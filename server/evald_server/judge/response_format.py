@@ -1,4 +1,4 @@
-"""Request bodies: how a model is asked for JSON, and what of the protocol an endpoint does not support."""
+"""Request bodies: the response format, and the features that an endpoint does not support."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from .prompt_request import PromptRequest
 
 
 class ResponseFormat(Enum):
-    """How the form of the answer is enforced, the strictest first."""
+    """How the format of the answer is enforced, the strictest first."""
 
     SCHEMA = "json_schema"
     """The endpoint enforces the schema."""
@@ -19,7 +19,7 @@ class ResponseFormat(Enum):
     """The endpoint enforces a JSON object; the schema is in the instructions."""
 
     TEXT = "text"
-    """Only the instructions ask for it: one fenced block with a JSON object."""
+    """Only the instructions ask for the format: one fenced block with a JSON object."""
 
 
 _FALLBACKS: Final = {
@@ -29,7 +29,7 @@ _FALLBACKS: Final = {
 
 
 class EndpointProblem(NamedTuple):
-    """What an endpoint says is wrong. status: of HTTP. code, param, message: "" when it does not say."""
+    """An error that an endpoint reports. status: of HTTP. code, param, message: "" when not reported."""
 
     status: int
     code: str = ""
@@ -38,10 +38,10 @@ class EndpointProblem(NamedTuple):
 
 
 class ModelCapabilities(NamedTuple):
-    """What a model at an endpoint supports.
+    """The features that a model at an endpoint supports.
 
-    format: the strictest response format. limit: name of the parameter for the longest answer.
-    temperature: it can be set. system: there may be a system message.
+    format: the strictest response format. limit: name of the parameter for the most output tokens.
+    temperature: whether it can be set. system: whether system messages are allowed.
     """
 
     format: ResponseFormat = ResponseFormat.SCHEMA
@@ -70,8 +70,8 @@ class ModelCapabilities(NamedTuple):
         return body
 
     def without(self, problem: EndpointProblem) -> "ModelCapabilities | None":
-        """Return the capabilities without what the endpoint says it does not support; None when it does not
-        say that."""
+        """Return the capabilities without the feature that the endpoint reports as unsupported; None if it reports
+        no such feature."""
         words = f"{problem.param} {problem.message}"
         if not _UNSUPPORTED.search(f"{problem.code} {problem.message}"):
             return None
@@ -102,7 +102,7 @@ def _format_instructions(response_format: ResponseFormat, schema: Mapping[str, A
     )
 
 
-# What endpoints were seen to say: OpenAI "'response_format' of type 'json_schema' is not supported with this model",
+# Messages seen from endpoints: OpenAI "'response_format' of type 'json_schema' is not supported with this model",
 # "Unsupported value: 'temperature' does not support 0 with this model"; Groq "does not support response format";
 # DeepSeek "This response_format type is unavailable now"; LM Studio "'response_format.type' must be 'json_schema' or
 # 'text'"; servers on pydantic "Extra inputs are not permitted" and "Input should be 'text' or 'json_object'".
@@ -114,7 +114,7 @@ _UNSUPPORTED: Final = re.compile(
 _FORMAT: Final = re.compile(
     r"response[ _]?format|json[ _]schema|json[ _]object|json[ _]mode|structured[ _]outputs?", re.IGNORECASE
 )
-# Then our schema is at fault, which has to be fixed rather than left out.
+# Our own schema is invalid, which must be fixed rather than left out.
 _BAD_SCHEMA: Final = re.compile(r"invalid (?:json )?schema|invalid_json_schema|in context=", re.IGNORECASE)
 _SYSTEM_MESSAGE: Final = re.compile(
     r"messages\[0\]\.role|\bsystem(?: role|['\"`]? (?:role|messages?))|['\"`]system['\"`]", re.IGNORECASE

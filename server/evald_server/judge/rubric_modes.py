@@ -1,6 +1,6 @@
 """The modes of a rubric: `criteria`, `score`, `rubric` and `items`; `grader_modes` has the fifth.
 
-A mode holds the task for the prompt, the schema of the answer, and how an answer becomes a judgement.
+A mode has the task for the prompt, the schema of the answer, and the conversion of an answer to a judgement.
 """
 
 import re
@@ -35,9 +35,9 @@ from .transcript import encode
 
 
 class Judgement(NamedTuple):
-    """What one answer of one judge says about the turn.
+    """The judgement in one answer of one judge.
 
-    reason: the judge's reasoning, or the numbers where it gave none.
+    reason: the judge's reasoning, or the numbers if it gave none.
     pending: a later turn can still pass. details: for the result's metadata. value: the result's value.
     """
 
@@ -51,39 +51,39 @@ class Judgement(NamedTuple):
 
 
 Place: TypeAlias = Callable[[EvaluatorContext], Mapping[str, str]]
-"""Returns the data of a place in a prompt, as a record for the fence."""
+"""Returns the data of a placeholder in a prompt, as a record for the fence."""
 
 
 class PromptTemplate:
-    """A prompt in the caller's own words, with places for data. parts: its texts and places, in their order."""
+    """A prompt in the caller's words, with placeholders for data. parts: its texts and placeholders, in order."""
 
     def __init__(self, parts: Sequence[str | Place]) -> None:
         self._parts = parts
         self._places = [part for part in parts if not isinstance(part, str)]
 
     def lines(self, ctx: EvaluatorContext) -> Sequence[str]:
-        """Return the encoded data of every place."""
+        """Return the encoded data of every placeholder."""
         return [encode(place(ctx)) for place in self._places]
 
     def fill(self, block: Callable[[Sequence[str]], str], lines: Sequence[str]) -> str:
-        """Return the prompt with a block in every place, around its line; around nothing when there are no lines."""
+        """Return the prompt with every placeholder replaced by a block of its line; of no line if `lines` is empty."""
         left = iter(lines)
         return "".join(part if isinstance(part, str) else block([*islice(left, 1)]) for part in self._parts)
 
     def characters(self, ctx: EvaluatorContext) -> int:
-        """Return about how many characters the data have."""
+        """Return the approximate number of characters of the data."""
         return sum(sum(map(len, place(ctx).values())) for place in self._places)
 
 
 class RubricMode(ABC):
-    """One mode, made of a config.
+    """One mode, built from a config.
 
-    name: as in the result's metadata. task: what to decide and how to answer.
-    schema: JSON Schema of the answer; None asks for plain text.
-    template: the prompt in the caller's own words, if there is one.
-    max_tokens: most tokens of an answer, unless the config says otherwise.
-    only_final: no turn but the final one is judged. scores_confidence: the score says how sure the judge is,
-    not how good the turn is, so that a failed turn can have a high one.
+    name: as in the result's metadata. task: the question and the form of the answer.
+    schema: JSON Schema of the answer; None requests plain text.
+    template: the prompt in the caller's words, if there is one.
+    max_tokens: most tokens of an answer, unless the config sets another limit.
+    only_final: only the final turn is judged. scores_confidence: the score is the judge's confidence, not the quality
+    of the turn, so a failed turn can have a high score.
     """
 
     name: ClassVar[str]
@@ -107,15 +107,15 @@ class RubricMode(ABC):
         """Parse an answer. Raises UnusableAnswer."""
 
     def applies(self, ctx: EvaluatorContext) -> bool:
-        """Return whether this turn has to be judged at all."""
+        """Return whether this turn must be judged at all."""
         return True
 
     def missing(self, ctx: EvaluatorContext) -> Result | None:
-        """Return the result of a turn that lacks what the prompt shows, else None."""
+        """Return the result of a turn that lacks data of the prompt, else None."""
         return None
 
     def can_pass_later(self, ctx: EvaluatorContext) -> bool:
-        """Return whether a later turn can still meet what this one does not."""
+        """Return whether a later turn can still pass although this one fails."""
         return False
 
 
@@ -124,7 +124,7 @@ _BOOLEAN: Final[Mapping[str, Any]] = {"type": "boolean"}
 
 
 def object_schema(**properties: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON Schema of an object with exactly these properties, which strict endpoints demand."""
+    """Return a JSON Schema of an object with exactly these properties, as strict endpoints require."""
     return {
         "type": "object",
         "properties": properties,
@@ -134,7 +134,7 @@ def object_schema(**properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ratio(description: str) -> dict[str, Any]:
-    """JSON Schema of a number from 0 to 1. Some strict endpoints refuse bounds, so words give them."""
+    """Return a JSON Schema of a number from 0 to 1, with the bounds in words: some strict endpoints refuse bounds."""
     return {"type": "number", "description": f"{description} From 0 to 1."}
 
 
@@ -164,10 +164,10 @@ _CRITERIA_SCHEMA: Final = object_schema(
 
 
 class CriteriaMode(RubricMode):
-    """`successCriteria` and `failureCriteria`; None for the one that is not given.
+    """`successCriteria` and `failureCriteria`; None for criteria that are not given.
 
-    With failure mode "on_max_messages" a met failure criterion counts on the final turn, and on every
-    turn of a caller that does not count turns.
+    With failure mode "on_max_messages" a met failure criterion counts on the final turn. It counts on every
+    turn if the caller does not count turns.
     """
 
     name = "criteria"
@@ -190,7 +190,7 @@ class CriteriaMode(RubricMode):
         return self._success is not None and not ctx.is_final
 
     def parse(self, answer: ModelAnswer, ctx: EvaluatorContext) -> Judgement:
-        """Pass = success met, if asked for, and failure not met, where it counts."""
+        """Parse an answer. It passes if success is met, where asked for, and failure is not met, where it counts."""
         data = require_object(answer.data)
         success, failure = (
             get_bool(data, key) if criteria is not None or key in data else False
@@ -225,7 +225,7 @@ class CriteriaMode(RubricMode):
 
 DEFAULT_THRESHOLD: Final = 0.8
 
-# Most entries of each list of findings, and of the one list in AgentV's later form.
+# Most entries of each list of findings, and of the single list in AgentV's later format.
 _MAX_FINDINGS: Final = 4
 _MAX_ASSERTIONS: Final = 8
 
@@ -250,11 +250,11 @@ _SCORE_SCHEMA: Final = object_schema(
 
 
 class ScoreMode(RubricMode):
-    """`criteria`, and the least score that passes; None for the default.
+    """`criteria`, and the threshold; None for the default.
 
-    Two more forms of answer are understood, which prompts written for other systems ask for: AgentV's
-    {score, assertions[{text, passed}]}, and promptfoo's {pass, score, reason}, where `pass` must be true
-    and a score counts only against a threshold that was given.
+    Two other answer formats are accepted, because prompts written for other systems ask for them: AgentV's
+    {score, assertions[{text, passed}]}, and promptfoo's {pass, score, reason}. In the latter `pass` must be true,
+    and the score is compared only with a threshold that was given.
     """
 
     name = "score"
@@ -265,7 +265,7 @@ class ScoreMode(RubricMode):
         self._threshold = threshold
 
     def parse(self, answer: ModelAnswer, ctx: EvaluatorContext) -> Judgement:
-        """Pass = the score reaches the threshold."""
+        """Parse an answer. It passes if the score reaches the threshold."""
         data = require_object(answer.data)
         score = get_number(data, "score", 0, 1)
         reason = get_optional_text(data, "reasoning", "reason")
@@ -325,9 +325,9 @@ _LINE: Final = re.compile(r"(SCORE|REASON):\s*(.*)", re.IGNORECASE | re.ASCII)
 
 
 def _fill_in(template: str, rubric: str) -> PromptTemplate:
-    """Return the prompt, all its placeholders replaced in one pass: what looks like one in the values stays."""
+    """Return the prompt. All placeholders are replaced in one pass, so placeholders inside the values stay."""
     values: Mapping[str, str | Place] = {"rubric": rubric, "output": _answer}
-    parts = enumerate(PLACEHOLDER.split(template))  # every second one is a name
+    parts = enumerate(PLACEHOLDER.split(template))  # every second part is a placeholder's name
     return PromptTemplate([values[part] if position % 2 else part for position, part in parts])
 
 
@@ -336,10 +336,10 @@ def _answer(ctx: EvaluatorContext) -> Mapping[str, str]:
 
 
 class PointsMode(RubricMode):
-    """`rubric`, the least score that passes, and perhaps a prompt template of the caller's.
+    """`rubric`, the lowest passing score, and optionally a prompt template of the caller.
 
     With a template the answer is two lines, SCORE: and REASON:. Without one it is JSON, but the two lines
-    are understood as well.
+    are accepted as well.
     """
 
     name = "rubric"
@@ -352,7 +352,7 @@ class PointsMode(RubricMode):
         self._pass_score = pass_score
 
     def parse(self, answer: ModelAnswer, ctx: EvaluatorContext) -> Judgement:
-        """Pass = the score reaches the least one that passes."""
+        """Parse an answer. It passes if the score reaches the pass score."""
         if answer.data is not None:
             score = get_integer(answer.data, "score", 0, BEST_SCORE)
             reason = get_optional_text(answer.data, "reasoning", "reason")
@@ -369,7 +369,7 @@ class PointsMode(RubricMode):
 def _parse_lines(text: str) -> tuple[int, str]:
     """Parse an answer of the two lines, in either order, and nothing else. Returns score and reason.
 
-    No line is taken out of prose, which may call it a quotation of what is judged.
+    A line inside prose is not used, because it may be a quotation of the judged text.
     Raises UnusableAnswer.
     """
     values: dict[str, str] = {}
@@ -416,7 +416,7 @@ class Item(BaseModel):
 
 
 class ItemsMode(RubricMode):
-    """`items`, and the least score that passes. Score = weight of the items met / weight of all."""
+    """`items`, and the threshold. Score = weight of the items met / weight of all items."""
 
     name = "items"
 
@@ -433,7 +433,7 @@ class ItemsMode(RubricMode):
         self._threshold = DEFAULT_THRESHOLD if threshold is None else threshold
 
     def parse(self, answer: ModelAnswer, ctx: EvaluatorContext) -> Judgement:
-        """Pass = no required item is missed and the score reaches the threshold."""
+        """Parse an answer. It passes if all required items are met and the score reaches the threshold."""
         data = require_object(answer.data)
         found = self._by_id(get_objects(data, "checks"))
         met = [item for item in self._items if found[item.id][0]]
@@ -453,7 +453,7 @@ class ItemsMode(RubricMode):
         )
 
     def _by_id(self, checks: Sequence[AnswerData]) -> dict[str, tuple[bool, str]]:
-        """Return by item whether it is met, and why. Every item must be there once, and nothing else."""
+        """Return by item id whether the item is met, and why. Raises UnusableAnswer unless each item is there once."""
         known = {item.id for item in self._items}
         found: dict[str, tuple[bool, str]] = {}
         for position, check in enumerate(checks):

@@ -1,8 +1,8 @@
-"""The judged turn as encoded records: who said what, which tools were called, what they answered.
+"""The judged turn as encoded records: the messages, their roles, the tool calls and the tools' results.
 
-A record says what was there and nothing else: a message without text has no `content`, a tool's result
-is a tool's result, and arguments are what the model wrote. Encoded, no record can end the fence that it
-stands in, and no character of it is invisible to the judge.
+A record contains only what the context contains: a message without text has no `content`, a tool's result
+stays a tool's result, and arguments are as the model wrote them. No encoded record can end its fence, and none
+contains characters that are invisible to the judge.
 """
 
 import json
@@ -20,9 +20,9 @@ Record: TypeAlias = dict[str, Any]
 
 _SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 
-# Beyond what JSON escapes: the characters of markup and of chat templates ("<|im_start|>"), and what people
-# do not see: controls, bidirectional overrides, zero-width, filling and tag characters, variation selectors,
-# private use, halves of surrogate pairs. Hidden instructions become visible to the judge.
+# Characters escaped in addition to JSON's: those of markup and of chat templates ("<|im_start|>"), and invisible ones:
+# controls, bidirectional overrides, zero-width, filling and tag characters, variation selectors, private use, lone
+# surrogates. Escaping makes hidden instructions visible to the judge.
 _ESCAPED: Final = re.compile(
     "[<>&`\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ue000-\uf8ff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff"
@@ -31,7 +31,7 @@ _ESCAPED: Final = re.compile(
 
 
 class View(NamedTuple):
-    """Which parts of the context a judge is shown.
+    """The parts of the context that a judge is shown.
 
     history: the whole conversation, not only the last user message and the turn.
     expected: the reference. system: system and developer messages.
@@ -43,7 +43,7 @@ class View(NamedTuple):
 
 
 def encode(record: Mapping[str, Any]) -> str:
-    """Encode JSON-like data as one line without any character that could end the fence or hide.
+    """Encode JSON-like data as one line without characters that could end the fence or are invisible.
 
     Raises ValueError for NaN and infinity, RecursionError for data nested too deep.
     """
@@ -61,7 +61,7 @@ def records(ctx: EvaluatorContext, view: View) -> Iterator[Record]:
 
 
 def count_characters(ctx: EvaluatorContext, view: View) -> int:
-    """Return about how many characters of the conversation are shown."""
+    """Return the approximate number of characters shown of the conversation."""
     return sum(
         len(message.text) + sum(len(call.arguments) for call in message.tool_calls)
         for _, message in _shown(ctx, view)
@@ -84,7 +84,7 @@ def _escape(character: str) -> str:
 
 
 def _shown(ctx: EvaluatorContext, view: View) -> Iterator[tuple[str, Message]]:
-    """Yield the messages that are shown, each with the part that it belongs to. Raises OutOfTime."""
+    """Yield each message that is shown, with its part: "history" or "turn". Raises OutOfTime."""
     turn = ctx.turn_messages
     history = _before_turn(ctx.messages, turn)
     if not view.history:
@@ -97,7 +97,7 @@ def _shown(ctx: EvaluatorContext, view: View) -> Iterator[tuple[str, Message]]:
 
 
 def _before_turn(messages: Sequence[Message], turn: Sequence[Message]) -> Sequence[Message]:
-    """Return what came before the turn, which should be the conversation's tail; all of it when it is not."""
+    """Return the messages before the turn. The turn should be the conversation's end; if not, return all messages."""
     start = len(messages) - len(turn)
     if start < 0 or any(
         one.role != other.role or one.text != other.text
@@ -115,7 +115,7 @@ def _from_last_user_message(history: Sequence[Message]) -> Sequence[Message]:
 
 
 def _message_record(message: Message, tools: dict[str, str]) -> Record:
-    """Return a message's record. tools: names of tools by the id of the call, added to."""
+    """Return a message's record. tools: tool names by call id; the message's calls are added."""
     record: Record = {"role": message.role}
     if message.name is not None:
         record["name"] = message.name
@@ -151,7 +151,7 @@ def _expected_records(ctx: EvaluatorContext) -> Iterator[Record]:
 
 
 def _arguments(text: str) -> Any:
-    """Return the arguments as data where that says the same as the text that the model wrote, else the text."""
+    """Return the arguments as parsed JSON if they can be parsed and encoded again, else the text."""
     try:
         data = STRICT_JSON.decode(text)
         json.dumps(data, allow_nan=False)  # 1e999 is read as infinity

@@ -1,9 +1,9 @@
-"""Voting: many answers of judges, one result.
+"""Voting: one result from many answers of judges.
 
-- A turn passes with more than half of all votes, and fails with more than half. A tie is a failure that stays one under
-  negation and under any threshold, because nothing was decided.
+- A turn passes with more than half of all votes, and fails with more than half. A tie is undecided: it is a failure
+  that neither negation nor a threshold can invert.
 - A vote that is missing because of an error does not shrink the panel.
-- When the missing votes could have changed the outcome there is no verdict. So no error turns a failing
+- When the missing votes could have changed the outcome, there is no verdict. So an error never turns a failing
   turn into a passing one, nor, for callers who negate the verdict, a passing one into a failing one.
 """
 
@@ -18,15 +18,15 @@ from evald.scope import Scope
 from .prompt_request import CallSpending, JudgeError, JudgeModel, ModelAnswer
 from .rubric_modes import Judgement
 
-# Kept back of the time left, so that the result, with everything spent, is there before the engine gives
-# up. Endpoints, which know best what took so long, give up earlier still.
+# Reserved from the time left, so that the result, with everything spent, is ready before the engine times out.
+# Endpoints time out even earlier, because their errors name the cause.
 _RESERVE_SECONDS: Final = 0.02
 
 
 class Vote(NamedTuple):
-    """A judgement, or the error because of which the vote is missing.
+    """A judgement, or the error that caused the vote to be missing.
 
-    answer: the last one that came, usable or not; None when none came.
+    answer: the last answer, usable or not; None if there was none.
     tied: as many samples of the judge pass as fail, so the vote counts for neither.
     """
 
@@ -42,8 +42,8 @@ class Vote(NamedTuple):
 
 
 class Decision(Enum):
-    """What the votes so far decide. TIED: it cannot pass, but no majority fails it. UNDECIDABLE: too many votes are
-    missing."""
+    """The decision by the votes so far. TIED: it cannot pass, but no majority fails it. UNDECIDABLE: too many votes
+    are missing."""
 
     OPEN = "open"
     PASSES = "passes"
@@ -53,7 +53,7 @@ class Decision(Enum):
 
 
 class VoteCount(NamedTuple):
-    """Votes so far. size: how many there can be. tied: neither passing nor failing. missing: lost to an error."""
+    """Votes so far. size: number of possible votes. tied: neither passing nor failing. missing: lost to an error."""
 
     size: int
     passing: int = 0
@@ -69,7 +69,7 @@ class VoteCount(NamedTuple):
 
     @property
     def decision(self) -> Decision:
-        """Decided as soon as no further vote can change it."""
+        """The decision. It is made as soon as no further vote can change it."""
         if self._to_pass <= 0:
             return Decision.PASSES
         if self._to_fail <= 0:
@@ -80,24 +80,24 @@ class VoteCount(NamedTuple):
 
     @property
     def needed(self) -> int:
-        """The fewest further votes that can decide; 0 when none can."""
+        """The minimum number of further votes that can decide; 0 when none can."""
         left = self.size - self.passing - self.failing - self.tied - self.missing
         steps = (self._to_pass, self._to_tie, self._to_fail)
         return min((more for more in steps if 0 < more <= left), default=0)
 
     @property
     def _to_pass(self) -> int:
-        """Further passing votes that make it pass."""
+        """The number of further passing votes after which the turn passes."""
         return self.size // 2 + 1 - self.passing
 
     @property
     def _to_tie(self) -> int:
-        """Further votes that do not pass after which it cannot pass."""
+        """The number of further votes, failing or tied, after which the turn cannot pass."""
         return (self.size + 1) // 2 - self.failing - self.tied
 
     @property
     def _to_fail(self) -> int:
-        """Further failing votes that make it fail."""
+        """The number of further failing votes after which the turn fails."""
         return self.size // 2 + 1 - self.failing
 
 
@@ -110,7 +110,7 @@ async def collect_votes(
 ) -> list[Vote | None]:
     """Ask for votes until they decide. Returns None in place of a vote that was not needed.
 
-    all_at_once: ask everybody; else never more than the fewest that can decide.
+    all_at_once: ask for all votes; else never for more than the minimum that can decide.
     on_vote: called with the number of votes so far.
     """
     votes: dict[int, Vote] = {}
@@ -132,15 +132,15 @@ async def collect_votes(
 
 
 def decide(votes: Sequence[Vote | None]) -> Decision:
-    """Return what these votes decide. None stands for one that was not needed."""
+    """Return the decision by these votes. None is a vote that was not needed."""
     return VoteCount.of(len(votes), (vote for vote in votes if vote is not None)).decision
 
 
 def deciding_vote(votes: Sequence[Vote | None]) -> Vote:
-    """Return the vote that stands for all: the median of those cast, by verdict, then score.
+    """Return the vote that represents all: the median of the votes cast, ordered by verdict, then score.
 
-    It passes if and only if a strict majority does. So verdict, score, checks and reason are what one
-    judge said, never a mixture. When undecidable it is the first error.
+    It passes if and only if a strict majority does. So verdict, score, checks and reason are from one
+    judge, never mixed. If undecidable, it is the first error.
     """
     cast = [vote for vote in votes if vote is not None]
     if decide(votes) is not Decision.UNDECIDABLE:
@@ -161,7 +161,7 @@ def agreement(votes: Sequence[Vote | None], passes: bool) -> float:
 
 
 class PanelMember(NamedTuple):
-    """One judge and the temperature it is asked with."""
+    """One judge and the temperature of its requests."""
 
     model: JudgeModel
     temperature: float
@@ -172,7 +172,7 @@ AskSample = Callable[[PanelMember, int], Awaitable[Vote]]
 
 
 class Panel:
-    """One or more judges that vote once. A judge votes as a strict majority of its samples does."""
+    """One or more judges, each with one vote. A judge's vote is the strict majority of its samples."""
 
     def __init__(self, members: Sequence[PanelMember], samples: int, scope: Scope) -> None:
         self.spending = CallSpending()
@@ -198,7 +198,7 @@ class Panel:
         return deciding_vote(self._votes)
 
     def result(self, vote: Vote) -> Result:
-        """Return the deciding vote as a result, with what all judges have spent."""
+        """Return the deciding vote as a result, with the spending of all judges."""
         majority = self._majority(vote)
         if vote.judgement is not None:
             judgement = vote.judgement
@@ -216,7 +216,7 @@ class Panel:
         return result
 
     def votes_of(self, vote: Vote) -> dict[str, Any]:
-        """Return which judge gave the deciding vote, and how the others voted."""
+        """Return metadata: the judge of the deciding vote, and all votes."""
         model = self._member_of(vote).model
         found: dict[str, Any] = {
             "endpoint": model.endpoint,
@@ -263,11 +263,11 @@ class Panel:
             self._scope.progress(f"asked {count} of {total} {of_what}", count / total)
 
     def _counted(self) -> Sequence[Vote | None]:
-        """The votes of the judges, or of the samples of a single judge."""
+        """Return the votes of the judges, or of the samples of a single judge."""
         return self._votes if len(self._members) > 1 else self._samples_of.get(0, ())
 
     def _answers(self) -> list[ModelAnswer]:
-        """All answers, in the order of judges and samples."""
+        """Return all answers, in the order of judges and samples."""
         votes = [vote for number in sorted(self._samples_of) for vote in self._samples_of[number]]
         return [vote.answer for vote in votes if vote is not None and vote.answer is not None]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 # Opens when half of the last 20 calls failed, and at least 5: a flapping instance opens it as well as a dead
-# one, two unlucky calls do not.
+# one, two accidental failures do not.
 _WINDOW: Final = 20
 _MIN_FAILURES: Final = 5
 _FAILURE_RATIO: Final = 0.5
@@ -15,16 +15,16 @@ _FAILURE_RATIO: Final = 0.5
 _FIRST_WAIT: Final = 1.0
 _MAX_WAIT: Final = 30.0
 
-# Share of calls that may be retried: a retry doubles the load of a failing call, just when load is the trouble.
+# Share of calls that may be retried. Retries add load to an instance that may fail because of its load.
 _RETRY_RATIO: Final = 0.2
 _MAX_TOKENS: Final = 100.0
 
 
 class CircuitBreaker:
-    """Closed: calls pass. Open: none pass until the wait is over. Half-open: one call, the probe, passes.
+    """A circuit breaker. Closed: calls pass. Open: no call passes until the wait is over. Half-open: one probe passes.
 
     Call `allows`, then `begin`, then `end` with the return value of `begin`. The wait is 1 s after the first
-    opening and doubles after every failed probe, up to 30 s. Each is up to a fifth longer at random, so that
+    opening and doubles after every failed probe, up to 30 s. Each wait is extended at random by up to a fifth, so that
     several servers do not probe at the same moment.
     """
 
@@ -59,7 +59,7 @@ class CircuitBreaker:
         return True
 
     def end(self, *, probe: bool, worked: bool | None) -> bool:
-        """Record the outcome of a call. worked: None if it says nothing about the instance.
+        """Record the outcome of a call. worked: None if the outcome shows nothing about the instance.
 
         Returns True if the circuit has opened or closed.
         """
@@ -90,9 +90,9 @@ class CircuitBreaker:
 
 
 class RetryBudget:
-    """A token bucket that starts empty: each call adds a fifth of a token, each retry takes one.
+    """A token bucket that starts empty: each call adds a fifth of a token, each retry takes one token.
 
-    So instances never get more than 1.2 times the calls offered, whatever fails when.
+    So instances never get more than 1.2 times the offered calls.
     """
 
     __slots__ = ("_tokens",)
@@ -106,7 +106,7 @@ class RetryBudget:
 
     def take(self) -> bool:
         """Take a token for a retry. Returns False if there is none."""
-        # A fifth has no exact binary form: the sum of five may lack the last bit.
+        # 0.2 has no exact binary form, so the sum of five may be slightly below 1.
         if self._tokens < 1 - 1e-9:
             return False
         self._tokens -= 1

@@ -1,4 +1,4 @@
-"""gRPC channels to checked addresses, without proxy, gRPC's retries and shared connections."""
+"""gRPC channels to checked addresses, without a proxy, gRPC retries and shared connections."""
 
 import asyncio
 from typing import Any, Final, NamedTuple
@@ -13,7 +13,7 @@ _READY: Final = grpc.ChannelConnectivity.READY
 
 
 class DialTls(NamedTuple):
-    """A TLS profile. roots, key, chain: PEM; roots None means those of the system."""
+    """A TLS profile. roots, key, chain: PEM; roots None means the system's roots."""
 
     roots: bytes | None
     key: bytes | None = None
@@ -21,7 +21,7 @@ class DialTls(NamedTuple):
 
 
 def read_tls_profiles(settings: Settings) -> dict[str, DialTls]:
-    """Read the files of all TLS profiles. Raises ValueError, which names the wrong setting."""
+    """Read the files of all TLS profiles. Raises ValueError that names the wrong setting."""
     profiles = {}
     for name, profile in settings.remote_tls.items():
         try:
@@ -33,11 +33,11 @@ def read_tls_profiles(settings: Settings) -> dict[str, DialTls]:
 
 
 class NotConnected(Exception):
-    """There is no connection. The message says why."""
+    """There is no connection. The message gives the reason."""
 
 
 def open_channel(dial: Dial, tls: DialTls | None, max_receive_bytes: int) -> grpc.aio.Channel:
-    """Make a channel. It connects with the first call, or in `connect`."""
+    """Create a channel. It connects with the first call, or in `connect`."""
     options: list[tuple[str, Any]] = [
         ("grpc.default_authority", dial.authority),
         ("grpc.enable_http_proxy", 0),
@@ -47,7 +47,7 @@ def open_channel(dial: Dial, tls: DialTls | None, max_receive_bytes: int) -> grp
         ("grpc.max_receive_message_length", max_receive_bytes),
         # The peer must not configure its own calls.
         ("grpc.service_config_disable_resolution", 1),
-        # Whoever opened it connects again, with addresses checked again.
+        # The owner of the channel reconnects, with addresses checked again.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 1000),
     ]

@@ -37,13 +37,13 @@ _CONNECT_SECONDS: Final = 3.0
 _Code = grpc.StatusCode
 _READY: Final = grpc.ChannelConnectivity.READY
 
-# A response is somewhat larger than its output. Beyond gRPC's limit the client ends the call.
+# A response is slightly larger than its output. The gRPC client ends the call if a response exceeds gRPC's limit.
 _SLACK_BYTES: Final = 64 << 10
 _HEAD_BYTES: Final = 8
 
 
 class NotServing(Exception):
-    """A health check failed. certain: the plugin itself says that it does not serve."""
+    """A health check failed. certain: the plugin itself reported that it does not serve."""
 
     def __init__(self, why: str, *, certain: bool = False) -> None:
         super().__init__(why)
@@ -53,7 +53,7 @@ class NotServing(Exception):
 class PluginConnection:
     """A channel to the checked addresses of one instance.
 
-    active: open Evaluate calls.
+    active: number of open Evaluate calls.
     """
 
     def __init__(self, dial: Dial, limits: RemoteLimits, tls: DialTls | None = None) -> None:
@@ -75,7 +75,7 @@ class PluginConnection:
             raise PluginUnavailable(str(problem)) from None
 
     async def describe(self) -> Plugin:
-        """Ask what the plugin offers. Raises PluginUnavailable, or Refusal if the server cannot take it."""
+        """Return the plugin's description. Raises PluginUnavailable, or Refusal if the server cannot accept it."""
         try:
             data = await self._describe(_DESCRIBE_REQUEST, timeout=_CONNECT_SECONDS)
         except grpc.aio.AioRpcError as problem:
@@ -87,7 +87,7 @@ class PluginConnection:
         return await load_plugin(response.plugin)
 
     async def lost(self, seconds: float) -> bool:
-        """Wait until the connection is lost. Returns False after so many seconds."""
+        """Wait until the connection is lost. Returns False if it is still there after `seconds`."""
         state = self._channel.get_state()
         if state is not _READY:
             return True
@@ -99,7 +99,7 @@ class PluginConnection:
         return self._channel.get_state() is not _READY
 
     async def check(self) -> None:
-        """Check the health; by Describe if the plugin has no health service. Raises NotServing."""
+        """Check the health, by Describe if the plugin has no health service. Raises NotServing."""
         try:
             if self._has_health:
                 data = await self._health(_HEALTH_REQUEST, timeout=self._seconds)
@@ -136,9 +136,9 @@ class PluginConnection:
         return read_answer(plugin_pb2.EvaluateResponse, data, self._max_bytes).output
 
     async def close(self, patience: float) -> None:
-        """Close when its calls are over, at the latest after so many seconds."""
+        """Close once all calls have ended, at the latest after `patience` seconds."""
         waited = 0.0
-        # A plugin that stops in order lets calls finish on a connection that takes no new ones.
+        # A plugin that stops gracefully finishes its calls on a connection that accepts no new ones.
         while self.active and waited < patience:
             await asyncio.sleep(0.05)
             waited += 0.05
@@ -150,7 +150,7 @@ _LARGE: Final = "larger than max"
 
 _ERRORS: Final[Mapping[grpc.StatusCode, type[Exception]]] = {
     _Code.UNAVAILABLE: PluginUnavailable,
-    # Not by the caller: the connection is being closed.
+    # Not cancelled by the caller: the connection is being closed.
     _Code.CANCELLED: PluginUnavailable,
     _Code.DEADLINE_EXCEEDED: PluginTimeout,
     _Code.RESOURCE_EXHAUSTED: PluginBusy,
@@ -158,7 +158,7 @@ _ERRORS: Final[Mapping[grpc.StatusCode, type[Exception]]] = {
 
 
 def _translated(problem: grpc.aio.AioRpcError) -> Exception:
-    """Return the exception for a status."""
+    """Return the exception for a gRPC error."""
     code, text = problem.code(), _shown(problem)
     if code is _Code.UNIMPLEMENTED:
         return ContractError("the plugin does not implement Evaluate")

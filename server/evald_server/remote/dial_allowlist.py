@@ -1,7 +1,7 @@
-"""Which addresses the server may dial for plugins and connectors: protection against request forgery (SSRF).
+"""Allowlist of addresses that the server may dial for plugins and connectors: protection against SSRF.
 
 Nothing is allowed until the operator allows it. Names are resolved here, every address is checked, and the
-connection goes to the checked addresses.
+server connects to the checked addresses only.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """Resolves a host name and port to addresses."""
 
-# Of their own: names whose servers do not answer would else take all threads of asyncio, which calls wait for.
+# A separate pool: names whose servers do not answer would otherwise occupy all threads of asyncio, which calls need.
 _RESOLVERS: Final = ThreadPoolExecutor(16, "evald-resolver")
 
 _MAX_LENGTH: Final = 255
 _SCHEMES: Final = ("dns", "ipv4", "ipv6", "unix")
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
-# What some resolvers take for an IPv4 address: 2852039166, 0xa9fea9fe, 0251.0376.0251.0376, 169.254.43518.
+# Forms that some resolvers accept as an IPv4 address: 2852039166, 0xa9fea9fe, 0251.0376.0251.0376, 169.254.43518.
 _NUMERIC = re.compile(r"0x[0-9a-f]*|[0-9]+")
 
 
@@ -35,7 +35,7 @@ def _networks(*texts: str) -> tuple[Network, ...]:
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 
-# Never dialled, whatever is allowed.
+# Never dialled, whatever the rules allow.
 _NEVER: Final = _networks(
     "0.0.0.0/8",  # this host
     "169.254.0.0/16",  # link-local; the metadata services of most clouds
@@ -44,7 +44,7 @@ _NEVER: Final = _networks(
     "192.0.0.0/24",  # protocol assignments; metadata of Oracle Cloud
     "224.0.0.0/4",  # multicast
     "240.0.0.0/4",  # reserved, broadcast
-    "::/96",  # unspecified, and IPv4-compatible addresses; ::1 is looked at before
+    "::/96",  # unspecified, and IPv4-compatible addresses; ::1 is checked earlier
     "::ffff:0:0/96",  # IPv4-mapped
     "::ffff:0:0:0/96",  # IPv4-translated
     "64:ff9b::/96",  # NAT64
@@ -72,7 +72,7 @@ class Target(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """The :authority of calls, and the name that the certificate must have."""
+        """The :authority of calls, and the name required in the certificate."""
         if self.path:
             return "localhost"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -149,11 +149,11 @@ class DialAllowlist:
     """The targets that the operator allows.
 
     A rule is a network (`10.0.0.0/8`, `fd12::/16`, `127.0.0.1`), a host name (`pii.evals.svc`, or
-    `*.evals.svc` for its subdomains) or a directory of Unix sockets (`unix:/run/evald/`). Addresses that no rule
-    names, and those that cannot be a plugin, are refused in every notation. Loopback needs a rule of its own:
-    a rule for all addresses does not include it.
+    `*.evals.svc` for its subdomains) or a directory of Unix sockets (`unix:/run/evald/`). Addresses without a rule
+    and addresses that cannot be a plugin are refused in every notation. Loopback needs its own rule: a rule for all
+    addresses does not include it.
 
-    setting: the one that holds the rules, for errors.
+    setting: name of the setting with the rules, for errors.
     """
 
     def __init__(self, rules: Iterable[str], setting: str = "remote_allowed") -> None:
@@ -210,7 +210,7 @@ class DialAllowlist:
 
 
 class Dial(NamedTuple):
-    """What to connect to. pinned: a gRPC target of checked addresses, without names."""
+    """A checked target. pinned: a gRPC target of checked addresses, without names."""
 
     pinned: str
     authority: str
@@ -235,7 +235,7 @@ class Resolver:
                 allowlist.check_socket(target)
             return Dial(f"unix:{target.path}", target.authority)
         addresses = await self.addresses(target)
-        # One gRPC target takes addresses of one family.
+        # A gRPC target accepts addresses of one family only.
         version = addresses[0].version
         same = [address for address in addresses if address.version == version]
         hosts = [f"[{address}]" if version == 6 else str(address) for address in same]
@@ -289,7 +289,7 @@ def _matches(host: str, name: str) -> bool:
 
 
 def _unreadable(text: str, wanted: str) -> Refusal:
-    # Not one with a password or a token in it.
+    # Not shown if it may contain a password or a token.
     got = "" if "@" in text or "?" in text else f"got {text[:100]!r}, "
     return Refusal("INVALID_FIELD", f"target: {got}{wanted}", "target")
 

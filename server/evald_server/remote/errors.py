@@ -1,4 +1,4 @@
-"""Why a plugin is refused, and how a task of a remote evaluator can fail."""
+"""Refusals of plugins, and failures of a task of a remote evaluator."""
 
 from typing import Final
 
@@ -6,9 +6,9 @@ _MAX_SHOWN: Final = 300
 
 
 class Refusal(Exception):
-    """A plugin, or what it asks for, is refused.
+    """A plugin or its request is refused.
 
-    reason: stable code, a row of protos/README.md. message: what is wrong, got and wanted.
+    reason: stable code, listed in protos/README.md. message: the problem, with the value got and the value wanted.
     field: path of the wrong field, such as `plugin.evaluator_types[0].type`, or "".
     """
 
@@ -20,12 +20,12 @@ class Refusal(Exception):
 
 
 def invalid(field: str, message: str) -> Refusal:
-    """Refuse a request because of one field."""
+    """Return the refusal of a request because of one field."""
     return Refusal("INVALID_FIELD", message, field)
 
 
 class NoPlace(Exception):
-    """No instance can take the task. code: one of evald.errorcodes."""
+    """No instance can accept the task. code: one of evald.errorcodes."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class PluginTimeout(Exception):
 
 
 class PluginBusy(Exception):
-    """The instance refused the task because it has no room, although it should have."""
+    """The instance refused the task for lack of capacity, although it should have a free slot."""
 
 
 class PluginFailed(Exception):
@@ -50,10 +50,10 @@ class PluginFailed(Exception):
 
 
 class ContractError(Exception):
-    """The answer breaks the contract. The text names the field."""
+    """The answer violates the contract. The text names the field."""
 
 
 def printable(text: str) -> str:
-    """Clean text of a peer for one line of a log or table: no control characters, at most 300 characters."""
+    """Clean a peer's text for one line of a log or table: no control characters, at most 300 characters."""
     shown = "".join(character if character.isprintable() else " " for character in text[:_MAX_SHOWN])
     return shown if len(text) <= _MAX_SHOWN else f"{shown}…"

@@ -1,4 +1,4 @@
-"""A remote evaluator as the engine sees it: a definition whose function sends the turn to an instance."""
+"""A remote evaluator for the engine: a definition whose function sends the turn to an instance."""
 
 import asyncio
 import math
@@ -32,28 +32,28 @@ from .pool import InstancePool, Slot
 
 _DEFAULT_SECONDS: Final = 60.0
 
-# Time out a little before the engine, because only here it is known which instance was late.
+# Time out slightly before the engine, because only this module knows which instance was late.
 _RESERVE_SECONDS: Final = 0.005
 
-# A call with less time than this, or than three times the usual latency, says nothing about the instance:
-# else one caller with a short deadline would open the circuit for everyone.
+# A timeout after less time than this, or less than three times the usual latency, shows nothing about the instance.
+# Otherwise one caller with a short deadline would open the circuit for all callers.
 _FAIR_SECONDS: Final = 0.1
 _FAIR_FACTOR: Final = 3
 
 # Largest output that is converted in the event loop: 40 ms at worst, for metadata of empty values.
 _MAX_INLINE_BYTES: Final = 16 << 10
 
-# A worker that has lost its stream, or a plugin that restarts, is usually back within this.
+# A worker that lost its stream, or a plugin that restarts, is usually back within this time.
 _RECONNECT_SECONDS: Final = 1.0
 
 _VERDICTS: Final = {int(verdict): verdict for verdict in Verdict}
 
 
 class LatencyObserver(Protocol):
-    """Records the tasks of one type."""
+    """Records the latencies of one type's tasks."""
 
     def observe(self, seconds: float, /) -> None:
-        """Record the time of one attempt."""
+        """Record the duration of one attempt."""
 
 
 class RemoteEvaluator:
@@ -135,7 +135,7 @@ class RemoteEvaluator:
             return _unavailable(slot.instance, problem)
 
     async def _acquire_again(self, failed: Instance, deadline: float) -> Slot:
-        """Acquire a slot for the second attempt: on another instance, or on one that reconnects soon."""
+        """Acquire a slot for the second attempt: on another instance, or on an instance that reconnects soon."""
         seconds = deadline - time.monotonic()
         try:
             return self._pool.try_acquire(failed) or await self._pool.acquire(seconds, failed)
@@ -180,7 +180,7 @@ class RemoteEvaluator:
             instance.last_error = f"no answer within {seconds:.3g}s"
             return _timeout(instance, seconds)
         except asyncio.CancelledError:
-            # The engine's timeout came first, or the caller disconnected.
+            # The engine timed out first, or the caller disconnected.
             if time.monotonic() >= deadline - _RESERVE_SECONDS and _is_fair(instance, seconds):
                 worked = False
             raise
@@ -204,7 +204,7 @@ class RemoteEvaluator:
 
 
 def read_output(pb: task_pb2.EvaluationOutput, kind: Kind) -> Result:
-    """Convert an output to a result that keeps the contract. Raises ContractError that names the field."""
+    """Convert an output to a result that satisfies the contract. Raises ContractError that names the field."""
     if not pb.ByteSize():
         raise ContractError("output: missing, or empty; wanted a verdict")
     verdict = _VERDICTS.get(pb.verdict)
@@ -240,12 +240,12 @@ def _read_cost(pb: task_pb2.EvaluationOutput) -> float | None:
     amount = pb.cost.amount
     if not (math.isfinite(amount) and amount >= 0):
         raise ContractError(f"cost.amount: got {amount}, wanted 0 or more")
-    # Amounts in other currencies cannot be added to these.
+    # Amounts in other currencies cannot be added to amounts in US dollars.
     return amount if pb.cost.currency_code in ("USD", "") else None
 
 
 def _is_fair(instance: Instance, seconds: float) -> bool:
-    """Return whether an instance that did not answer in this time has failed."""
+    """Return whether a timeout after this time counts as a failure of the instance."""
     return seconds >= max(_FAIR_SECONDS, _FAIR_FACTOR * (instance.latency_seconds or 0.0))
 
 

@@ -1,4 +1,4 @@
-"""A plugin that listens: connected, described, checked, and reconnected when the connection is lost."""
+"""A plugin that listens: it is connected, described, health-checked, and reconnected when the connection is lost."""
 
 import asyncio
 import logging
@@ -19,11 +19,11 @@ from .plugin_type import Plugin
 
 _log = logging.getLogger("evald.remote")
 
-# Quick at first, for a plugin that restarts; at most 2 s, so that a plugin is back soon after it starts.
+# Short at first, for a plugin that restarts; at most 2 s, so that a plugin is back soon after it starts.
 _FIRST_WAIT: Final = 0.1
 _MAX_WAIT: Final = 2.0
 
-# One late health check may be chance.
+# A single late health check may be an accident.
 _MAX_MISSES: Final = 2
 
 _CLOSE_SECONDS: Final = 60.0
@@ -33,7 +33,7 @@ class GrpcInstance(Instance):
     """An instance that the server dials.
 
     confirm: called with the description after every connect. Raises Refusal.
-    confirmed: set when it was healthy, or was refused, once. refused: the last refusal.
+    confirmed: set once the instance was healthy or was refused. refused: the last refusal.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class GrpcInstance(Instance):
 
     @property
     def reachable(self) -> bool:
-        """Whether it is connected."""
+        """Whether the instance is connected."""
         return self._connection is not None
 
     def start(self) -> None:
-        """Connect in the background, if it does not yet."""
+        """Start connecting in the background, unless started already."""
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._keep_connected())
 
@@ -85,7 +85,7 @@ class GrpcInstance(Instance):
             self._no_tasks.set()
 
     async def idle(self) -> None:
-        """Wait until it has no open tasks."""
+        """Wait until the instance has no open tasks."""
         while self.active:
             self._no_tasks.clear()
             await self._no_tasks.wait()
@@ -130,7 +130,7 @@ class GrpcInstance(Instance):
             wait = min(wait * 2, _MAX_WAIT)
 
     async def _connect(self) -> None:
-        """Connect, and return when the connection is lost."""
+        """Connect, then return when the connection is lost."""
         dial = await self._resolver.dial(self.target)
         connection = PluginConnection(dial, self._limits, self._tls)
         try:

@@ -1,4 +1,4 @@
-"""One process that offers evaluators, however it is connected, and the tasks it is given."""
+"""A process that offers evaluators, whatever its connection, and its tasks."""
 
 import itertools
 import logging
@@ -27,7 +27,7 @@ _Answer = TypeVar("_Answer", bound=Message)
 
 
 class Mode(IntEnum):
-    """How an instance came to be known. Equal to Registration.Mode of the contract."""
+    """How an instance became known to the server. Equal to Registration.Mode of the contract."""
 
     CONNECTED = 1
     REGISTERED = 2
@@ -79,7 +79,7 @@ class TaskIds:
 
 
 def read_answer(kind: type[_Answer], data: bytes, max_bytes: int) -> _Answer:
-    """Parse what holds an output. Raises ContractError, for one that is too large before it takes the time to parse it."""
+    """Parse an answer. Raises ContractError; the size is checked first, because parsing a large answer takes time."""
     if len(data) > max_bytes:
         raise ContractError(f"output: {len(data)} bytes; at most {max_bytes} are allowed")
     try:
@@ -101,10 +101,11 @@ class WaitingCalls(Protocol):
 class Instance:
     """One process that offers evaluators.
 
-    plugin: None until a static target has described itself. active: its tasks from this server.
-    foreign: tasks that it reports from other servers. owner: the principal that brought it; None until one does. waiting: the calls that may take a freed slot.
+    plugin: None until a static target has described itself. active: number of its tasks from this server.
+    foreign: number of tasks from other servers, as the instance reports. owner: the principal of its registration or
+    session, None before there is one. waiting: the calls that may get a freed slot.
     registered, last_seen: Unix time in seconds; last_seen is None until a static target has answered.
-    latency_seconds: moving average of its tasks; None before the first one.
+    latency_seconds: moving average over its tasks; None before the first one.
     """
 
     mode: Mode
@@ -136,30 +137,30 @@ class Instance:
 
     @property
     def name(self) -> str:
-        """Name for logs."""
+        """The name for logs."""
         return (
             f"{self.plugin.name if self.plugin else '?'} {self.id} ({self.mode.name.lower()}, {self.target})"
         )
 
     @property
     def free(self) -> bool:
-        """Whether it may get one more task."""
+        """Whether the instance can accept one more task."""
         return self.plugin is not None and self.active < self.plugin.max_concurrency
 
     @property
     def reachable(self) -> bool:
-        """Whether there is a connection to it."""
+        """Whether there is a connection to the instance."""
         raise NotImplementedError
 
     @property
     def load(self) -> float:
-        """Share of its slots in use, from 0 to 1."""
+        """The share of its slots in use, from 0 to 1."""
         slots = self.plugin.max_concurrency if self.plugin else 1
         return (self.active + self.foreign) / slots
 
     @property
     def shown_state(self) -> InstanceState:
-        """The state as operators see it: an open circuit is unhealthy."""
+        """The state shown to operators: an open circuit is unhealthy."""
         is_open = self.state is InstanceState.ACTIVE and self.breaker.is_open
         return InstanceState.UNHEALTHY if is_open else self.state
 
@@ -172,7 +173,7 @@ class Instance:
         self.active -= 1
 
     def record_latency(self, seconds: float) -> None:
-        """Add the time of an answered task to the moving average."""
+        """Add the latency of an answered task to the moving average."""
         self.last_seen = time.time()
         average = self.latency_seconds
         self.latency_seconds = seconds if average is None else average + (seconds - average) / 8
@@ -196,7 +197,7 @@ class Instance:
         self._changed(self)
 
     def complain(self, text: str) -> None:
-        """Log what is wrong with an answer, at most once a second."""
+        """Log the problem of an answer, at most once a second."""
         self.last_error = printable(text)
         now = time.monotonic()
         if now < self._complain_after:

@@ -21,7 +21,7 @@ from .pool import InstancePool
 _log = logging.getLogger("evald.remote")
 
 STATIC_PREFIX: Final = "static:"
-"""The ids of static targets begin with it."""
+"""Prefix of the ids of static targets."""
 
 # A watcher that falls further behind than this starts again from a snapshot.
 _MAX_CHANGES: Final = 2000
@@ -57,11 +57,11 @@ class InstanceChange:
 
 
 class UnknownRevision(LookupError):
-    """The changes after a revision are no longer, or not yet, known."""
+    """The changes after a revision are not known any more, or not yet."""
 
 
 def check_instance_id(instance_id: str, field: str = "instance_id") -> None:
-    """Raise Refusal if an id cannot be used."""
+    """Raise Refusal if an id is invalid."""
     if (
         not 0 < len(instance_id) <= _MAX_ID_LENGTH
         or not instance_id.isascii()
@@ -75,13 +75,13 @@ def check_instance_id(instance_id: str, field: str = "instance_id") -> None:
 
 
 def check_owner(instance: Instance, principal: Principal, field: str) -> None:
-    """Raise Refusal if an instance belongs to another principal. A restored one belongs to none yet."""
+    """Raise Refusal if an instance belongs to another principal. A restored instance has no owner yet."""
     if instance.owner is not None and not principal.owns(instance.owner.name):
         raise Refusal("NOT_OWNER", f"{field}: belongs to another principal", field)
 
 
 def check_types(plugin: Plugin, principal: Principal, path: str = "plugin") -> None:
-    """Raise Refusal if a principal may not offer what a plugin does."""
+    """Raise Refusal if the principal may not offer all types of the plugin."""
     for index, plugin_type in enumerate(plugin.types):
         _check_type(plugin_type.name, f"{path}.evaluator_types[{index}]", principal)
 
@@ -99,7 +99,7 @@ def _check_type(name: str, place: str, principal: Principal) -> None:
 class InstanceRegistry:
     """Instances by id, pools by type and version.
 
-    revision: counts the changes of instances. task_ids: of all tasks that this server sends.
+    revision: counts the changes of instances. task_ids: for all tasks of this server.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class InstanceRegistry:
         self._changes: deque[tuple[int, str]] = deque(maxlen=_MAX_CHANGES)
         self._watchers: list[Callable[[], None]] = []
         self._shown_counts: dict[Key, int] = {}
-        # Pools of forgotten types that a plan still uses: an open session or batch goes on when an instance
-        # comes back.
+        # Pools of forgotten types that a plan still uses: an open session or batch continues when an instance
+        # returns.
         self._forgotten: WeakValueDictionary[Key, InstancePool] = WeakValueDictionary()
 
     def check(
@@ -131,7 +131,7 @@ class InstanceRegistry:
         path: str = "plugin",
         principal: Principal = LOCAL,
     ) -> None:
-        """Raise Refusal if the server cannot take a plugin. replaced: the instance that it replaces."""
+        """Raise Refusal if the server cannot accept a plugin. replaced: the instance that it replaces."""
         if replaced is None and len(self.by_id) >= self.limits.instances:
             raise Refusal(
                 "TOO_MANY_REMOTES", f"{len(self.by_id)} instances are registered, which is the limit"
@@ -158,9 +158,9 @@ class InstanceRegistry:
                 )
 
     def replaced_by(self, instance_id: str, mode: Mode, principal: Principal = LOCAL) -> Instance | None:
-        """Return the instance that a new one of this id replaces.
+        """Return the instance that a new instance with this id replaces.
 
-        Raises Refusal if it came another way, or belongs to another principal.
+        Raises Refusal if it has another mode or belongs to another principal.
         """
         old = self.by_id.get(instance_id)
         if old is not None:
@@ -182,7 +182,7 @@ class InstanceRegistry:
         self.changed(instance)
 
     def bind(self, instance: Instance, plugin: Plugin) -> None:
-        """Set what an instance offers. Raises Refusal if there is no room for its types."""
+        """Set the plugin of an instance. Raises Refusal if there is no room for its types."""
         before = [pool for pool in self._pools_of(instance) if instance in pool.instances]
         pools = [self._pool(plugin_type, instance) for plugin_type in plugin.types]
         instance.plugin = plugin
@@ -197,7 +197,7 @@ class InstanceRegistry:
             self._show_count(pool)
 
     def remove(self, instance: Instance) -> None:
-        """Remove an instance. Its types stay, unavailable if it was the last one."""
+        """Remove an instance. Its types stay, unavailable if it was the last instance."""
         if self.by_id.get(instance.id) is not instance:
             return
         del self.by_id[instance.id]
@@ -208,15 +208,15 @@ class InstanceRegistry:
         self._record_change(instance.id)
 
     def left_in_order(self, instance: Instance, seconds: float) -> None:
-        """Let types that only a removed instance offered leave the catalogue after so many seconds.
+        """Remove types that only a removed instance offered from the catalogue after `seconds`.
 
-        Types of an instance that was lost stay, unavailable, so that an alert can fire.
+        Types of a lost instance stay in the catalogue, unavailable, so that an alert can fire.
         """
         for pool in self._pools_of(instance):
             pool.leave_after(seconds)
 
     def forget_left(self) -> None:
-        """Forget the types whose time to leave the catalogue has come."""
+        """Forget the types that are due to leave the catalogue."""
         for pool in [pool for pool in self.pools.values() if pool.has_left()]:
             _log.info(
                 "remote type %s %s: nobody offers it any more; it leaves the catalogue",
@@ -225,7 +225,7 @@ class InstanceRegistry:
             self._forget(pool)
 
     def changed(self, instance: Instance) -> None:
-        """Take over the state of an instance."""
+        """Propagate the state of an instance to its pools and the watchers."""
         if self.by_id.get(instance.id) is not instance:
             return
         for pool in self._pools_of(instance):
@@ -235,14 +235,14 @@ class InstanceRegistry:
         self._record_change(instance.id)
 
     def changes_after(self, revision: int) -> list[InstanceChange]:
-        """Return the instances changed since a revision, each once, as they are now. Raises UnknownRevision."""
+        """Return the instances changed since a revision, each once, in their current state. Raises UnknownRevision."""
         oldest = self.revision - len(self._changes)
         if not oldest <= revision <= self.revision:
             raise UnknownRevision(
                 f"revision {revision} is not known; this server knows {oldest} to {self.revision}"
             )
         last: dict[str, int] = {}
-        # From the end, because a watcher is usually a few changes behind.
+        # Backwards, because a watcher is usually only a few changes behind.
         for number, instance_id in reversed(self._changes):
             if number <= revision:
                 break
@@ -253,12 +253,12 @@ class InstanceRegistry:
         ]
 
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call a function after every change. Returns a function that ends it."""
+        """Call a function after every change. Returns a function that stops this."""
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
 
     def counts(self) -> dict[tuple[str, str, str], int]:
-        """Return the number of instances by type, mode and state. From any thread.
+        """Return the number of instances by type, mode and state. Thread-safe.
 
         A type without instances has 0 active ones, so that an alert can tell it from an unknown type.
         """
@@ -271,7 +271,7 @@ class InstanceRegistry:
         return counts
 
     def open_circuits(self) -> int:
-        """Return the number of instances with an open circuit. From any thread."""
+        """Return the number of instances with an open circuit. Thread-safe."""
         return sum(instance.breaker.is_open for instance in list(self.by_id.values()))
 
     def queued(self) -> int:
@@ -287,7 +287,7 @@ class InstanceRegistry:
         key = plugin_type.key
         pool = self.pools.get(key)
         if pool is not None:
-            # Instances may describe it with different labels and the like: the first one's description is used.
+            # Instances may send different labels and other texts for a type: the first instance's description is used.
             if pool.plugin_type.digest != plugin_type.digest and not set(pool.instances) - {instance}:
                 pool.plugin_type = plugin_type
                 self._catalogue.replace(self._definition(pool))
@@ -306,7 +306,7 @@ class InstanceRegistry:
         return RemoteEvaluator(pool, self.limits, self.task_ids, latencies).definition()
 
     def _forget_oldest(self) -> None:
-        """Forget the type that has been without instances for the longest time."""
+        """Forget the type that has had no instances for the longest time. Raises Refusal if all types have some."""
         empty = [pool for pool in self.pools.values() if not pool.instances]
         if not empty:
             raise Refusal(

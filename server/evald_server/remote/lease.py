@@ -17,13 +17,13 @@ class LeaseState(IntEnum):
     REVOKED = 3
 
 
-# Revoked ids that are remembered, so that their plugins are told not to register again.
+# Number of revoked ids to remember, so that their plugins get the state revoked and do not register again.
 _MAX_REVOKED: Final = 10_000
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """One lease. ttl: in seconds. expires: time on the clock of its Leases."""
+    """A lease. ttl: in seconds. expires: time on the clock of its Leases."""
 
     id: str
     instance_id: str
@@ -32,7 +32,7 @@ class Lease:
 
 
 class Leases:
-    """All leases by id. A lease that is over never becomes active again; its plugin must register again.
+    """All leases by id. A lease that has ended never becomes active again; its plugin must register again.
 
     | state | renew | timeout | end | revoke |
     |---|---|---|---|---|
@@ -48,14 +48,14 @@ class Leases:
         self._revoked: dict[str, None] = {}
 
     def grant(self, instance_id: str, ttl: float, id: str = "") -> Lease:  # noqa: A002 - the word of the contract
-        """Grant a lease. id: of a restored lease; by default a new one."""
+        """Grant a lease. id: id of a restored lease; "" for a new id."""
         lease = Lease(id or secrets.token_hex(16), instance_id, ttl, self._clock() + ttl)
         self._live[lease.id] = lease
         heapq.heappush(self._due, (lease.expires, lease.id))
         return lease
 
     def instance_id(self, lease_id: str) -> str:
-        """Return the id of a lease's instance; "" if the lease is over."""
+        """Return the id of a lease's instance; "" if the lease has ended."""
         lease = self._live.get(lease_id)
         return lease.instance_id if lease else ""
 
@@ -68,18 +68,18 @@ class Leases:
         return LeaseState.ACTIVE, lease
 
     def end(self, lease_id: str) -> Lease | None:
-        """End a lease. Returns None if it was over already."""
+        """End a lease. Returns None if it had ended already."""
         return self._live.pop(lease_id, None)
 
     def revoke(self, lease_id: str) -> Lease | None:
-        """End a lease and remember its id as revoked. Returns None if it was over already."""
+        """End a lease and remember its id as revoked. Returns None if it had ended already."""
         self._revoked[lease_id] = None
         while len(self._revoked) > _MAX_REVOKED:
             del self._revoked[next(iter(self._revoked))]
         return self._live.pop(lease_id, None)
 
     def expire(self) -> list[Lease]:
-        """Remove and return the leases whose time is up."""
+        """Remove and return the expired leases."""
         now = self._clock()
         over: list[Lease] = []
         # A renewal does not update the heap: an entry is pushed again when its old time is up.
@@ -95,5 +95,5 @@ class Leases:
         return over
 
     def left(self, lease: Lease) -> float:
-        """Return the seconds until a lease expires; 0 if it has."""
+        """Return the seconds until a lease expires; 0 if it has expired."""
         return max(0.0, lease.expires - self._clock())

@@ -23,8 +23,8 @@ from .plugin_type import Plugin, load_plugin, read_plugin
 
 _log = logging.getLogger("evald.remote")
 
-# Register waits for the first health check, so that the next call finds the plugin, but not for a plugin that
-# begins to listen later.
+# Register waits for the first health check, so that the next call finds the plugin. It does not wait longer for a
+# plugin that starts to listen later.
 _CONFIRM_SECONDS: Final = 1.0
 
 _TICK_SECONDS: Final = 0.25
@@ -33,7 +33,7 @@ _RESOLVE_SECONDS: Final = 2.0
 
 _MAX_SHOWN: Final = 100
 
-# Why an instance cannot be deregistered, and what does it.
+# Why an instance cannot be deregistered, and the alternative, by mode.
 _WITHOUT_LEASE: Final = {
     Mode.CONNECTED: "a worker that dials in, wanted one that has registered; stop the worker, or revoke its key",
     Mode.STATIC: "a target of the server's config, wanted an instance that has registered; take it out of the config",
@@ -41,11 +41,11 @@ _WITHOUT_LEASE: Final = {
 
 
 class LeaseRegistry:
-    """Grants and renews leases, and removes the instances whose lease is over.
+    """Grants and renews leases, and removes the instances whose lease has ended.
 
-    allowlist: without a rule nobody can register. blocked: names of plugins that the operator has removed.
-    expired: called for every lease that expires. current: returns a principal with the types
-    that it may offer now; None if it may offer none any longer.
+    allowlist: without a rule no plugin can register. blocked: names of plugins that the operator has blocked.
+    expired: called for every lease that expires. current: returns a principal with the types that it may offer now;
+    None if it may no longer offer any.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class LeaseRegistry:
         self._leases = Leases()
         self._ticking: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
-        self._gone: set[GrpcInstance] = set()  # removed, but with open tasks or connections
+        self._gone: set[GrpcInstance] = set()  # removed, but still with open tasks or connections
 
     async def start(self) -> None:
         """Restore the stored leases. Raises StoreProblem if they cannot be read."""
         rows = await self._store.load()
-        # Concurrently: a name server that does not answer must not delay the start once per row.
+        # Concurrently: an unresponsive name server must not delay the start once per row.
         problems = await asyncio.gather(*(self._refusal(row.target) for row in rows))
         for row, problem in zip(rows, problems, strict=True):
             await self._restore(row, problem)
@@ -109,7 +109,7 @@ class LeaseRegistry:
             )
         ttl = self._ttl(request)
         tls = self._tls(request.tls_profile)
-        # A name without an address may get one soon.
+        # Ignored: a name without an address may get one soon.
         with suppress(OSError):
             await self._resolver.dial(request.target)
         instances = self._instances
@@ -141,8 +141,8 @@ class LeaseRegistry:
             raise
         state, _ = self._leases.renew(lease.id)
         if state is not LeaseState.ACTIVE:
-            # Replaced, removed or run out while it was written, which may have come after the removal from the store.
-            # Its plugin is told with the first renewal.
+            # The lease was replaced, removed or expired during the write, and the write may have come after the removal
+            # from the store. The plugin gets that state with its first renewal.
             await self._forget(lease.id, revoked=state is LeaseState.REVOKED)
             return lease
         if instance is not old:
@@ -163,7 +163,8 @@ class LeaseRegistry:
     ) -> tuple[LeaseState, float]:
         """Renew a lease. Returns its state, and its time to live in seconds.
 
-        Raises Refusal if it is another's, or if the principal may not offer its types; that ends it at once.
+        Raises Refusal if the lease belongs to another principal. Raises Refusal and ends the lease at once if the
+        principal may not offer its types.
         """
         instance = self._instances.by_id.get(self._leases.instance_id(lease_id))
         if instance is not None and instance.plugin is not None:
@@ -189,9 +190,10 @@ class LeaseRegistry:
     async def deregister(
         self, request: registry_service_pb2.DeregisterRequest, principal: Principal = LOCAL
     ) -> str:
-        """End a lease, or revoke it if an admin names its instance. Returns the instance's id; "" if it was over.
+        """End a lease, or revoke it if an admin names its instance. Returns the instance's id; "" if it had ended.
 
-        Raises Refusal if it is another's and the principal no admin, StoreProblem if that cannot be stored.
+        Raises Refusal if another principal owns the lease and this one is no admin, StoreProblem if the end cannot be
+        stored.
         """
         drain, lease_id, field = request.drain, request.lease_id, "lease_id"
         if bool(lease_id) == bool(request.instance_id):
@@ -234,12 +236,12 @@ class LeaseRegistry:
         if instance is None:
             return
         check_owner(instance, principal, field)
-        # A restored lease belongs to nobody yet: to whoever may offer what it offers.
+        # A restored lease has no owner yet: every principal that may offer its types may end it.
         if instance.owner is None and instance.plugin is not None:
             self._instances.check(instance.plugin, instance, principal=principal)
 
     def _check_rights(self, lease_id: str, owner: Principal, plugin: Plugin) -> None:
-        """End a lease at once whose owner may no longer offer its types."""
+        """End a lease at once if its owner may no longer offer its types."""
         current = self._current(owner)
         if current is None:
             self._withdraw(lease_id, f"{owner.name} may no longer bring evaluators")
@@ -250,14 +252,14 @@ class LeaseRegistry:
             self._withdraw(lease_id, problem.message)
 
     def _withdraw(self, lease_id: str, why: str) -> None:
-        """End a lease and its instance at once. Open tasks go to other instances."""
+        """End a lease and its instance at once. Open tasks move to other instances."""
         lease = self._leases.end(lease_id)
         if lease is None:
             return
         self._lost(lease, f"lease ended: {why}", cut=True)
 
     async def _refusal(self, target: str) -> Refusal | None:
-        """Return why a target is not allowed; None if it is, or if its name cannot be resolved now."""
+        """Return why a target is not allowed; None if it is allowed, or if its name cannot be resolved now."""
         try:
             async with asyncio.timeout(_RESOLVE_SECONDS):
                 await self._resolver.dial(target)
@@ -273,7 +275,7 @@ class LeaseRegistry:
             return
         older = self._instances.by_id.get(row.instance_id)
         if older is not None and older.lease is not None:
-            # The server was killed while a registration was replaced by a later one.
+            # The server was killed while a new registration replaced this one.
             self._withdraw(older.lease.id, "registered again later")
         try:
             plugin = read_plugin(task_pb2.PluginInfo.FromString(row.plugin))
@@ -284,7 +286,7 @@ class LeaseRegistry:
             self._instances.check(plugin)
             instance = self._new(row.instance_id, row.target, plugin, self._tls(row.tls_profile))
         except Refusal as problem:
-            # A plugin that the operator no longer allows must not register again by itself.
+            # A plugin that the operator no longer allows must not register again automatically.
             revoked = problem.reason in ("PLUGIN_BLOCKED", "TARGET_NOT_ALLOWED")
             _log.warning(
                 "remote instance %s (%s): not restored%s: %s",
@@ -353,7 +355,7 @@ class LeaseRegistry:
         self._in_background(self._forget(lease.id))
 
     async def _forget(self, lease_id: str, *, revoked: bool = False) -> None:
-        # Restored after a failed delete, it expires again.
+        # If the delete fails, the lease is restored at the next start and expires again.
         with suppress(StoreProblem):
             await (self._store.revoke(lease_id) if revoked else self._store.delete(lease_id))
 
@@ -387,7 +389,7 @@ class LeaseRegistry:
 
 
 def _is_same(instance: GrpcInstance, request: registry_service_pb2.RegisterRequest) -> bool:
-    # One that drains ends with its last task, whoever has registered since.
+    # A draining instance ends with its last task, even if its plugin registers again.
     return (
         instance.state is not InstanceState.DRAINING
         and instance.target == request.target
@@ -398,7 +400,7 @@ def _is_same(instance: GrpcInstance, request: registry_service_pb2.RegisterReque
 
 
 def _confirm(instance: GrpcInstance, plugin: Plugin) -> None:
-    """Raise Refusal if the target offers other types than were registered."""
+    """Raise Refusal if the target offers other types than registered."""
     if instance.plugin is not None and not instance.plugin.same_types(plugin):
         offered = ", ".join(f"{one.name} {one.version}" for one in plugin.types)
         raise Refusal(

@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 
 class RemoteLimits(NamedTuple):
-    """Sizes in bytes, times in seconds.
+    """Limits: sizes in bytes, times in seconds.
 
-    inflight, queued, queue_seconds: per evaluator type: most tasks at a time, most calls that wait for
+    inflight, queued, queue_seconds: per evaluator type: most concurrent tasks, most calls that wait for
     an instance, longest wait. instances, types: per server.
     task_bytes: largest task that is sent. gRPC's default limit is 4 MiB, and most plugins keep it.
     output_bytes: largest output that is accepted.
-    lease_seconds: default lease time; min and max bound what a plugin may ask for.
+    lease_seconds: default lease time; min and max bound the time that a plugin may ask for.
     health_seconds: interval and timeout of the health checks of listening plugins.
     ping_seconds, ping_timeout: of worker sessions.
     """

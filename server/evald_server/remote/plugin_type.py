@@ -1,4 +1,4 @@
-"""What a plugin offers: validates PluginInfo, as sent by Describe, Register or Connect."""
+"""A plugin's description: validation of PluginInfo, as sent by Describe, Register or Connect."""
 
 import asyncio
 import json
@@ -34,9 +34,9 @@ NO_CONFIG: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "addi
 
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
 
-# A schema that cannot check a config of this size in the event loop is hostile, and refused.
+# A schema that cannot check a config of this size in the event loop is hostile, and is refused.
 _MIN_INLINE_BYTES: Final = 256
-# A config may be this much larger than what is checked on every call, because it is checked once per plan.
+# A config may be this much larger than data checked on every call, because it is checked once per plan.
 _PLAN_FACTOR: Final = 16
 
 Key: TypeAlias = tuple[str, str]
@@ -47,8 +47,8 @@ Key: TypeAlias = tuple[str, str]
 class PluginType:
     """One evaluator type in one version.
 
-    fingerprint: hash of the kind and of the schema as data, because two processes may write the keys of
-    the same schema in another order. It must be equal on all instances. digest: of all that the plugin says of it.
+    fingerprint: hash of the kind and of the parsed schema, because two processes may write the keys of the same schema
+    in another order. It must be equal on all instances. digest: of the type's whole description.
     """
 
     name: str
@@ -67,7 +67,7 @@ class PluginType:
 
     @property
     def key(self) -> Key:
-        """Type and version."""
+        """The type and version."""
         return self.name, self.version
 
     def check_config(self, config: Mapping[str, Any]) -> None:
@@ -89,7 +89,7 @@ class PluginType:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Plugin:
-    """A validated PluginInfo. max_concurrency: tasks at a time, at least 1."""
+    """A validated PluginInfo. max_concurrency: most concurrent tasks, at least 1."""
 
     name: str
     version: str
@@ -100,22 +100,22 @@ class Plugin:
     pb: task_pb2.PluginInfo
 
     def can(self, capability: int) -> bool:
-        """Whether the plugin lists a capability."""
+        """Return whether the plugin lists a capability."""
         return capability in self.capabilities
 
     def same_types(self, other: "Plugin") -> bool:
-        """Whether both offer the same types, versions, kinds and schemas."""
+        """Return whether both offer the same types, versions, kinds and schemas."""
         return {one.key: one.fingerprint for one in self.types} == {
             one.key: one.fingerprint for one in other.types
         }
 
 
-# By digest: hundreds of instances of one plugin share one object.
+# By digest, so that hundreds of instances of one plugin share one object.
 _plugins: Final[WeakValueDictionary[bytes, Plugin]] = WeakValueDictionary()
 
 
 async def load_plugin(pb: task_pb2.PluginInfo, path: str = "plugin") -> Plugin:
-    """Do the same as `read_plugin` in a thread, because a hundred schemas take a second."""
+    """Like `read_plugin`, but in a thread, because a hundred schemas take a second."""
     return await asyncio.to_thread(read_plugin, pb, path)
 
 
@@ -245,6 +245,6 @@ def _read_metric(pb: evaluator_pb2.EvaluatorType, kind: Kind, path: str) -> Metr
 def _check_text(text: str, path: str, max_length: int) -> None:
     if len(text) > max_length:
         raise invalid(path, f"{len(text)} characters; at most {max_length} are allowed")
-    # Shown in terminals and logs.
+    # These texts are shown in terminals and logs.
     if not all(character.isprintable() or character == "\n" for character in text):
         raise invalid(path, "holds control characters; wanted text for people")

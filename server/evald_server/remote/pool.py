@@ -13,7 +13,7 @@ from .instance import Instance, InstanceState
 from .limits import RemoteLimits
 from .plugin_type import PluginType
 
-# The least loaded of 32 instances is hardly more loaded than the least loaded of 500.
+# The least loaded of 32 instances has hardly more load than the least loaded of 500.
 _MAX_COMPARED: Final = 32
 
 
@@ -33,11 +33,11 @@ class _Waiter(NamedTuple):
 class InstancePool:
     """Assigns tasks of one type to instances.
 
-    Also the bulkhead: at most `inflight` tasks run, at most `queued` calls wait for a short time, the rest
-    are refused at once, so that a slow type cannot take the capacity that all types share.
+    It is also the bulkhead: at most `inflight` tasks run, at most `queued` calls wait for a short time, and further
+    calls are refused at once, so that a slow type cannot take the capacity shared by all types.
 
-    inflight: tasks at work. since: time of the last change of the instances. mode: of the instance added last.
-    leaves_at: when the type leaves the catalogue, because its last instance has left in order.
+    inflight: number of running tasks. since: time of the last change of the instances. mode: of the instance added
+    last. leaves_at: time when the type leaves the catalogue, because its last instance left gracefully.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class InstancePool:
 
     @property
     def live(self) -> int:
-        """Number of active instances, whatever their circuit says."""
+        """The number of active instances, whatever the state of their circuits."""
         return len(self._live)
 
     @property
     def queued(self) -> int:
-        """Number of calls that wait for a slot."""
+        """The number of calls that wait for a slot."""
         return len(self._waiters)
 
     def add(self, instance: Instance) -> None:
@@ -82,19 +82,19 @@ class InstancePool:
             self.since = self._clock()
 
     def update(self, instance: Instance) -> None:
-        """Take over the state of an instance."""
+        """Update whether an instance is live, from its state."""
         if instance.state is InstanceState.ACTIVE:
             self._live.add(instance)
         else:
             self._live.discard(instance)
 
     def leave_after(self, seconds: float) -> None:
-        """Let the type leave the catalogue after so many seconds, unless there is an instance."""
+        """Let the type leave the catalogue after `seconds`, unless it has an instance."""
         if not self.instances:
             self.leaves_at = self._clock() + seconds
 
     def has_left(self) -> bool:
-        """Return whether the type is to leave the catalogue now."""
+        """Return whether the type must leave the catalogue now."""
         return self.leaves_at is not None and self.leaves_at <= self._clock() and not self.inflight
 
     def try_acquire(self, avoid: Instance | None = None) -> Slot | None:
@@ -132,13 +132,13 @@ class InstancePool:
             raise
 
     def release(self, slot: Slot, *, worked: bool | None, sent: bool = True) -> None:
-        """Return a slot. worked: whether the instance did its part; None if unknown. sent: a task was sent."""
+        """Return a slot. worked: whether the instance did its part; None if unknown. sent: whether a task was sent."""
         instance, probe = slot
         self.inflight -= 1
         instance.release(sent=sent)
         if instance.breaker.end(probe=probe, worked=worked):
             instance.circuit_changed()
-        # Calls of its other types may have waited for the instance too.
+        # Calls of its other types may wait for the instance too.
         for waiting in instance.waiting:
             waiting.wake()
         self.wake()

@@ -1,4 +1,4 @@
-"""All remote evaluators of a server: the three ways in, wired together."""
+"""All remote evaluators of a server: sessions of workers, leases and static targets, wired together."""
 
 import asyncio
 import secrets
@@ -77,7 +77,7 @@ class StaticTargets:
 
 
 class Remotes:
-    """Everything remote. Call `start`, then `drain` and `stop`, each once, in one event loop."""
+    """All remote evaluators of a server. Call `start`, then `drain` and `stop`, each once, in one event loop."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Remotes:
         store: LeaseStore,
         current: Callable[[Principal], Principal | None],
     ) -> None:
-        """Raises ValueError, which names the wrong setting. current: as of LeaseRegistry."""
+        """Raises ValueError that names the wrong setting. current: as of LeaseRegistry."""
         try:
             for one in settings.remote_targets:
                 read_target(one.target)
@@ -130,7 +130,7 @@ class Remotes:
         self._static_targets.start()
 
     async def settle(self, seconds: float) -> None:
-        """Wait until every restored or configured instance was reached once, at most for so long."""
+        """Wait at most `seconds` until every restored or configured instance was healthy or refused once."""
         known = [one for one in self.instances.by_id.values() if isinstance(one, GrpcInstance)]
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -138,10 +138,10 @@ class Remotes:
                     await instance.confirmed.wait()
 
     async def drain(self, grace: float, queued: Callable[[], int], busy: Callable[[], int]) -> None:
-        """Tell workers that the server stops, and end their sessions when no evaluation needs them.
+        """Notify workers that the server stops, and end their sessions when no evaluation needs them.
 
-        queued: number of evaluations that have not sent their tasks yet; a worker that is told too early
-        leaves before it gets them. busy: number of running evaluations.
+        queued: returns the number of evaluations that have not sent their tasks yet; a worker that is notified too
+        early leaves before it gets them. busy: returns the number of running evaluations.
         """
         await _until_none(lambda: queued() + self.instances.queued())
         self.sessions.drain("the server stops", grace)
@@ -156,6 +156,6 @@ class Remotes:
 
 
 async def _until_none(count: Callable[[], int]) -> None:
-    """Poll until a count is 0, because admission has no event for it."""
+    """Poll until a count is 0, because admission has no event for that."""
     while count():  # noqa: ASYNC110
         await asyncio.sleep(_POLL_SECONDS)

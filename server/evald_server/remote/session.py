@@ -1,4 +1,4 @@
-"""A worker that has dialled out: tasks go down its stream, as many as it gives credit for."""
+"""A worker that dials out: the server sends tasks on the worker's stream, as many as the worker grants credit for."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from .plugin_type import Plugin
 
 _Frame = registry_service_pb2.ConnectResponse
 
-# A worker has no use for more, and sums of grants must not overflow.
+# A worker needs no more, and sums of grants must not overflow.
 _MAX_CREDIT: Final = 10_000
 
 _RECONNECT_SECONDS: Final = 1.0
@@ -63,8 +63,8 @@ class _PendingTask:
 class WorkerSession(Instance):
     """One stream of one worker.
 
-    Each task costs a credit, which comes back with the worker's answer. A cancelled task keeps its credit
-    until then, because the worker may still be busy with it, or until a pong says that it is not.
+    Each task costs one credit, which returns with the worker's answer. A cancelled task keeps its credit until then,
+    because the worker may still be busy with it, or until a pong shows that the worker is not.
     """
 
     mode = Mode.CONNECTED
@@ -87,9 +87,9 @@ class WorkerSession(Instance):
         self._limits = limits
         self._can_cancel = plugin.can(task_pb2.CAPABILITY_CANCEL)
         self._ids = ids
-        # By id; those that it has and whose caller has left are among them.
+        # By id, including tasks whose caller has left while the worker still has them.
         self._tasks: dict[str, _PendingTask] = {}
-        self._outgoing: deque[list[bytes]] = deque()  # one frame each; empty if it is not to be sent any more
+        self._outgoing: deque[list[bytes]] = deque()  # one frame each; empty if it must not be sent any more
         self._posted = asyncio.Event()
         self._stop_writing = False
         self._writing: asyncio.Task[None] | None = None
@@ -100,7 +100,7 @@ class WorkerSession(Instance):
 
     @property
     def free(self) -> bool:
-        """Whether the worker gives credit for one more task."""
+        """Whether the worker grants credit for one more task."""
         return self.credit > 0 and not self._over.done()
 
     @property
@@ -110,7 +110,7 @@ class WorkerSession(Instance):
 
     @property
     def load(self) -> float:
-        """Share of its credit in use, from 0 to 1."""
+        """The share of its credit in use, from 0 to 1."""
         return self.active / max(1, self.active + self.credit)
 
     def claim(self) -> None:
@@ -119,19 +119,19 @@ class WorkerSession(Instance):
         self.credit -= 1
 
     def release(self, *, sent: bool) -> None:
-        """End a call. The credit of a task that was sent comes back with the worker's answer."""
+        """End a call. The credit of a task that was sent returns with the worker's answer."""
         self.active -= 1
         if not sent:
             self.credit += 1
 
     async def serve(self, frames: Frames) -> None:
-        """Serve the stream until it ends. Raises Refusal for frames that break the protocol."""
+        """Serve the stream until it ends. Raises Refusal for frames that violate the protocol."""
         self._writing = writing = asyncio.create_task(self._write(frames))
         reading = asyncio.create_task(self._read(frames))
         pinging = asyncio.create_task(self._ping())
         try:
             await asyncio.wait({reading, writing, pinging, self._over}, return_when=asyncio.FIRST_COMPLETED)
-            # A write fails only when the stream is gone, which the reader or gRPC reports.
+            # A write fails only if the stream has ended, which the reader or gRPC reports.
             for done in (self._over, reading, pinging):
                 if done.done():
                     done.result()
@@ -142,7 +142,7 @@ class WorkerSession(Instance):
         finally:
             reading.cancel()
             pinging.cancel()
-            # First: gRPC may cancel the call while it waits below, and nobody may wait for tasks that are lost.
+            # This comes first: gRPC may cancel the call during the wait below, and no caller may wait for lost tasks.
             self.end()
             tasks, self._tasks = self._tasks, {}
             for pending in tasks.values():
@@ -151,7 +151,7 @@ class WorkerSession(Instance):
             await asyncio.gather(reading, pinging, return_exceptions=True)
 
     async def flush(self) -> None:
-        """Wait until all frames are sent, or cannot be. To be called after `serve`.
+        """Wait until all frames are sent or cannot be sent. Call it after `serve`.
 
         A write must not be cancelled: gRPC could then not send the status, and the worker would wait for it.
         A worker that does not read keeps its stream, and nothing else, until it reads or disconnects.
@@ -178,7 +178,7 @@ class WorkerSession(Instance):
         except (asyncio.CancelledError, TimeoutError) as problem:
             pending.output = None
             if task_id in self._tasks and unsent:
-                # A worker that does not read must not fill the memory with tasks that nobody waits for.
+                # A worker that does not read must not fill the memory with tasks without a caller.
                 unsent.clear()
                 del self._tasks[task_id]
                 self._grant(1)
@@ -217,7 +217,7 @@ class WorkerSession(Instance):
             self._over.exception()  # mark as retrieved: the stream may have ended by itself
 
     def send_draining(self, reason: str, grace: float) -> None:
-        """Tell the worker that the server stops."""
+        """Notify the worker that the server stops."""
         frame = _Frame()
         frame.draining.reason = reason
         frame.draining.reconnect_delay.FromMilliseconds(int(_RECONNECT_SECONDS * 1000))
@@ -243,7 +243,7 @@ class WorkerSession(Instance):
                 self.set_state(InstanceState.DRAINING, why)
             elif kind == "hello":
                 raise invalid("frame", "a second hello; wanted it once, as the first frame")
-            # Cases of a later contract are skipped.
+            # Frame kinds of a later contract are ignored.
 
     async def _write(self, frames: Frames) -> None:
         """Send frames one at a time, until `_end_writing`."""
@@ -276,10 +276,10 @@ class WorkerSession(Instance):
             self._grant(1)
         elif not self._ids.were_given(task_id):
             self._reject(task_id)
-        # A late or repeated answer is harmless; its task has given its credit back already.
+        # A late or repeated answer is harmless; its task has returned its credit already.
 
     def _reject(self, task_id: str) -> None:
-        """Fail one task, because one will stay without an answer if the worker answers an unknown id."""
+        """Fail one pending task, because a worker that answers an unknown id will not answer one of its tasks."""
         shown = printable(task_id)[:60]
         self.complain(f"answered a task that it was never given: {shown!r}")
         problem = ContractError(f"task_id: got {shown!r}, which this plugin was never given")
@@ -306,13 +306,13 @@ class WorkerSession(Instance):
                 raise Refusal("WORKER_SILENT", why) from None
 
     def _pong(self, pong: registry_service_pb2.Pong) -> None:
-        """Take a pong, and the credit of cancelled tasks that the worker no longer works on."""
+        """Process a pong, and return the credit of cancelled tasks that the worker has stopped."""
         if pong.nonce != self._nonce or self._pinged is None:
             return
         pinged, self._pinged = self._pinged, None
         self._ponged.set()
-        # Frames keep their order: tasks that the worker had at the ping and has finished since are no longer
-        # in `tasks`. So it has at most as many cancelled tasks as it counts beyond the others.
+        # Frames keep their order: tasks that the worker had at the ping and has finished since are no longer in
+        # `tasks`. So the worker has at most as many cancelled tasks as it counts beyond the other tasks.
         tasks = self._tasks
         left = [task_id for task_id in pinged if task_id in tasks]
         cancelled = [task_id for task_id in left if tasks[task_id].output is None]

@@ -21,7 +21,7 @@ _CANCEL_SECONDS: Final = 0.05
 
 
 class WorkerSessions:
-    """The sessions of this server. server_id: of this process."""
+    """The sessions of this server. server_id: id of this process."""
 
     def __init__(self, instances: InstanceRegistry, server_id: str) -> None:
         self._instances = instances
@@ -48,12 +48,12 @@ class WorkerSessions:
                 instances.left_in_order(session, instances.limits.lease_seconds)
             _log.info("remote instance %s: gone", session.name)
             await session.flush()
-        # A broken stream ends for its reader like a half-closed one, but the call is cancelled a moment later.
+        # For the reader, a broken stream ends like a half-closed one, but gRPC cancels the call a moment later.
         await asyncio.sleep(_CANCEL_SECONDS)
         instances.left_in_order(session, instances.limits.lease_seconds)
 
     def drain(self, reason: str, grace: float) -> None:
-        """Tell all workers that the server stops."""
+        """Notify all workers that the server stops."""
         for session in self._sessions.values():
             session.send_draining(reason, grace)
 
@@ -79,8 +79,8 @@ class WorkerSessions:
         need(lambda current: check_types(plugin, current, "hello.plugin"))
         if isinstance(old, WorkerSession):
             instances.remove(old)
-            # One that drains finishes its tasks and ends by itself. Else its connection broke unnoticed, or a second
-            # process has copied its id.
+            # A draining session finishes its tasks and ends by itself. Any other one has a connection that broke
+            # unnoticed, or a second process has copied its id.
             if old.state is not InstanceState.DRAINING:
                 old.end(Refusal("SESSION_REPLACED", "another session has the same instance_id"))
         session = WorkerSession(

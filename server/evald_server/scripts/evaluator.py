@@ -26,10 +26,10 @@ from .stdout import PASS_SCORE, InvalidOutput, read_output
 # Linux limits an argument to 128 KiB; this is a quarter of it.
 _MAX_COMMAND_BYTES: Final = 32 << 10
 
-# Twice the largest request by default, because a conversation is written twice.
+# Twice the largest request by default, because the payload contains the conversation twice.
 _MAX_PAYLOAD_BYTES: Final = 32 << 20
 
-# Reserved of the call's time for reporting a time-out with what the script wrote to stderr.
+# Reserved from the call's time, to report a timeout together with the script's stderr.
 _REPORT_SECONDS: Final = 0.02
 
 _HINT: Final = (
@@ -83,7 +83,7 @@ class Code(
     )
 
     def prepare(self) -> None:
-        """Check what the schema cannot express: one of command and script, within the limits."""
+        """Check that there is either command or script, within the limits; the schema cannot express this."""
         if (self.command is None) == (self.script is None):
             raise ValueError("wanted one of command and script")
         words = self.command or self.script or ()
@@ -94,7 +94,7 @@ class Code(
 
 
 def code_definition(scripts: ScriptRunner) -> EvaluatorDefinition:
-    """Return the `code` evaluator of a server. Where scripts cannot run, it says why and refuses every config."""
+    """Return the `code` evaluator of a server. If scripts cannot run, it gives the reason and refuses every config."""
     definition = Code.definition()
     why = scripts.unavailable
 
@@ -109,7 +109,7 @@ def code_definition(scripts: ScriptRunner) -> EvaluatorDefinition:
 
 
 class CodeCheck:
-    """A compiled config, which is `config`."""
+    """A compiled config. config: the config itself."""
 
     def __init__(self, scripts: ScriptRunner, code: Code) -> None:
         """Raises InvalidConfig for a command that the operator does not allow."""
@@ -210,7 +210,7 @@ def _command(scripts: ScriptRunner, code: Code) -> ScriptCommand:
         except ValueError as problem:
             raise _invalid(f"/{key}", f"cannot be split into words: {problem}") from None
     try:
-        # With a shell's syntax in it and no shell allowed, this says so.
+        # If the text has shell syntax and no shell is allowed, `shell` raises the error that says so.
         return scripts.shell(str(words), code.cwd) if shell else scripts.command(list(words), code.cwd)
     except CommandNotAllowed as problem:
         raise _invalid(f"/{key}", str(problem)) from None

@@ -1,4 +1,4 @@
-"""Selects how scripts are isolated on this machine: with bubblewrap, with Landlock, or not at all."""
+"""Selection of the isolation of scripts on this machine: bubblewrap, Landlock or none."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 from . import sandbox
 from .policy import ScriptPolicy
 
-# Where Debian, Fedora, Alpine and Arch keep programs and libraries. No configuration, no home, no state.
+# Directories of programs and libraries on Debian, Fedora, Alpine and Arch. No configuration, home or state.
 SYSTEM: Final = (
     "/usr",
     "/bin",
@@ -22,17 +22,17 @@ SYSTEM: Final = (
     "/etc/alternatives",
     "/etc/ld.so.cache",
     "/etc/localtime",
-    # Node.js ends at once when this is there and cannot be read.
+    # Node.js exits at once if this file exists and cannot be read.
     "/etc/ssl/openssl.cnf",
     "/etc/pki/tls/openssl.cnf",
 )
 
-# What runtimes look at when they start. Other processes' entries in /proc stay closed.
+# Files that runtimes read at startup. Other processes' entries in /proc stay unreadable.
 _OWN_PROCESS: Final = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo")
 _RANDOM: Final = ("/dev/random", "/dev/urandom", "/dev/zero")
 _NULL: Final = ("/dev/null",)
 
-# nobody, on every Linux. A server that runs as root runs its scripts as this user.
+# The user "nobody", on every Linux. A server that runs as root runs its scripts as this user.
 NOBODY: Final = 65534
 
 _PROBE_SECONDS: Final = 10
@@ -43,9 +43,9 @@ _CHANGE_USER: Final = (
 
 
 class Confinement(NamedTuple):
-    """How a script is confined. name: as results and the catalogue show it.
+    """The confinement of a script. name: as shown in results and the catalogue.
 
-    prefix: arguments that come before the script's command.
+    prefix: arguments before the script's command.
     landlock: paths that the script may read and write; None for no restriction.
     """
 
@@ -58,18 +58,18 @@ NO_CONFINEMENT: Final = Confinement("none")
 
 
 Confine: TypeAlias = Callable[[Sequence[str], str], Confinement]
-"""Returns the confinement of a script that reads these files and runs in this directory."""
+"""Returns the confinement of a script that needs to read these files and runs in this directory."""
 
 NONE: Final[tuple[str, Confine]] = (NO_CONFINEMENT.name, lambda _files, _cwd: NO_CONFINEMENT)
 
 
 def script_user() -> int | None:
-    """Return the user that scripts run as; None for the server's own."""
+    """Return the user id for scripts; None for the server's own user."""
     return NOBODY if os.geteuid() == 0 else None
 
 
 def find(policy: ScriptPolicy) -> tuple[str, Confine]:
-    """Return the best isolation that works here: its name and its `Confine`."""
+    """Return the best isolation that works on this machine: its name and its `Confine`."""
     if policy.isolation != "off":
         program = shutil.which("bwrap")
         if program is not None and _works(_bubblewrap(program, policy, (), "/")):
@@ -100,11 +100,11 @@ def _working(policy: ScriptPolicy) -> Sequence[str]:
 
 
 def _works(confinement: Confinement) -> bool:
-    """Return whether a command runs with bubblewrap; most containers do not allow it to create namespaces."""
+    """Return whether a command runs with bubblewrap. Most containers do not allow it to create namespaces."""
     command = [*confinement.prefix, "/bin/sh", "-c", ":"]
     user = script_user()
     if user is not None:
-        # subprocess could change the user too, but then it forks, which gRPC complains about.
+        # subprocess could change the user too, but then it forks, and gRPC logs warnings about forks.
         command = [sys.executable, "-I", "-S", "-c", _CHANGE_USER, str(user), *command]
     try:
         run = subprocess.run(  # noqa: S603 - the operator's own program

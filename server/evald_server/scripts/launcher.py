@@ -1,11 +1,11 @@
-"""The process between the server and a script: prepares the script's process and kills its whole tree.
+"""The process between the server and a script: it prepares the script's process and kills its whole tree.
 
-The server cannot do that itself: code that runs between fork and exec in a process with threads may
-hang, and a script's orphans would become children of the machine's init. The launcher lives as long as
-the script. When its control socket closes, because the time is over, the caller is gone, or the server
-has been killed, it kills everything that the script has started, in whatever session that is.
+The server cannot do that itself: code that runs between fork and exec in a process with threads may hang, and a
+script's orphans would become children of the machine's init. The launcher lives as long as the script. Its control
+socket closes when the time is over, the caller is gone, or the server was killed. Then it kills every process that
+the script has started, whatever its session.
 
-`process` starts it. It imports little, because imports are most of the time that a script takes to start.
+`process` starts it. It has few imports, because imports take most of the time to start a script.
 """
 
 import marshal
@@ -21,7 +21,7 @@ from evald_server import kernel
 
 from . import sandbox
 
-TYPE_CHECKING = False  # typing takes as long to import as Python to start
+TYPE_CHECKING = False  # importing typing takes as long as starting Python
 if TYPE_CHECKING:
     from typing import Any, Final
 
@@ -41,13 +41,13 @@ _NICENESS: "Final" = 5
 
 _MAX_PROBLEM_BYTES: "Final" = 4096
 
-# Each pass stops what the one before it let start. Stopped processes count against the limit of
-# processes, so that a fork bomb runs dry after a few.
+# Each pass stops the processes that were started during the previous pass. Stopped processes count against the process
+# limit, so a fork bomb cannot start more processes after a few passes.
 _MAX_PASSES: "Final" = 100
 
 
 def main(control: int, request_fd: int) -> None:
-    """Run a script, and send over the control socket how it ended. request_fd: a file with the LaunchRequest."""
+    """Run a script, and send its exit over the control socket. request_fd: a file with the LaunchRequest."""
     os.set_inheritable(control, False)
     with open(request_fd, "rb") as file:
         request = marshal.load(file)  # noqa: S302 - the server wrote it; json takes 9 ms to import
@@ -56,7 +56,7 @@ def main(control: int, request_fd: int) -> None:
     os.set_blocking(waker, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker)
-    # Closed by exec; until then, the script's process writes into it why exec failed.
+    # exec closes this pipe. If exec fails, the script's process writes the reason into it.
     error_reader, error_writer = os.pipe()
     script = os.fork()
     if not script:
@@ -75,14 +75,14 @@ def main(control: int, request_fd: int) -> None:
 
     problem = os.read(error_reader, _MAX_PROBLEM_BYTES)
     code = b"" if status is None else str(os.waitstatus_to_exitcode(status)).encode()
-    with suppress(OSError):  # the server is gone, or has closed the socket
+    with suppress(OSError):  # the server has ended, or has closed the socket
         os.write(control, code + b"\n" + problem)
     # Skip the interpreter's cleanup, which would delay the answer.
     os._exit(0)
 
 
 def _close_pipes() -> None:
-    """Close the script's pipes here, so that their readers see the end when the script ends."""
+    """Close this process's copies of the script's pipes, so that their readers see the end when the script ends."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nothing, fd)
@@ -93,7 +93,7 @@ def _exec_script(request: "dict[str, Any]", error_writer: int) -> None:
     step = "its process cannot be prepared"
     try:
         os.setsid()
-        # Python ignores these two, and what is ignored stays ignored in another program.
+        # Python ignores these two signals, and ignored signals stay ignored after exec.
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         os.umask(0o077)
@@ -129,7 +129,7 @@ def _exec_script(request: "dict[str, Any]", error_writer: int) -> None:
 
 
 def _change_user(user: int) -> None:
-    # A shell that writes to /dev/stderr opens the pipe anew, as the user that it then is.
+    # A shell that writes to /dev/stderr opens the pipe again, as the new user.
     for fd in (0, 1, 2):
         os.fchown(fd, user, user)
     os.setgroups([])
@@ -138,13 +138,13 @@ def _change_user(user: int) -> None:
 
 
 def _exec_by_descriptor(file_fd: int, request: "dict[str, Any]") -> None:
-    """Execute the script by its open descriptor: this user may not enter the directory of the file."""
+    """Execute the script by its open descriptor, because this user may not enter the file's directory."""
     name = f"/proc/self/fd/{file_fd}"
     os.set_inheritable(file_fd, True)
     if request["landlock"] is not None:
         request["landlock"]["read"].append(name)
     elif request["argv"][0] != request["file"]:
-        # bubblewrap reads it from the descriptor, and shows it under its own name.
+        # bubblewrap reads the file from the descriptor, and shows it under its own name.
         at = request["argv"].index(request["file"])
         request["argv"][at - 1 : at + 1] = ["--perms", "0555", "--ro-bind-data", str(file_fd)]
         return
@@ -159,7 +159,7 @@ def _limit(kind: int, wanted: int) -> None:
 
 
 def _tasks_of(user: int) -> int:
-    """Return the number of the user's processes and threads, which the kernel's limit counts too."""
+    """Return the number of the user's processes and threads, which count towards the kernel's limit too."""
     count = 0
     for name in os.listdir("/proc"):
         with suppress(OSError):
@@ -177,7 +177,7 @@ def _descendants(root: int) -> set[int]:
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
-                # The name, in parentheses, may hold anything, parentheses too.
+                # The name, in parentheses, may contain any character, including parentheses.
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
         except OSError:
             continue

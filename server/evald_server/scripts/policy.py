@@ -1,4 +1,4 @@
-"""What the operator allows: the commands, and how scripts run."""
+"""The operator's policy: the allowed commands, and the settings and limits of scripts."""
 
 import hashlib
 import os
@@ -14,13 +14,13 @@ Isolation = Literal["require", "prefer", "off"]
 class ScriptPolicy(NamedTuple):
     """The operator's settings for scripts. They allow nothing by default.
 
-    allow: commands, by absolute path, each perhaps followed by "@sha256:" and the file's digest.
+    allow: commands, by absolute path, each optionally followed by "@sha256:" and the file's digest.
     shell: whether the `script` of a config may be shell code.
     isolation: whether scripts must, should or need not run isolated.
-    read: paths that an isolated script may read, beside the system's programs and libraries.
+    read: paths that an isolated script may read, besides the system's programs and libraries.
     directory: the scripts' working directory.
-    environment: "NAME=VALUE", or "NAME" for what the server's own environment says.
-    timeout_seconds: longest time of one script. concurrency: scripts that run at a time.
+    environment: "NAME=VALUE", or "NAME" for the value in the server's own environment.
+    timeout_seconds: time limit of one script. concurrency: most concurrent scripts.
     memory_bytes, processes, output_bytes: limits of one script.
     """
 
@@ -38,7 +38,7 @@ class ScriptPolicy(NamedTuple):
 
     @property
     def variables(self) -> dict[str, str]:
-        """Variables that the operator adds to the environment of scripts. Their values are secrets."""
+        """The variables that the operator adds to the environment of scripts. Their values are secrets."""
         found = {}
         for entry in self.environment:
             name, given, value = entry.partition("=")
@@ -56,20 +56,20 @@ _ENTRY: Final = re.compile(r"(?P<path>.+?)(?:@sha256:(?P<digest>[0-9a-fA-F]*))?"
 
 
 class CommandNotAllowed(ValueError):
-    """The operator does not allow the command. The message lists what is allowed."""
+    """The operator does not allow the command. The message lists the allowed ones."""
 
 
 class CommandChanged(Exception):
-    """The file of a command is not the one that the operator allowed."""
+    """The file of a command is not the file that the operator allowed."""
 
 
 class AllowedCommand:
     """An allowed command. path: absolute. name: the short name that callers may use."""
 
     def __init__(self, entry: str) -> None:
-        """entry: an absolute path, perhaps followed by "@sha256:" and the digest of the file.
+        """entry: an absolute path, optionally followed by "@sha256:" and the digest of the file.
 
-        Raises ValueError if the file cannot be run, or every user of the machine may change it.
+        Raises ValueError if the file cannot be run, or if every user of the machine may change it.
         """
         match = _ENTRY.fullmatch(entry)
         self.path = os.path.normpath(match["path"]) if match else entry

@@ -1,4 +1,4 @@
-"""Runs scripts: starts the launcher of each, limits its time and output, and leaves no process behind."""
+"""Runs scripts: starts a launcher for each, limits its time and output, and leaves no process behind."""
 
 import asyncio
 import marshal
@@ -14,22 +14,22 @@ from typing import IO, Final, NamedTuple, Self, TypeAlias
 
 _ROOT: Final = str(Path(__file__).parents[2])
 
-# -I and -S: neither the operator's environment nor site-packages decide what the launcher imports.
+# -I and -S: neither the operator's environment nor site-packages affect the launcher's imports.
 _PROGRAM: Final = (
     "import sys; sys.path.append(sys.argv[1]); from evald_server.scripts.launcher import main; "
     "main(int(sys.argv[2]), int(sys.argv[3]))"
 )
 
-# An error shows 2,000 characters of at most four bytes.
+# An error shows 2,000 characters of at most four bytes each.
 _STDERR_TAIL_BYTES: Final = 8000
 
 _CHUNK: Final = 64 << 10
 _WRITTEN_AT_ONCE: Final = 2 << 20
 
-# Interval of polling for the launcher's end. One that has answered is gone at the first or second poll.
+# Longest interval of polling for the launcher's end. After its answer a launcher ends by the first or second poll.
 _LONGEST_PAUSE_SECONDS: Final = 0.1
 
-# A launcher kills a tree within milliseconds; one that is blocked in the kernel may take arbitrarily long.
+# A launcher kills a tree within milliseconds, unless it is blocked in the kernel, which may take arbitrarily long.
 _CLOSE_SECONDS: Final = 2.0
 
 
@@ -37,9 +37,9 @@ Launcher: TypeAlias = "subprocess.Popen[bytes]"
 
 
 class LaunchRequest(NamedTuple):
-    """What the launcher needs to know.
+    """The request to the launcher.
 
-    file: absolute path of the program. argv: the same and its arguments, after what confines it.
+    file: absolute path of the program. argv: arguments of the confinement, then the program and its arguments.
     user: id of the user and group to run as; None for the server's own.
     limits: by the launcher's names. landlock: paths to read and write; None for no restriction.
     """
@@ -54,13 +54,13 @@ class LaunchRequest(NamedTuple):
 
 
 class ScriptExit(NamedTuple):
-    """How a script ended.
+    """The end of a script.
 
     code: its exit code, negative for a signal; None when it never ran.
-    excess: the stream that it wrote too much to, "stdout" or "stderr"; it was killed for that.
+    excess: the stream that exceeded its limit, "stdout" or "stderr"; the script was killed for that.
     problem: why it could not run. timed_out: it was killed because its time was over.
-    seconds: how long it was allowed to take.
-    stderr: the last bytes of it.
+    seconds: its time limit.
+    stderr: its last bytes.
     """
 
     code: int | None
@@ -77,7 +77,7 @@ class _Excess(Exception):
 
 
 class _LauncherKilled(Exception):
-    """The launcher has ended without an answer: somebody killed it."""
+    """The launcher has ended without an answer, because it was killed."""
 
 
 class ScriptProcesses:
@@ -91,9 +91,9 @@ class ScriptProcesses:
     async def run(
         self, request: LaunchRequest, payload: bytes, seconds: float, output_bytes: int
     ) -> ScriptExit:
-        """Run a script. On time-out or cancellation, kill it with all its descendants.
+        """Run a script. On timeout or cancellation, kill it with all its descendants.
 
-        payload: its standard input, a file in memory, so that nobody waits for a script to read it.
+        payload: its standard input, passed as a file in memory, so that the server need not wait for the script.
         output_bytes: limit of each of its two streams.
         """
         deadline = time.monotonic() + seconds
@@ -142,8 +142,8 @@ class ScriptProcesses:
 def _start(stdin: "_MemoryFile", request_file: "_MemoryFile", control: socket.socket) -> Launcher:
     """Start the launcher, which takes a millisecond or two.
 
-    Not by the event loop: uvloop's way forks, which copies this process's page tables and has gRPC
-    prepare for a life in the child; subprocess's way does neither.
+    The event loop is not used for that: uvloop forks, which copies this process's page tables and makes gRPC prepare
+    for running in the child. subprocess does neither.
     """
     words = (_ROOT, str(control.fileno()), str(request_file.fd))
     return subprocess.Popen(  # noqa: S603 - Python itself
@@ -168,7 +168,7 @@ async def _follow(process: Launcher, control: socket.socket, seconds: float, out
     answer = asyncio.create_task(_answer(control))
     tasks = [*streams.values(), answer]
     try:
-        # The launcher answers last, when nothing is left that could write.
+        # The launcher answers last, when no process is left that could write.
         _, running = await asyncio.wait(tasks, timeout=max(0.0, seconds), return_when=asyncio.FIRST_EXCEPTION)
         problem, code = "", None
         excess = next((name for name, task in streams.items() if task.done() and task.exception()), "")
@@ -227,16 +227,16 @@ async def _answer(control: socket.socket) -> tuple[int | None, str]:
 
 
 class _MemoryFile:
-    """A file in memory, which its reader begins at the start of."""
+    """A file in memory, whose reader starts at the beginning."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("evald")
 
     async def write(self, content: bytes) -> None:
-        """Write the content, some at a time for the event loop's sake."""
+        """Write the content in parts, so that the event loop is not blocked."""
         view, written = memoryview(content), 0
         while written < len(view):
-            # Leaves the position where it is.
+            # pwrite does not move the file position.
             written += os.pwrite(self.fd, view[written : written + _WRITTEN_AT_ONCE], written)
             if written < len(view):
                 await asyncio.sleep(0)

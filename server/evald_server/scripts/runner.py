@@ -18,10 +18,10 @@ _SHELL: Final = "/bin/sh"
 _FILE_BYTES: Final = 16 << 20
 _OPEN_FILES: Final = 256
 
-# Runtimes reserve more addresses than they ever use: Node.js 20 starts with 1 GiB, and not with half of it.
+# Runtimes reserve more addresses than they use: Node.js 20 starts with 1 GiB of addresses, but not with half of that.
 _ADDRESS_FACTOR: Final = 4
 
-# Shorter values are found in any text by chance.
+# Shorter values occur in any text by chance.
 _SHORTEST_SECRET: Final = 6
 _REDACTED: Final = b"[redacted]"
 
@@ -31,10 +31,10 @@ class ScriptsBusy(Exception):
 
 
 class ScriptCommand(NamedTuple):
-    """A command that is allowed to run.
+    """A command that may run.
 
-    argv: absolute path and arguments. shown: as the caller wrote it. allowed: the operator's entry; None for a
-    shell. cwd: an absolute path.
+    argv: absolute path and arguments. shown: the command as the caller wrote it. allowed: the operator's entry; None
+    for a shell. cwd: an absolute path.
     """
 
     argv: Sequence[str]
@@ -64,7 +64,7 @@ class ScriptRunner:
 
     @property
     def unavailable(self) -> str:
-        """Why scripts cannot run on this server; "" when they can."""
+        """The reason why scripts cannot run on this server; "" when they can."""
         if not self._allows_any:
             return (
                 "scripts are off on this server: its operator allows them one by one, with the setting "
@@ -102,10 +102,10 @@ class ScriptRunner:
     ) -> ScriptExit:
         """Run a command for at most `seconds`. Cancelling kills it.
 
-        write_payload: returns its standard input. Called in a thread, because a long conversation takes seconds, and
-        only once there is a slot, so that few payloads are in memory.
-        deadline: `time.monotonic()` by which it must have ended, waiting for a slot included; None without one.
-        Raises ScriptsBusy, and CommandChanged if the file is not the allowed one any more.
+        write_payload: returns its standard input. It is called in a thread, because a long conversation takes seconds,
+        and only once there is a slot, so that few payloads are in memory.
+        deadline: `time.monotonic()` by which the command must have ended, including the wait for a slot; None for none.
+        Raises ScriptsBusy, and CommandChanged if the file is no longer the allowed one.
         """
         try:
             async with asyncio.timeout(_left(deadline)):
@@ -162,7 +162,7 @@ class ScriptRunner:
                 "address_bytes": policy.memory_bytes * _ADDRESS_FACTOR,
                 "file_bytes": _FILE_BYTES,
                 "open_files": _OPEN_FILES,
-                # The kernel counts by user, so that scripts that run side by side share theirs.
+                # The kernel counts by user, so concurrent scripts share this limit.
                 "tasks": policy.processes * policy.concurrency,
                 "core_bytes": 0,
             },

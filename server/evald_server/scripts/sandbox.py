@@ -1,6 +1,7 @@
-"""The sandbox of the kernel: Landlock denies a process the file system, and a seccomp filter denies it sockets.
+"""The kernel's sandbox: Landlock restricts a process's file access, and a seccomp filter denies it sockets.
 
-Both hold for the process itself and all that it starts. Landlock alone limits TCP only, from its fourth version on.
+Both apply to the process and all its descendants. Of the network, Landlock restricts only TCP, and only from
+its version 4 on.
 Sources of numbers and structures: the kernel's include/uapi/linux/landlock.h, filter.h, seccomp.h, audit.h, the
 tables of system calls, and Documentation/userspace-api/landlock.rst.
 """
@@ -14,7 +15,7 @@ from collections.abc import Iterable
 
 from evald_server import kernel
 
-TYPE_CHECKING = False  # typing takes as long to import as Python to start
+TYPE_CHECKING = False  # importing typing takes as long as starting Python
 if TYPE_CHECKING:
     from typing import Final
 
@@ -30,8 +31,7 @@ _WRITE_FILE: "Final" = 1 << 1
 _READ_FILE: "Final" = 1 << 2
 _READ_DIR: "Final" = 1 << 3
 
-# Rights that each version of the interface knows: everything is handled, so that everything is denied
-# that no rule allows.
+# Rights that each version of the interface knows. All rights are handled, so every access without a rule is denied.
 _FILE_RIGHTS: "Final" = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 _NETWORK_RIGHTS: "Final" = (4, 0b11)  # binding and connecting TCP sockets
 _SCOPES: "Final" = (6, 0b11)  # abstract Unix sockets, and signals to processes outside
@@ -48,28 +48,28 @@ _KILL: "Final" = 0x80000000
 _REFUSE: "Final" = 0x00050000 | errno.EACCES
 _ALLOW: "Final" = 0x7FFF0000
 
-# Where struct seccomp_data holds them.
+# Offsets in struct seccomp_data.
 _NUMBER: "Final" = 0
 _ARCHITECTURE: "Final" = 4
 
-# By machine: its number in linux/audit.h, and socket(2). A pair of connected sockets stays allowed:
-# programs talk to their own children with it.
+# By machine: its number in linux/audit.h, and socket(2). A pair of connected sockets stays allowed, because programs
+# use it to communicate with their own children.
 _MACHINES: "Final" = {
     "x86_64": (0xC000003E, 41),
     "aarch64": (0xC00000B7, 198),
     "riscv64": (0xC00000F3, 198),
 }
-_IO_URING_SETUP: "Final" = 425  # everywhere; a ring opens sockets without socket(2)
-_X32: "Final" = 0x40000000  # x86_64 has every call a second time, from here on
+_IO_URING_SETUP: "Final" = 425  # on every machine; a ring opens sockets without socket(2)
+_X32: "Final" = 0x40000000  # x86_64 has a second set of system calls that starts at this number
 
 
 def is_available() -> bool:
-    """Return whether the kernel has Landlock, and the filter is written for this machine."""
+    """Return whether the kernel has Landlock, and the filter supports this machine."""
     return landlock_version() > 0 and os.uname().machine in _MACHINES
 
 
 def enter(read: "Iterable[str]", write: "Iterable[str]" = ()) -> None:
-    """Allow this process only to read and execute these files and directories, to write those files, and no new socket.
+    """Restrict this process: it may only read and execute `read`, read and write the files `write`; no new sockets.
 
     Paths that do not exist are ignored. Needs `kernel.forgo_privileges`. Raises OSError, and KeyError on a machine
     that is not supported.
@@ -79,7 +79,7 @@ def enter(read: "Iterable[str]", write: "Iterable[str]" = ()) -> None:
 
 
 def landlock_version() -> int:
-    """Return the version of Landlock in this kernel; 0 when it has none."""
+    """Return the version of Landlock in this kernel; 0 if there is none."""
     try:
         return kernel.call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_GET_VERSION))
     except OSError:
@@ -121,7 +121,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 def _deny_sockets() -> None:
     """Refuse socket(2) and io_uring_setup(2)."""
     architecture, socket = _MACHINES[os.uname().machine]
-    # A jump skips so many instructions: the first number when its test holds, else the second.
+    # A jump skips a number of instructions: the first number if its test is true, else the second.
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_IF_EQUAL, 1, 0, architecture),

@@ -1,7 +1,7 @@
 """The standard input of a script: one JSON object that describes the turn.
 
-The first block of keys is evald's own; the others are those that AgentV gives its scripts, so that
-these work unchanged: its current names, and the names that it had before.
+The first block of keys is evald's own. The other keys are those that AgentV gives its scripts, current and former
+names, so that AgentV's scripts work unchanged.
 Source of AgentV's keys: EntityProcess/agentv, packages/core/src/evaluation: graders/script-grader.ts,
 evaluators/code-evaluator.ts.
 """
@@ -18,7 +18,7 @@ from evald.context import EvaluatorContext
 def payload_of(ctx: EvaluatorContext, config: Mapping[str, Any]) -> dict[str, str]:
     """Return the values of the payload as JSON text, by key. Serialises the conversation once.
 
-    Raises OutOfTime once the call is over.
+    Raises OutOfTime once the call's time is over.
     """
 
     def read(message: Message) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def payload_of(ctx: EvaluatorContext, config: Mapping[str, Any]) -> dict[str, st
 
     own = [read(message) for message in ctx.turn_messages]
     everything = ctx.messages
-    # The turn is the tail of the conversation where the caller sent both.
+    # The turn is the end of the conversation if the caller sent both.
     split = max(0, len(everything) - len(own))
     before = ",".join(_json(read(message)) for message in everything[:split])
     turn = ",".join(map(_json, own))
@@ -57,7 +57,7 @@ def payload_of(ctx: EvaluatorContext, config: Mapping[str, Any]) -> dict[str, st
         "config": _json(config),
         "token_usage": _json(_usage(ctx)),
         "cost_usd": _json(ctx.last_invocation.cost_usd),
-        # AgentV, current.
+        # AgentV, current names.
         "input": before,
         "output": answer,
         "expected_output": expected_messages if ctx.expected.messages else expected_text,
@@ -65,7 +65,7 @@ def payload_of(ctx: EvaluatorContext, config: Mapping[str, Any]) -> dict[str, st
         "duration_ms": latency,
         "trace_summary": _json(_trace(ctx)),
         "input_files": "[]",
-        # AgentV, before.
+        # AgentV, former names.
         "question": question,
         "expected_outcome": criteria,
         "reference_answer": expected_text,
@@ -74,7 +74,7 @@ def payload_of(ctx: EvaluatorContext, config: Mapping[str, Any]) -> dict[str, st
         "output_messages": turn,
         "expected_messages": expected_messages,
         "guideline_files": "[]",
-        # AgentV, at first.
+        # AgentV, oldest names.
         "task": question,
         "outcome": criteria,
         "system_message": _json(_system(everything)),
@@ -111,7 +111,7 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:
-    """OpenAI's shape, and beside it AgentV's `tool` and `input`."""
+    """Return the call in OpenAI's format, plus AgentV's `tool` and `input`."""
     try:
         arguments = call.args
     except ValueError:

@@ -1,8 +1,8 @@
-"""Parses the standard output of a script into a Result.
+"""Parser of a script's standard output into a Result.
 
-Two forms are understood, and mixtures of them: evald's `{pass, score, value, reason, checks, metadata}`
-and AgentV's `{score, hits, misses, reasoning}`. Nothing is made up: without a verdict and a score there is
-no result, whatever else is there.
+Two formats are accepted, and mixtures of them: evald's `{pass, score, value, reason, checks, metadata}`
+and AgentV's `{score, hits, misses, reasoning}`. Nothing is invented: without a verdict and a score there is
+no result, whatever other keys are there.
 """
 
 import json
@@ -13,10 +13,10 @@ from typing import Any, Final
 from evald.result import Check, Result, TokenUsage, Verdict
 from evald.strict_json import no_constant, unique_keys
 
-# AgentV passes from here on, where a script gives a score and no verdict.
+# AgentV's pass threshold for a script that gives a score and no verdict.
 PASS_SCORE: Final = 0.8
 
-# Longer integers do not fit into a double.
+# Every integer with this number of digits fits into a double.
 _MOST_DIGITS: Final = 308
 
 _FLAGS: Final = ("pass", "success", "passed")
@@ -68,7 +68,7 @@ def read_output(output: bytes, pass_score: float = PASS_SCORE) -> Result:
         verdict = Verdict.PASSED if score >= pass_score else Verdict.FAILED
     if score is None and checks:
         share = sum(check.met for check in checks) / len(checks)
-        # Where the script itself says that it failed, a high share is no score: a threshold would make it a pass.
+        # If the script itself reports a failure, a high share is not used as score: a threshold would make it a pass.
         if verdict is Verdict.PASSED or share < pass_score:
             score = share
     reason = _get(data, str, "reason", "reasoning") or ""
@@ -152,7 +152,7 @@ def _verdict(data: Mapping[str, Any]) -> Verdict | None:
 
 
 def _checks(data: Mapping[str, Any]) -> list[Check]:
-    """`checks`, AgentV's `assertions`, and its older `hits` and `misses`."""
+    """Return the checks of `checks`, of AgentV's `assertions`, and of its older `hits` and `misses`."""
     found: list[Check] = []
     for key in ("checks", "assertions"):
         for index, item in enumerate(_get(data, list, key) or ()):

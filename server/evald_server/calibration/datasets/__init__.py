@@ -13,7 +13,7 @@ from .records import BadCases, CaseRecord, read_records
 class CaseFormat(NamedTuple):
     """A file format of labelled cases.
 
-    fits: whether a record has this format. read: converts records to cases, without those that have no
+    fits: whether a record has this format. read: converts records to cases, without records that have no
     usable label. Raises BadCases.
     """
 
@@ -21,7 +21,7 @@ class CaseFormat(NamedTuple):
     read: Callable[[Sequence[CaseRecord]], Iterable[Case]]
 
 
-# The first one that fits is used. evald's own, which refuses unknown keys, is last.
+# The first format that fits is used. evald's own format, which refuses unknown keys, is last.
 FORMATS: Final[dict[str, CaseFormat]] = {
     "llmbar": CaseFormat(llmbar.fits, llmbar.read),
     "pandalm": CaseFormat(pandalm.fits, pandalm.read),

@@ -52,7 +52,7 @@ class LabelledCase(BaseModel):
 
 
 def fits(data: Mapping[str, Any]) -> bool:
-    """Return True if a record looks like this format."""
+    """Return whether a record seems to have this format."""
     return "label" in data and ("answer" in data or "answers" in data or "messages" in data)
 
 

@@ -19,7 +19,7 @@ _LABELS: Final[dict[Any, Label]] = {1: "a", 2: "b"}
 
 
 def fits(data: Mapping[str, Any]) -> bool:
-    """Return True if a record is of this dataset."""
+    """Return whether a record is of this dataset."""
     return {"output_1", "output_2"} <= data.keys() and ("gold_winner" in data or "label" in data)
 
 
@@ -43,7 +43,7 @@ def read(records: Sequence[CaseRecord]) -> Iterator[Case]:
 
 
 def _recorded(judges: Any) -> dict[str, dict[str, str]]:
-    """Return the answers that recorded judges preferred, by order: "a", "b", or "" if they named none."""
+    """Return the answers that recorded judges preferred, by judge and order: "a", "b", or "" if they named none."""
     if not isinstance(judges, Mapping):
         return {}
     orders = {"ab": "order_12", "ba": "order_21"}

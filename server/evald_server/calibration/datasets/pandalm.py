@@ -17,7 +17,7 @@ _LABELS: Final[dict[int, Label]] = {1: "a", 2: "b"}
 
 
 def fits(data: Mapping[str, Any]) -> bool:
-    """Return True if a record is of this dataset."""
+    """Return whether a record is of this dataset."""
     return "instruction" in data and ("annotator1" in data or "human" in data)
 
 

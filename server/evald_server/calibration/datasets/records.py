@@ -12,7 +12,7 @@ _DECODER: Final = json.JSONDecoder(parse_constant=lambda _: None)
 
 
 class BadCases(ValueError):
-    """A file is not a file of labelled cases. The message says where, what was found and what is wanted."""
+    """A file is not a file of labelled cases. The message names the place, the value got and the value wanted."""
 
 
 class CaseRecord(NamedTuple):
@@ -59,7 +59,7 @@ def text_at(record: CaseRecord, key: str) -> str:
 def answer_at(record: CaseRecord, key: str) -> str:
     """Return a text that may be empty.
 
-    Booleans and numbers are converted back to the text that pandas has read them from. Raises BadCases.
+    pandas reads some texts as booleans or numbers, so these are converted back. Raises BadCases.
     """
     value = record.data.get(key)
     if value is None and key in record.data:

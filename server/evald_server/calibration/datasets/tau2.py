@@ -25,17 +25,17 @@ _CALL: Final = re.compile(r"(\S+) (.*)", re.DOTALL)
 
 
 def fits(data: Mapping[str, Any]) -> bool:
-    """Return True if a record is of such a file."""
+    """Return whether a record is of such a file."""
     return {"conversation_id", "user_prompt", "programmatic_reward"} <= data.keys()
 
 
 def conversations(records: Sequence[CaseRecord]) -> int:
-    """Count the different conversations. Each was shown to several judges."""
+    """Return the number of different conversations. Each was shown to several judges."""
     return len({record.data.get("conversation_id") for record in records})
 
 
 def read(records: Sequence[CaseRecord]) -> Iterator[Case]:
-    """Convert each conversation to a case, its policy as part of the criteria. Raises BadCases."""
+    """Convert each conversation to a case, with its policy as part of the criteria. Raises BadCases."""
     seen: dict[str, CaseRecord] = {}
     for record in records:
         seen.setdefault(text_at(record, "conversation_id"), record)
@@ -66,7 +66,7 @@ def _criteria(policy: str) -> str:
 def _messages(transcript: str, place: str) -> list[dict[str, Any]]:
     """Convert the numbered entries to messages, up to the agent's last one.
 
-    An entry may span several lines, so a new one starts only at the next number.
+    An entry may span several lines, so a new entry starts only at the next number.
     """
     starts: list[re.Match[str]] = []
     for match in _ENTRY.finditer(transcript):
@@ -109,7 +109,7 @@ def _message(who: str, text: str, place: str) -> dict[str, Any]:
 
 
 def _link(messages: Sequence[dict[str, Any]]) -> None:
-    """Set the id of each call to that of its result; results are in the order of the calls."""
+    """Set the id of each call to the id of its result; results are in the order of the calls."""
     calls = [call for message in messages for call in message.get("tool_calls", ())]
     results = [message for message in messages if message["role"] == "tool"]
     for call, result in zip(calls, results, strict=False):

@@ -1,4 +1,4 @@
-"""All rules, by number, which is the order in which they are checked."""
+"""All rules, sorted by number, which is the order of the checks."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Rules for TLS: a plugin talks to nobody who cannot prove to be the right one."""
+"""Rules for TLS: a plugin accepts only peers that prove their identity."""
 
 import asyncio
 import socket
@@ -64,9 +64,9 @@ async def _wants_a_certificate(trial: Trial) -> None:
 
 
 def _context_of_another_ca(name: str) -> ssl.SSLContext:
-    """Return the TLS of a server with that name, whose certificate nobody has reason to trust."""
+    """Return the TLS context of a server with that name, with a certificate that no client has reason to trust."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # Without it some clients would hang up because of that, and not because of the certificate.
+    # Without ALPN some clients would disconnect for that reason, and not because of the certificate.
     context.set_alpn_protocols(["h2"])
     with tempfile.TemporaryDirectory() as folder:
         make_certificates(Path(folder), ["localhost", "127.0.0.1", "::1", name], days=1)
@@ -75,7 +75,7 @@ def _context_of_another_ca(name: str) -> ssl.SSLContext:
 
 
 def _next_accepts(context: ssl.SSLContext, address: tuple[str, int], seconds: float) -> bool:
-    """Return whether the next who dials accepts the certificate. Raises TimeoutError if nobody does in time."""
+    """Return whether the next client accepts the certificate. Raises TimeoutError if no client connects in time."""
     begun = False
 
     def begin(*_: Any) -> None:
@@ -92,10 +92,10 @@ def _next_accepts(context: ssl.SSLContext, address: tuple[str, int], seconds: fl
             connection.settimeout(_HANDSHAKE_SECONDS)
             with connection:
                 try:
-                    # It ends well only when the client has seen the certificate, and goes on.
+                    # This succeeds only when the client has accepted the certificate and continues.
                     context.wrap_socket(connection, server_side=True).close()
                 except OSError:  # of which ssl.SSLError is one
-                    # A connection that was given up before its first message says nothing.
+                    # A connection that ends before its first message shows nothing about the certificate.
                     if begun:
                         return False
                 else:

@@ -32,7 +32,7 @@ def _outputs(trial: Trial) -> Iterator[tuple[RecordedOutput, _Output]]:
 def _every_output(
     number: str, sentence: str, severity: Severity = Severity.MUST
 ) -> Callable[[Callable[[_Output], str | None]], ContractRule]:
-    """Make a rule for all outputs of a function that says what is wrong with one, None if nothing is."""
+    """Return a decorator: it makes a rule of a function that returns an output's problem, None for no problem."""
 
     def make(problem: Callable[[_Output], str | None]) -> ContractRule:
         async def check(trial: Trial) -> None:
@@ -59,7 +59,7 @@ def _scores_are_in_range(output: _Output) -> str | None:
         return None
     if output.verdict == _ERROR:
         return "score is set, but the verdict is ERROR"
-    # NaN is no number, which is a rule of its own.
+    # NaN has a rule of its own.
     return None if math.isnan(output.score) or 0 <= output.score <= 1 else f"score is {output.score:g}"
 
 
@@ -131,7 +131,7 @@ def _size_problem(output: _Output) -> str | None:
     try:
         plain_data("metadata", struct_to_dict(output.metadata))
     except ContractViolation as found:
-        # NaN is no number, which is a rule of its own.
+        # Numbers that are not finite have a rule of their own.
         return None if "finite" in str(found) else str(found)
     return None
 

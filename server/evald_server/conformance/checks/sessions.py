@@ -10,7 +10,7 @@ from ..rules import CONNECT, RuleBroken, Severity, Trial, rule
 from ..samples import new_task
 from ..session_link import ConnectStream
 
-# Field 1999, length-delimited: a case of the oneof that nobody knows yet.
+# Field 1999, length-delimited: a case of the oneof that no contract defines yet.
 _UNKNOWN_FRAME: Final = b"\xfa\x7c\x05later"
 
 
@@ -125,7 +125,7 @@ async def _outlives_the_server(trial: Trial) -> None:
 
 
 async def _back(trial: Trial, count: int) -> ConnectStream:
-    """Wait for the next stream."""
+    """Wait for the next stream. Raises RuleBroken if it does not arrive in time."""
     try:
         return await trial.session.arrived(trial.pace.back, after=count)
     except PluginGone:

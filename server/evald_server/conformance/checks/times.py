@@ -31,7 +31,7 @@ async def _every_place_taken(trial: Trial, seconds: float) -> AsyncIterator[list
 
 
 async def _places_are_free(trial: Trial, when: str) -> None:
-    """Require a quick answer, although every slot was taken just now."""
+    """Raise RuleBroken unless a slot is free now, that is, the plugin answers a quick task in time."""
     slow = trial.need_slow().type.type
     samples = trial.need_samples()
     quick = next((sample for sample in samples if sample.type.type != slow), samples[0])

@@ -23,7 +23,7 @@ from ..samples import (
     with_unknown_fields,
 )
 
-# Statuses that may refuse a task instead of an ERROR.
+# Statuses that may refuse a task instead of an ERROR verdict.
 _REFUSALS = (
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -41,7 +41,7 @@ async def _plain_turn(trial: Trial) -> None:
 
 
 def _is_unknown(reply: PluginReply) -> bool:
-    """Return whether the verdict is unknown, which breaks a rule of its own."""
+    """Return whether the verdict is unknown, which has a rule of its own."""
     return reply.output is not None and reply.output.verdict not in (1, 2, 3, 4)
 
 
@@ -65,7 +65,7 @@ def _both_nan(*numbers: Any) -> bool:
 
 
 def _survives(context: Callable[[], context_pb2.EvaluatorContext]) -> Callable[[Trial], Awaitable[None]]:
-    """Make a rule for a turn: every type answers it, not with EVALUATOR_EXCEPTION."""
+    """Return the check of a turn: every type must answer it, and not with EVALUATOR_EXCEPTION."""
 
     async def check(trial: Trial) -> None:
         for sample in trial.need_samples():
@@ -148,7 +148,7 @@ async def _side_by_side(trial: Trial) -> None:
     for task in tasks[1::2]:
         task.type, task.version = "conformance.no-such-type", ""
     replies = []
-    # A plugin may refuse what is more than it has places for.
+    # A plugin may refuse more tasks than it has slots for.
     for start in range(0, len(tasks), places):
         replies += await trial.link.evaluate_all(tasks[start : start + places])
     for task, reply in zip(tasks, replies, strict=True):
