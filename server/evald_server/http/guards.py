@@ -128,7 +128,7 @@ class Guards:
         return None
 
     def _may_write(self, headers: Headers) -> bool:
-        """Return whether a request may write: it is not a browser's request for a page of a foreign origin."""
+        """Return whether a request may write: it is from this origin, an allowed origin, or no browser."""
         origin = headers.get("origin", "").lower()
         if origin and origin in self._origins:
             return True
