@@ -29,7 +29,7 @@ _PASSED: Final = frozenset(("authorization", "traceparent", "tracestate", "bagga
 
 _IDLE_SECONDS: Final = 12 * 3600.0
 
-# At a limit, the oldest idle session is evicted. A principal's own limit keeps it from evicting sessions of others.
+# At a limit, the session idle longest is evicted. A principal's own limit keeps it from evicting sessions of others.
 _MAX_SESSIONS: Final = 10_000
 _MAX_OWN_SESSIONS: Final = 100
 
@@ -101,8 +101,8 @@ class WebAccess:
     async def admit(self, calls: Calls, request: Request, method: str) -> None:
         """Raise CallFailed, before the body is read, if the request's principal may not call a method."""
         if not self.may(request, method):
-            # Make the call, so that its refusal is logged and counted. The gate caches an admitted token for a second
-            # after its expiry, and then a stream might never end: the timeout and closing the call end it.
+            # Make the call, so that its refusal is logged and counted. The gate still admits a token for a second after
+            # its expiry, and a stream might never end: wait only a second for its first message.
             async with aclosing(calls.stream(method, b"", self.caller(request), _FIRST_SECONDS)) as answer:
                 await anext(answer, None)
         principal = self.principal(request)

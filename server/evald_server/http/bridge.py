@@ -152,7 +152,7 @@ def _from_json(kind: type[Message], data: bytes, key: str) -> bytes:
 
 
 def _with_request_id(message: Message, key: str) -> Message:
-    """Set an empty request_id of a message, or of its field `request`, if there is such a field."""
+    """Set the request_id of a message, or of its field `request`, if that field exists and is empty."""
     found: Any = message
     if "request" in message.DESCRIPTOR.fields_by_name:
         found = found.request

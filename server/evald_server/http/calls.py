@@ -204,7 +204,7 @@ class CalledMethod(NamedTuple):
 
 @cache
 def find_method(name: str) -> CalledMethod:
-    """Return the method with a full name. Raises KeyError if the contract has none."""
+    """Return the method with a full name. Raises KeyError if it does not exist."""
     service, _, method = name.rpartition("/")
     found = descriptor_pool.Default().FindServiceByName(service).methods_by_name[method]
     return CalledMethod(

@@ -108,7 +108,7 @@ class Guards:
         if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEAD_BYTES:
             return refusal(request, 431, f"the headers have more than {MAX_HEAD_BYTES} bytes")
         if "transfer-encoding" in headers and "content-length" in headers:
-            # Request smuggling: a proxy may use the other header for the body's length, and find another request.
+            # Request smuggling: a proxy may take the body's length from the other header, and see another request in it.
             text = "Content-Length stands beside Transfer-Encoding; wanted one of them"
             return refusal(request, 400, text, {"Connection": "close"})
         host = _host_name(headers.get("host", ""))
@@ -205,7 +205,7 @@ class Bodies:
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def hang_up() -> None:
-            # A disconnect is seen only after the body has been read.
+            # receive() reports a disconnect only after the body, so wait until the body has been read.
             await whole.wait()
             while (await receive())["type"] != "http.disconnect":
                 pass

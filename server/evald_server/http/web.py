@@ -178,7 +178,7 @@ class _Connection(H11Protocol):
     def __init__(self, config: uvicorn.Config, state: ServerState, opened: set["_Connection"]) -> None:
         super().__init__(config, state, {})
         self._opened = opened
-        self._unread = 0  # at `since`
+        self._unread = 0  # unread bytes at the time `since`
         self.since = self.loop.time()
 
     @property
@@ -246,7 +246,7 @@ class _Connection(H11Protocol):
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """Start the time limit of reading, and cut the slowest reader if too many bytes are unread."""
+        """Start the time limit of reading. If too many bytes are unread, cut the connection that has waited longest."""
         super().pause_writing()
         self._begin_to_wait(self.loop.time())
         if self._unread <= _READ_BYTES:

@@ -31,7 +31,7 @@ _log = logging.getLogger("evald.http")
 NAME: Final = "evald"
 PROJECT_ID: Final = "default"
 LIST: Final = "evald.v1.CatalogService/ListEvaluatorTypes"
-_VERSION: Final = version(NAME)  # reading it takes files
+_VERSION: Final = version(NAME)  # read once, because it opens files
 
 # The folder of cards in the data directory.
 _CARDS: Final = "calibrations"

@@ -36,8 +36,8 @@ _ETAG: Final = re.compile(r'"([^"]*)"')
 class AnswerPart(NamedTuple):
     """The part of a method's response that a route returns.
 
-    field: its name, "" for the whole response. write: converts it to JSON. schema: of that JSON. In lists, the last two
-    are those of one item.
+    field: its name, "" for the whole response. write: converts it to JSON. schema: of that JSON. For lists, both are of
+    one item.
     """
 
     field: str
@@ -57,7 +57,7 @@ class Body(NamedTuple):
 
 
 def part(field: str, shape: Shape[Any]) -> AnswerPart:
-    """Return the part that a field of a response is."""
+    """Return the AnswerPart for one field of a response."""
     return AnswerPart(field, shape.schema(), shape.write)
 
 

@@ -44,7 +44,8 @@ _FILTERS: Final = {
 async def _list_runs(site: Site, request: Request) -> Response:
     """List runs that all filters let through.
 
-    Those of an eval, a scenario, a persona or a connector newest first, others oldest first; a page holds the newest.
+    With a filter by eval, scenario, persona or connector the newest run is first, otherwise the oldest. In both cases a
+    page holds the newest runs.
     """
     query = request.query_params
     if query.get("status") and query["status"] not in STATUSES:

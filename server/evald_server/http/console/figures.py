@@ -34,7 +34,7 @@ class Rate(NamedTuple):
 
 class RunFigures(NamedTuple):
     """The ended runs of a period. counts: a spark. rate: None if no run passed or failed. error_count, error_share: the
-    number and share of runs that ended in an error."""
+    number and share of inconclusive runs."""
 
     total: int
     counts: str
