@@ -16,8 +16,8 @@ from .calls import Calls
 class Site(NamedTuple):
     """The services that a handler uses.
 
-    calls: the server's own gRPC methods; handlers do their work through them. access: finds a request's caller.
-    database: for figures that no method returns.
+    calls: the server's gRPC methods, through which handlers work. access: finds a request's caller. database: for
+    figures that no method returns.
     """
 
     settings: Settings

@@ -89,7 +89,7 @@ class StreamedCall(Response):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": data, "more_body": more})
 
-        # In server-sent events, an empty comment keeps the connection alive. Other formats have no comments.
+        # An empty comment keeps the connection alive. Only server-sent events have comments.
         beat = b":\n\n" if framing.media_type == SSE else b""
         end = framing.end
         if framing.begins:

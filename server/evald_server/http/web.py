@@ -63,9 +63,8 @@ _ALLOWED_HEADERS: Final = (
 class WebServer:
     """The server of the console and the HTTP API, on a port of its own.
 
-    tls: returns the TLS context for a new connection; None for plain HTTP. max_connections: at this limit, a new
-    connection replaces the one that has waited longest without a complete request, as normal clients send theirs at
-    once.
+    tls: the TLS context for new connections; None for plain HTTP. max_connections: at this limit, a new connection
+    replaces the one that has waited longest without a complete request: normal clients send theirs at once.
     """
 
     def __init__(
@@ -246,7 +245,7 @@ class _Connection(H11Protocol):
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """Start the time limit of reading. If too many bytes are unread, cut the connection that has waited longest."""
+        """Start the time limit of reading. Cut the connection waiting longest if too many bytes are unread."""
         super().pause_writing()
         self._begin_to_wait(self.loop.time())
         if self._unread <= _READ_BYTES:

@@ -38,7 +38,7 @@ _CARDS: Final = "calibrations"
 
 
 async def authorise(site: Site, request: Request) -> None:
-    """Raise CallFailed for a caller who may not list the catalogue: the permission that routes without a call need."""
+    """Raise CallFailed for a caller who may not list the catalogue."""
     asked = catalog_service_pb2.ListEvaluatorTypesRequest(page_size=1)
     await site.ask(request, asked)
 

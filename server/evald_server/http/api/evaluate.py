@@ -66,10 +66,7 @@ def _request(data: Any, request_id: str) -> _pb.EvaluateRequest:
 
 
 def _context(data: Mapping[str, Any], beside: tuple[str, ...]) -> context_pb2.EvaluatorContext:
-    """Convert the conversation of a request, as `evald evaluate` does. Raises InvalidInput.
-
-    beside: keys of the request that do not belong to the conversation.
-    """
+    """Convert the conversation of a request, as `evald evaluate` does. beside: other keys. Raises InvalidInput."""
     said = {key: value for key, value in data.items() if key not in beside}
     inner = first_of(said, ("lastInvocation", "last_invocation"))
     messages = said.get("messages") or (inner.get("messages") if isinstance(inner, Mapping) else None)

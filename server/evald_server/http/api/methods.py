@@ -48,8 +48,8 @@ class AnswerPart(NamedTuple):
 class Body(NamedTuple):
     """The body of a route's request.
 
-    schema: of its JSON; empty for a body that may be missing and is not in the OpenAPI document. read: converts the JSON
-    to fields of the method's request. Raises InvalidInput.
+    schema: of its JSON; empty for an optional body without a description. read: converts the JSON to fields of the
+    method's request. Raises InvalidInput.
     """
 
     schema: Schema
@@ -162,7 +162,7 @@ def _share(name: str, text: str) -> float:
 
 
 def _choice(name: str, text: str, names: Any) -> int:
-    """Return the position of a name, from 1. Raises CallFailed for an unknown one."""
+    """Return the position of a name, from 1. Raises CallFailed."""
     for number, one in enumerate(names, start=1):
         if text.lower() == one.lower():
             return number

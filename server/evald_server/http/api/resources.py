@@ -191,4 +191,4 @@ ROUTES: Final = (
     ),
     *_stored("/evals", kinds.EXPERIMENTS, _EVAL),
 )
-"""The routes of named resources, with and without a project in the path."""
+"""With and without a project in the path."""

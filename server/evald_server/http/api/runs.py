@@ -157,4 +157,4 @@ ROUTES: Final = (
         events=True,
     ),
 )
-"""The routes of runs, with and without a project in the path."""
+"""With and without a project in the path."""

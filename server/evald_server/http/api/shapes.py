@@ -56,7 +56,7 @@ def request_of(schema: Schema) -> Schema:
 
 
 def patch_of(schema: Schema) -> Schema:
-    """Return the schema of changes to an object: no key is required, and unknown keys are refused."""
+    """Return the schema of changes to an object: no key is required."""
     return _closed(f"{schema['title']}Patch", schema)
 
 

@@ -69,10 +69,7 @@ def gone_is_gone() -> Iterator[None]:
 def page(
     site: Site, handler: Callable[[Site, Request], Awaitable[Response]], method: str
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return the endpoint of a page. It shows the error of a failed call.
-
-    method: the method that a caller must be permitted to call; "" for no check.
-    """
+    """Return the endpoint of a page, which shows failed calls. method: that the caller must be permitted to call, or ""."""
 
     async def endpoint(request: Request) -> Response:
         try:

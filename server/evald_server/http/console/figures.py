@@ -33,8 +33,7 @@ class Rate(NamedTuple):
 
 
 class RunFigures(NamedTuple):
-    """The ended runs of a period. counts: a spark. rate: None if no run passed or failed. error_count, error_share: the
-    number and share of inconclusive runs."""
+    """The ended runs of a period. counts: a spark. rate: None if no run passed or failed. error_*: inconclusive runs."""
 
     total: int
     counts: str
@@ -205,7 +204,7 @@ def problems(runs: Iterable[run_service_pb2.Run]) -> list[FailureGroup]:
 
 
 def _cause(run: run_service_pb2.Run) -> tuple[Verdict, str, str]:
-    """Return the verdict of a run, the text of its cause (an evaluator or an error), and the evaluator's name or ""."""
+    """Return the verdict of a run, the text of its cause, and the deciding evaluator's name or ""."""
     broke = run.status == run_service_pb2.RUN_STATUS_ERROR
     wanted = Verdict.ERROR if broke else Verdict.FAILED
     for result in run.output.evaluator_results:

@@ -71,8 +71,7 @@ class Overtaken(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """The messages above a form's fields. problems: those that no field shows. gone: the resource was deleted. hidden:
-    secrets are left out."""
+    """The messages above a form's fields. problems: those that no field shows. hidden: secrets are left out."""
 
     saved: bool
     unsaved: bool
@@ -101,8 +100,7 @@ class Types(NamedTuple):
 
 
 class EvaluatorField(NamedTuple):
-    """The fields of one evaluator in a form. known: None if the server has no such type. more: settings beside the
-    config. boxed: whether the config is edited as JSON. given: whether any setting is set or has errors."""
+    """The fields of one evaluator in a form. known: None for an unknown type. more: settings beside the config."""
 
     pointer: str
     type: str
@@ -393,8 +391,8 @@ async def _connector_schemas(site: Site, request: Request) -> dict[str, Any]:
 async def _choices(
     site: Site, request: Request, kind: StandardMethods, sent: Posted, kept: Iterable[str]
 ) -> Choices:
-    """Return resources to choose from: those in `kept`, and those whose names contain the search text. There are no
-    choices for callers who may not list them."""
+    """Return resources to choose from: those in `kept`, and those whose names contain the search text. Returns none for
+    callers who may not list them."""
     if not site.access.may(request, kind.method("List")):
         return Choices({})
     find = sent.get(f"find-{kind.word}", "").strip()

@@ -80,7 +80,7 @@ async def runs(site: Site, request: Request) -> Response:
     scenarios: dict[str, str] = {}
     if site.access.may(request, "evald.v1.ScenarioService/ListScenarios"):
         scenarios = await ResourceStore(site.database).names(ResourceKind.SCENARIO, _SCENARIOS)
-    # All runs have the same value where there is a filter, so the first one has the name.
+    # All found runs match the filters, so the first one has the names.
     first = found.runs[0] if found.runs else run_service_pb2.Run()
     if wanted.scenario_id:
         scenarios.setdefault(wanted.scenario_id, first.scenario.name or wanted.scenario_id)

@@ -38,8 +38,7 @@ _STATUS_WORDS: Final = words(suite_service_pb2.SuiteRunStatus.DESCRIPTOR)
 
 
 class SuiteRow(NamedTuple):
-    """A suite run in a list. mark: None without a verdict. before: the previous suite run with the same suite and
-    target. change: of the pass rate since then, or None."""
+    """A suite run in a list. mark: None without a verdict. change: of the pass rate since the previous one, or None."""
 
     run: SuiteRun
     mark: Mark | None

@@ -141,7 +141,7 @@ def _packed(style: str) -> str:
 
 @cache
 def _digest() -> str:
-    """Return one digest of all files, which share a folder because scripts import each other by relative names."""
+    """Return one digest of all files, because scripts import each other by relative names."""
     together = hashlib.sha256()
     for name, content in sorted(_assets().items()):
         together.update(f"{name} {len(content)} ".encode() + content)

@@ -229,10 +229,7 @@ class Resources:
 
 
 def note(problem: CallFailed, problems: Problems, word: str) -> None:
-    """Add the errors of a failed call to its fields. Raises the failure if it is not about the data.
-
-    word: of the kind of resource, the prefix of field names in errors.
-    """
+    """Add a failed call's errors to the fields. Raises the failure if it is not about the data. word: of the kind."""
     if problem.code is grpc.StatusCode.ALREADY_EXISTS:
         problems.add("/name", problem.message)
         return
@@ -254,11 +251,8 @@ def note(problem: CallFailed, problems: Problems, word: str) -> None:
 
 
 def without_secrets(kind: StandardMethods, data: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Return the data of a form without possible secrets, and whether any were removed.
-
-    Possible secrets are values of headers that are no names of variables, and texts that look like keys in the rest of
-    a connector.
-    """
+    """Return the data of a form without possible secrets, and whether any were removed: values of headers that are no
+    names of variables, and texts like keys in the rest of a connector."""
     found = dict(data)
     if kind is CONNECTORS:
         found = {key: found[key] if key == "headers" else _redacted(found[key]) for key in found}
@@ -299,7 +293,7 @@ def _place(pointer: str) -> str:
 
 
 def _with_header_map(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the headers in a form's data from a list to a mapping, as the resource has them."""
+    """Convert the headers in a form's data from a list to a mapping."""
     headers = data.get("headers")
     if headers is None or isinstance(headers, RawText):
         return dict(data)
