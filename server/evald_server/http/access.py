@@ -109,7 +109,7 @@ class WebAccess:
         request.scope[ADMITTED] = principal.name if principal is not None else ""
 
     def sign_in(self, request: Request, response: Response, key: str) -> None:
-        """Exchange an API key or a token for a session cookie, set on a response. Raises CallFailed if it is invalid."""
+        """Exchange an API key or a token for a session cookie on a response. Raises CallFailed if it is invalid."""
         if self._authenticator is None:
             return
         peer = _peer(request)

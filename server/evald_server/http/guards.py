@@ -108,7 +108,7 @@ class Guards:
         if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEAD_BYTES:
             return refusal(request, 431, f"the headers have more than {MAX_HEAD_BYTES} bytes")
         if "transfer-encoding" in headers and "content-length" in headers:
-            # Request smuggling: a proxy may take the body's length from the other header, and see another request in it.
+            # Request smuggling: a proxy may take the body's length from the other header, and see a second request.
             text = "Content-Length stands beside Transfer-Encoding; wanted one of them"
             return refusal(request, 400, text, {"Connection": "close"})
         host = _host_name(headers.get("host", ""))

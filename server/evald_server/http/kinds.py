@@ -10,7 +10,7 @@ from evald.convert.json_shapes import Shape
 
 
 class StandardMethods(NamedTuple):
-    """The standard methods of a kind of resource. word: the kind's name in English and in method names, as "scenario"."""
+    """The standard methods of a kind of resource. word: its name in English and in method names, as "scenario"."""
 
     word: str
     shape: Shape[Any]

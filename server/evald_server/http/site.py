@@ -27,5 +27,5 @@ class Site(NamedTuple):
     telemetry: Telemetry
 
     async def ask(self, request: Request, message: Message) -> Any:
-        """Call the method that takes a message, as the caller of a request, and return its response. Raises CallFailed."""
+        """Call the method that takes a message, as a request's caller, and return its response. Raises CallFailed."""
         return await self.calls.ask(message, self.access.caller(request))

@@ -46,9 +46,9 @@ class ApiRoute(NamedTuple):
 
     calls: the gRPC method, "" for none. answers, takes: schemas of the response and the body; None for none. query:
     schemas of the parameters. status: of success. refusals: failure statuses beyond those of all routes. lines: the
-    schema of a line in a streamed response; with `answers`, the caller chooses by Accept. takes_lines: the body is NDJSON.
-    events: the stream is server-sent events only. versioned: the resource has versions: responses have an ETag, and
-    changes take If-Match. summary: a description of the route; by default the first line of the handler's docstring.
+    schema of a line in a streamed response; with `answers`, the caller chooses by Accept. takes_lines: the body is
+    NDJSON. events: the stream is server-sent events only. versioned: the resource has versions: responses have an ETag,
+    and changes take If-Match. summary: of the route; by default the first line of the handler's docstring.
     """
 
     method: str

@@ -69,7 +69,8 @@ def gone_is_gone() -> Iterator[None]:
 def page(
     site: Site, handler: Callable[[Site, Request], Awaitable[Response]], method: str
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return the endpoint of a page, which shows failed calls. method: that the caller must be permitted to call, or ""."""
+    """Return the endpoint of a page, which shows failed calls. method: one that its callers must be able to call, or
+    ""."""
 
     async def endpoint(request: Request) -> Response:
         try:

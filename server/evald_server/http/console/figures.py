@@ -33,7 +33,7 @@ class Rate(NamedTuple):
 
 
 class RunFigures(NamedTuple):
-    """The ended runs of a period. counts: a spark. rate: None if no run passed or failed. error_*: inconclusive runs."""
+    """The ended runs of a period. counts: a spark. rate: None if none passed or failed. error_*: inconclusive runs."""
 
     total: int
     counts: str

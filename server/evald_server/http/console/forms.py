@@ -391,7 +391,7 @@ class _Shape:
         return data if isinstance(data, str) else _json_text(data)
 
     def read(self, text: str) -> Any:
-        """Return the data of a widget's text, None for no data. An invalid number stays a text: the server refuses it."""
+        """Parse a widget's text, None for no data. An invalid number stays a text: the server refuses it."""
         match self.kind:
             case "flag":
                 return text == "true"

@@ -83,8 +83,8 @@ class Notes(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """Resources to choose from. names: by id. find: the text to find in names. searched: whether to show a search field.
-    more: whether some are left out."""
+    """Resources to choose from. names: by id. find: the text to find in names. searched: show a search field. more:
+    some are left out."""
 
     names: Mapping[str, str]
     find: str = ""
@@ -251,7 +251,7 @@ async def _types(kind: StandardMethods, site: Site, request: Request) -> Types:
 
 
 async def _after(store: Resources, saved: Any, types: Types, action: str, posted: Posted) -> Response:
-    """Start a run or test a connector after saving, and return the next page: the run, the test's result, or the form."""
+    """Start a run or test a connector after saving. Returns the next page: the run, the test's result, or the form."""
     path = f"/console/{store.kind.plural}/{saved.id}"
     if action == "run":
         start = run_service_pb2.StartRunRequest(

@@ -40,7 +40,7 @@ ACTIONS: Final[dict[str, type[Message]]] = {
 }
 
 
-# The statuses in which the page of a run shows an action's button. If an action fails in one of them, the error is shown.
+# The statuses in which the page of a run shows an action's button. A failure in one of them is shown.
 _ALLOWED: Final = {
     "cancel": UNFINISHED,
     "retry": (run_service_pb2.RUN_STATUS_ERROR,),

@@ -25,8 +25,8 @@ Handler = Callable[[Site, Request], Awaitable[Response]]
 class PageRoute(NamedTuple):
     """The route of a page or of its form.
 
-    calls: the method that a caller must be permitted to call, as "evald.v1.RunService/GetRun"; "" for no check, or where
-    the handler's own call is refused.
+    calls: a method that the caller must be permitted to call, as "evald.v1.RunService/GetRun"; "" for public pages and
+    those whose handler's call is refused.
     """
 
     path: str
