@@ -1,4 +1,4 @@
-"""Who calls over HTTP: by an API key, or by the cookie that a browser got for one."""
+"""Authentication of HTTP requests: by an API key, or by the session cookie that a browser got for one."""
 
 import hashlib
 import secrets
@@ -24,27 +24,27 @@ from .guards import ADMITTED
 
 COOKIE: Final = "evald_session"
 
-# The headers that handlers of calls read.
+# The headers that gRPC handlers read.
 _PASSED: Final = frozenset(("authorization", "traceparent", "tracestate", "baggage"))
 
 _IDLE_SECONDS: Final = 12 * 3600.0
 
-# Those that were idle longest are thrown out. Of one principal there are fewer, so that it throws out nobody else's.
+# At a limit, the session idle longest is evicted. A principal's own limit keeps it from evicting sessions of others.
 _MAX_SESSIONS: Final = 10_000
 _MAX_OWN_SESSIONS: Final = 100
 
-# Failed ones, from one address: people type, and keys are too long to be guessed.
+# Failed sign-ins from one address: enough for people who type. Keys are too long to be guessed.
 _SIGN_INS_A_SECOND: Final = 10
 
-# For the first message of a call that should have been refused.
+# Timeout for the first message of a call that should be refused.
 _FIRST_SECONDS: Final = 1.0
 
-# Of a request's scope: who has sent it.
+# The key of the principal in a request's scope.
 _KNOWN: Final = "evald.principal"
 
 
 class _SignedIn(NamedTuple):
-    """A browser that has signed in. owner: its principal. used: when it was last seen, in seconds of the clock."""
+    """The session of a browser. owner: its principal's name. used: the time of its last request, in clock seconds."""
 
     key: str
     owner: str
@@ -52,35 +52,35 @@ class _SignedIn(NamedTuple):
 
 
 class WebAccess:
-    """Finds the caller of a request, and signs browsers in and out.
+    """The authentication of HTTP requests, with the sessions of browsers.
 
-    Sessions are in memory, under the digests of their cookies. Each holds the key, which is checked at every call:
-    a session ends with its key. authenticator: None lets everybody call everything. clock: monotonic seconds.
+    Sessions are kept in memory by the digests of their cookies. Each holds its key, which is checked at every call:
+    a session ends with its key. authenticator: None permits every call. clock: monotonic seconds.
     """
 
     def __init__(
         self, authenticator: Authenticator | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._authenticator = authenticator
-        # Pages ask who they are for; the calls behind them count.
+        # Pages look up their principal without counting an attempt; the calls behind them are counted.
         self._uncounted = authenticator and authenticator.uncounted()
         self._audit = Audit(clock)
         self._failures = FailedAttempts(_SIGN_INS_A_SECOND, clock)
         self._clock = clock
-        self._sessions: dict[bytes, _SignedIn] = {}  # the one that was idle longest comes first
+        self._sessions: dict[bytes, _SignedIn] = {}  # by last use, oldest first
 
     @property
     def wanted(self) -> bool:
-        """Whether callers need credentials, and browsers have to sign in."""
+        """Whether callers need credentials and browsers must sign in."""
         return self._authenticator is not None
 
     def caller(self, request: Request, timeout: float | None = None) -> HttpCaller:
-        """Return who sent a request. timeout: seconds that its sender waits for the answer."""
+        """Return the caller of a request. timeout: seconds until the call's deadline; None for no deadline."""
         deadline = None if timeout is None else time.monotonic() + timeout
         return HttpCaller(self._metadata(request), _peer(request), deadline)
 
     def principal(self, request: Request) -> Principal | None:
-        """Return who sent a request; None if that is nobody who may call, or nobody known."""
+        """Return the principal of a request; None if its credentials are missing or refused."""
         if self._uncounted is None:
             return LOCAL
         if _KNOWN not in request.scope:
@@ -91,7 +91,7 @@ class WebAccess:
         return cast("Principal | None", request.scope[_KNOWN])
 
     def may(self, request: Request, method: str) -> bool:
-        """Return whether a request's sender may call a method, as "evald.v1.RunService/StartRun"."""
+        """Return whether a request's principal may call a method, as "evald.v1.RunService/StartRun"."""
         roles = METHODS.get(f"/{method}")
         if self._authenticator is None or roles is OPEN:
             return True
@@ -99,17 +99,17 @@ class WebAccess:
         return principal is not None and roles is not None and not principal.roles.isdisjoint(roles)
 
     async def admit(self, calls: Calls, request: Request, method: str) -> None:
-        """Raise CallFailed, before its body is read, for a request whose sender may not call a method."""
+        """Raise CallFailed, before the body is read, if the request's principal may not call a method."""
         if not self.may(request, method):
-            # The call itself is refused, so that it is logged and counted as one. But the gate remembers who was let in
-            # for a second after their token has expired, and nobody waits here for the end of what has none.
+            # Make the call, so that its refusal is logged and counted. The gate still admits a token for a second after
+            # its expiry, and a stream might never end: wait only a second for its first message.
             async with aclosing(calls.stream(method, b"", self.caller(request), _FIRST_SECONDS)) as answer:
                 await anext(answer, None)
         principal = self.principal(request)
         request.scope[ADMITTED] = principal.name if principal is not None else ""
 
     def sign_in(self, request: Request, response: Response, key: str) -> None:
-        """Exchange an API key or a token for a cookie of a response. Raises CallFailed if it does not count."""
+        """Exchange an API key or a token for a session cookie on a response. Raises CallFailed if it is invalid."""
         if self._authenticator is None:
             return
         peer = _peer(request)
@@ -134,13 +134,13 @@ class WebAccess:
         response.set_cookie(COOKIE, token, path="/", secure=secure, httponly=True, samesite="strict")
 
     def sign_out(self, request: Request, response: Response) -> None:
-        """End the session of a request, and take its cookie back."""
+        """End the session of a request, and delete its cookie."""
         self._drop(request)
         secure = request.url.scheme == "https"
         response.delete_cookie(COOKIE, path="/", secure=secure, httponly=True, samesite="strict")
 
     def _verified(self, key: str, peer: str) -> Principal:
-        """Return whose key this is. Raises AccessDenied."""
+        """Return the principal of a key. Raises AccessDenied."""
         assert self._authenticator is not None
         try:
             self._failures.check(peer, "sign-ins that failed", "sign_in")
@@ -164,7 +164,7 @@ class WebAccess:
         return (*found, ("authorization", f"Bearer {key}")) if key else found
 
     def _key(self, token: str) -> str | None:
-        """Return the key of a session that was used within 12 hours."""
+        """Return the key of a session, and renew the session; None if it was idle for 12 hours."""
         digest, now = _digest(token), self._clock()
         session = self._sessions.pop(digest, None)
         if session is None or now - session.used >= _IDLE_SECONDS:
@@ -174,7 +174,7 @@ class WebAccess:
 
 
 def _peer(request: Request) -> str:
-    """Return where a request comes from, as gRPC writes it."""
+    """Return the address of a request's client, in gRPC's format."""
     if request.client is None:
         return ""
     host, port = request.client
@@ -182,5 +182,5 @@ def _peer(request: Request) -> str:
 
 
 def _digest(token: str) -> bytes:
-    # The cookie is random: nobody can guess it more slowly than by trying them all.
+    # A fast digest is enough: the cookie is random and long, so it cannot be guessed.
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

@@ -1,6 +1,6 @@
-"""Every unary and server-streaming method as HTTP: JSON or protobuf in a POST, and Connect's protocol.
+"""All unary and server-streaming methods over HTTP: JSON or protobuf in a POST, and Connect's protocol.
 
-https://connectrpc.com/docs/protocol: unary calls are plain requests; messages of streams stand in envelopes of five
+https://connectrpc.com/docs/protocol: unary calls are plain requests; each message of a stream has an envelope of five
 bytes, flags and length. Without Connect, streams are NDJSON or server-sent events.
 """
 
@@ -26,7 +26,7 @@ from .guards import media_type
 from .site import Site
 from .streams import NDJSON, SSE, Framing, StreamedCall, aside, event, json_bytes
 
-# Of methods, below the package's name.
+# The package of the methods.
 PACKAGE: Final = "evald.v1."
 
 JSON: Final = "application/json"
@@ -34,7 +34,7 @@ PROTO: Final = "application/proto"
 CONNECT_JSON: Final = "application/connect+json"
 CONNECT_PROTO: Final = "application/connect+proto"
 
-# No message begins so: its handler refuses it, after the credentials were checked and the call was counted.
+# No valid message starts with this byte. The handler refuses it after the credentials are checked and the call counted.
 _UNREADABLE: Final = b"\xff"
 
 _COMPRESSED: Final = 0x01
@@ -48,18 +48,18 @@ def routes(site: Site) -> list[Route]:
 
 
 class Bridge:
-    """Answers HTTP requests by calls."""
+    """The HTTP handler of gRPC methods."""
 
     def __init__(self, calls: Calls, access: WebAccess) -> None:
         self._calls = calls
         self._access = access
 
     def route(self, package: str) -> Route:
-        """Return the route of all methods of a package of services, as "evald.v1."."""
+        """Return the route of all methods of a package, as "evald.v1."."""
         return Route(f"/{package}{{service}}/{{method}}", partial(self.answer, package), methods=["POST"])
 
     async def answer(self, package: str, request: Request) -> Response:
-        """Answer a request that names a method."""
+        """Call the method that a request's path names, and return the response."""
         name = f"{package}{request.path_params['service']}/{request.path_params['method']}"
         kind = media_type(request.headers)
         method = None
@@ -79,7 +79,7 @@ class Bridge:
             framing = None
         try:
             if method is None:
-                # The gate says so, to those who may ask.
+                # The gate refuses unknown methods, after it has checked the credentials.
                 await self._calls.unary(name, b"", self._access.caller(request))
                 raise AssertionError(f"{name} is no method of the contract")
             if method.client_streaming:
@@ -100,13 +100,13 @@ class Bridge:
             found = problem
         response = error_response(request, found)
         if method is None and response.status_code == 501:
-            response.status_code = 404  # as Connect has it where there is nothing at a path
+            response.status_code = 404  # Connect's status for an unknown path
         return response
 
     async def _refused(self, method: str, problem: CallError, caller: HttpCaller) -> CallFailed:
-        """Call a method with what it cannot read, so that credentials are checked and the call is counted.
+        """Call a method with an unreadable message, so that credentials are checked and the call is counted.
 
-        Returns what the caller is told: the problem, or what comes before it.
+        Returns the failure for the caller: the problem, or an earlier one such as wrong credentials.
         """
         try:
             await self._calls.unary(method, _UNREADABLE, caller)
@@ -117,7 +117,7 @@ class Bridge:
 
 
 async def _read(request: Request, method: CalledMethod, kind: str) -> bytes:
-    """Return the serialised message of a request. Raises CallError, and CallFailed for what HTTP forbids."""
+    """Return the serialised message of a request. Raises CallError, and CallFailed for errors of the HTTP encoding."""
     data = await request.body()
     if kind in (CONNECT_JSON, CONNECT_PROTO):
         _check_encoding(request, "connect-content-encoding")
@@ -137,13 +137,13 @@ async def _read(request: Request, method: CalledMethod, kind: str) -> bytes:
 
 
 def _from_json(kind: type[Message], data: bytes, key: str) -> bytes:
-    """Return a message in ProtoJSON, serialised. Raises CallError."""
+    """Convert a message from ProtoJSON to its serialised form. Raises CallError."""
     name = kind.DESCRIPTOR.full_name
     try:
         message = json_format.Parse(data.decode(), kind())
         return _with_request_id(message, key).SerializeToString()
     except (json_format.ParseError, UnicodeDecodeError, RecursionError, ValueError) as problem:
-        # Without the values that the library repeats: they may be secrets.
+        # Remove the values that the library quotes: they may be secrets.
         said = re.sub(r" which is .*(?= at )", "", " ".join(str(problem).split()))
         text = "nested too deep" if isinstance(problem, RecursionError) else said[:500]
         raise CallError(
@@ -152,7 +152,7 @@ def _from_json(kind: type[Message], data: bytes, key: str) -> bytes:
 
 
 def _with_request_id(message: Message, key: str) -> Message:
-    """Set the request_id of a message that has such a field, its own or its request's, and none in it."""
+    """Set the request_id of a message, or of its field `request`, if that field exists and is empty."""
     found: Any = message
     if "request" in message.DESCRIPTOR.fields_by_name:
         found = found.request
@@ -166,7 +166,7 @@ def _to_json(kind: type[Message], data: bytes) -> bytes:
 
 
 def _timeout(request: Request) -> float | None:
-    """Return the seconds that a caller waits; None for as long as it takes. Raises CallError."""
+    """Return a request's timeout in seconds, None without one. Raises CallError."""
     text = request.headers.get("connect-timeout-ms")
     if text is None:
         return None
@@ -184,7 +184,7 @@ def _check_encoding(request: Request, header: str) -> None:
 
 
 def _opened(data: bytes) -> bytes:
-    """Return the message of the one envelope of a request. Raises CallFailed."""
+    """Return the message in a request's single envelope. Raises CallFailed."""
     if len(data) >= 5:
         flags, length = struct.unpack_from(">BI", data)
         if flags & _COMPRESSED:
@@ -224,5 +224,5 @@ def _sse(method: CalledMethod) -> Framing:
 
 def _unsupported(kind: str, wanted: tuple[str, ...]) -> Response:
     text = f"Content-Type: got {kind[:100]!r}, wanted {' or '.join(wanted)}"
-    # As text, because Connect's clients take every JSON for an error of a call.
+    # Plain text, because Connect clients parse every JSON body as an error of a call.
     return PlainTextResponse(text + "\n", 415, {"Accept-Post": ", ".join(wanted)})

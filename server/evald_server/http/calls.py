@@ -1,6 +1,6 @@
-"""Calls the server's own methods for HTTP: through the gate and the handlers of gRPC, in this process.
+"""In-process calls of the server's own methods for HTTP, through gRPC's gate and handlers.
 
-Admission, limits, draining, credentials and metrics are thereby the same, whichever way a call came.
+So admission, limits, draining, credentials and metrics are the same for gRPC and HTTP.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from evald_server.rpc.errors import CallError
 from evald_server.rpc.gate import Gate
 from evald_server.rpc.server import Handler
 
-# Below what proxies take for a connection that is dead.
+# Shorter than the idle timeouts of proxies.
 BEAT_SECONDS: Final = 15.0
 
-# That are collected at a time. Each may have 16 MB, and the work of more would keep other requests waiting.
+# Lists that are collected at a time. Each may have 16 MB, and collecting more of them would delay other requests.
 _MAX_LISTS: Final = 2
 
 
 class HttpCaller(NamedTuple):
-    """Who calls over HTTP.
+    """The caller of a method over HTTP.
 
     metadata: headers by lower-case name, as gRPC's handlers read them: `authorization`, `traceparent` and others.
-    peer: "ipv4:ADDRESS:PORT". deadline: `time.monotonic()` at which the answer is of no use any more; None for never.
+    peer: "ipv4:ADDRESS:PORT". deadline: in `time.monotonic()` seconds; None for none.
     """
 
     metadata: tuple[tuple[str, str], ...] = ()
@@ -49,18 +49,18 @@ class CallFailed(Exception):
 
 
 class HttpContext:
-    """What handlers use of gRPC's context, for one call."""
+    """The context of one call: the part of gRPC's ServicerContext that handlers use."""
 
     def __init__(self, caller: HttpCaller, requests: AsyncIterator[bytes] | None = None) -> None:
-        """requests: what the caller sends, for methods that read a stream."""
+        """requests: the caller's messages, for methods that read a stream."""
         self._caller = caller
         self._requests = requests
-        # One message waits at most, so that a slow reader holds up its own call alone.
+        # At most one message waits: a slow reader slows down only its own call.
         self.written: asyncio.Queue[bytes] = asyncio.Queue(1)
         self._expired = False
 
     def begin(self, call: Coroutine[Any, Any, bytes | None]) -> "asyncio.Task[bytes | None]":
-        """Start a call, which is cancelled at its deadline."""
+        """Start a call in a task, and cancel it at the deadline."""
         task = asyncio.create_task(call)
         seconds = self.time_remaining()
         if seconds is not None:
@@ -69,7 +69,7 @@ class HttpContext:
         return task
 
     async def outcome(self, task: "asyncio.Task[bytes | None]") -> bytes | None:
-        """Return what a call returned. Raises what ended it; cancelled, it cancels the call."""
+        """Return the result of a call, or raise its exception. Cancelling this cancels the call."""
         try:
             return await task
         except asyncio.CancelledError:
@@ -87,24 +87,24 @@ class HttpContext:
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the headers of the caller."""
+        """Return the caller's headers."""
         return self._caller.metadata
 
     def peer(self) -> str:
-        """Return the address of the caller."""
+        """Return the caller's address."""
         return self._caller.peer
 
     def cancelled(self) -> bool:
-        """Return whether the caller has gone: then the task is cancelled, so never while its code runs."""
+        """Return False: when the caller disconnects, the task is cancelled, so no code can see True."""
         return False
 
     async def read(self) -> object:
-        """Return the next message of the caller, or gRPC's EOF."""
-        # Without a stream the one message that there is was given to the handler.
+        """Return the caller's next message, or gRPC's EOF."""
+        # Without a stream, the handler already has the only message.
         return grpc.aio.EOF if self._requests is None else await anext(self._requests, grpc.aio.EOF)
 
     async def write(self, message: bytes) -> None:
-        """Hand over a message of the answer. Returns when there is room for it."""
+        """Queue a message of the response. Waits until the previous one was read."""
         await self.written.put(message)
 
     async def abort(
@@ -119,28 +119,28 @@ class HttpContext:
 
 
 class Calls:
-    """Calls methods by their full names, as "evald.v1.RunService/GetRun".
+    """A client of the server's own methods, by their full names, as "evald.v1.RunService/GetRun".
 
-    All methods raise CallFailed. A call whose task is cancelled is cancelled. lists: held by who asks for one page of a
-    list after the other.
+    All methods raise CallFailed. Cancelling a call's task cancels the call. lists: a semaphore to hold while collecting
+    all pages of a list.
     """
 
     def __init__(self, gate: Gate, max_streams: int) -> None:
-        """max_streams: that callers may have open. Each holds a connection, and pages need some, too."""
+        """max_streams: limit of open streams. Each holds a connection, and pages need connections, too."""
         self._gate = gate
         self.lists = asyncio.Semaphore(_MAX_LISTS)
         self._max_streams = max_streams
         self._streams = 0
 
     async def unary(self, method: str, request: bytes, caller: HttpCaller) -> bytes:
-        """Return the answer to a request, both serialised."""
+        """Return the response to a request, both serialised."""
         context = HttpContext(caller)
         answer = await context.outcome(context.begin(self._handle(method, request, context)))
         assert answer is not None
         return answer
 
     async def ask(self, request: Message, caller: HttpCaller) -> Any:
-        """Return the answer to a request, as a message. The request says by its type which method is called."""
+        """Call the method that takes a request of this type, and return the response message."""
         method = find_method(_taking(cast("Descriptor", request.DESCRIPTOR)))
         return method.answer.FromString(await self.unary(method.name, request.SerializeToString(), caller))
 
@@ -151,10 +151,10 @@ class Calls:
         caller: HttpCaller,
         patience: float = BEAT_SECONDS,
     ) -> AsyncGenerator[bytes | None]:
-        """Yield the messages of an answer, serialised, as they come, and None whenever 15 s have brought none.
-        Closing it cancels the call.
+        """Yield the serialised messages of a response, and None after every 15 s without a message.
 
-        request: several messages for methods that read a stream. patience: seconds before the first None.
+        Closing the generator cancels the call. request: an iterator of messages for methods that read a stream.
+        patience: seconds before the first None.
         """
         if self._streams >= self._max_streams:
             text = f"{self._max_streams} streams are open on the web port, which is the limit"
@@ -175,7 +175,7 @@ class Calls:
                 elif not task.done():
                     yield None
                 elif context.written.empty():
-                    await context.outcome(task)  # raises what ended it
+                    await context.outcome(task)  # raises the call's failure
                     return
         finally:
             self._streams -= 1
@@ -183,17 +183,17 @@ class Calls:
             task.cancel()
             await asyncio.wait([task])
             if not task.cancelled():
-                task.exception()  # somebody has looked
+                task.exception()  # mark it as retrieved, so that asyncio does not log it
 
     async def _handle(self, method: str, request: bytes, context: HttpContext) -> bytes | None:
-        # In a task of its own, because the gate and the handlers set context variables and end calls by their task.
+        # Run in a task of its own: the gate and the handlers set context variables and cancel calls by their task.
         handler = self._gate.admit(f"/{method}", context.invocation_metadata(), None, context.peer)
         answer: bytes | None = await _function(handler)(request, context)
         return answer
 
 
 class CalledMethod(NamedTuple):
-    """A method, by its descriptor. name: as "evald.v1.RunService/GetRun"."""
+    """A method's name, message types and streaming. name: as "evald.v1.RunService/GetRun"."""
 
     name: str
     request: type[Message]
@@ -204,7 +204,7 @@ class CalledMethod(NamedTuple):
 
 @cache
 def find_method(name: str) -> CalledMethod:
-    """Return the method with a full name. Raises KeyError if the contract has none."""
+    """Return the method with a full name. Raises KeyError if it does not exist."""
     service, _, method = name.rpartition("/")
     found = descriptor_pool.Default().FindServiceByName(service).methods_by_name[method]
     return CalledMethod(
@@ -218,7 +218,7 @@ def find_method(name: str) -> CalledMethod:
 
 @cache
 def _taking(request: Descriptor) -> str:
-    """Return the full name of the method that takes a request: each has one of its own, in the file of its service."""
+    """Return the full name of the method that takes a request type: each method has its own, in the service's file."""
     services = request.file.services_by_name.values()
     found = next(one for service in services for one in service.methods if one.input_type is request)
     return f"{found.containing_service.full_name}/{found.name}"

@@ -1,4 +1,4 @@
-"""Calls that failed, as HTTP: google.rpc.Status in ProtoJSON, or Connect's error for those who speak Connect."""
+"""HTTP responses for failed calls: google.rpc.Status in ProtoJSON, or Connect's error for Connect clients."""
 
 import base64
 import math
@@ -38,7 +38,7 @@ _HTTP: Final = {
 
 _HTTP_OF_REASON: Final = {"MESSAGE_TOO_LARGE": 413, "STORAGE_FULL": 507, "RESOURCE_CHANGED": 412}
 
-# Statuses that no call ends with: refused before there is one.
+# HTTP statuses of requests that are refused before there is a call.
 _CODES: Final = {
     403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
@@ -57,12 +57,12 @@ _CONNECT_CODES: Final = {grpc.StatusCode.CANCELLED: "canceled"}
 
 
 def failed(problem: CallError) -> CallFailed:
-    """Return a refusal as what calls raise."""
+    """Convert a CallError to the CallFailed that calls raise."""
     return CallFailed(problem.code, problem.message, problem.details())
 
 
 def status_of(problem: CallFailed) -> status_pb2.Status:
-    """Return the google.rpc.Status of a failed call, with its whole message."""
+    """Return the google.rpc.Status of a failed call, with the full message."""
     status = status_pb2.Status.FromString(problem.details)
     status.code = problem.code.value[0]
     status.message = problem.message
@@ -72,12 +72,12 @@ def status_of(problem: CallFailed) -> status_pb2.Status:
 def as_json(problem: CallFailed) -> dict[str, Any]:
     """Return the google.rpc.Status of a failed call in ProtoJSON."""
     status = status_of(problem)
-    # `code` also where it is 0, which no failure has.
+    # ProtoJSON omits a code of 0; no failure has it, but the schema requires the key.
     return {"code": status.code, **MessageToDict(status)}
 
 
 def error_info(problem: CallFailed) -> error_details_pb2.ErrorInfo:
-    """Return the reason of a failed call and its metadata, empty if gRPC itself ended it."""
+    """Return the reason and metadata of a failed call; empty if gRPC itself ended the call."""
     info = error_details_pb2.ErrorInfo()
     for detail in status_of(problem).details:
         if detail.Unpack(info):
@@ -105,13 +105,13 @@ def connect_error(problem: CallFailed) -> dict[str, Any]:
 
 
 def connect_end(problem: CallFailed | None = None) -> bytes:
-    """Return the last envelope of a Connect stream. problem: what ended it, if it failed."""
+    """Return the last envelope of a Connect stream. problem: the error of a failed call."""
     data = b"{}" if problem is None else json_bytes({"error": connect_error(problem)})
     return struct.pack(">BI", _CONNECT_END, len(data)) + data
 
 
 def error_response(request: Request, problem: CallFailed) -> Response:
-    """Return the response of a failed call, in the form that the request's sender reads."""
+    """Return the response of a failed call, in the format of the request's protocol."""
     kind = request.headers.get("content-type", "")
     if kind.startswith("application/connect+"):
         return Response(connect_end(problem), media_type=kind)
@@ -125,7 +125,7 @@ def error_response(request: Request, problem: CallFailed) -> Response:
 
 
 def refusal(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    """Return the response of a request that becomes no call."""
+    """Return the response that refuses a request before any call. status: of HTTP."""
     problem = CallFailed(_CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT), message, b"")
     response = error_response(request, problem)
     response.status_code = status
@@ -134,13 +134,13 @@ def refusal(request: Request, status: int, message: str, headers: dict[str, str]
 
 
 async def on_call_failed(request: Request, problem: Exception) -> Response:
-    """Answer a request whose call failed."""
+    """Return the response of a request whose call failed."""
     assert isinstance(problem, CallFailed)
     return error_response(request, problem)
 
 
 async def on_http_exception(request: Request, problem: Exception) -> Response:
-    """Answer a request that no route takes, or that a route refuses."""
+    """Return the response of a request that no route matches or that a route refuses."""
     assert isinstance(problem, HTTPException)
     message = problem.detail
     if problem.status_code == 404:
@@ -158,7 +158,7 @@ def _headers(problem: CallFailed) -> dict[str, str]:
     for detail in status_of(problem).details:
         info = error_details_pb2.RetryInfo()
         if detail.Unpack(info):
-            # Whole seconds are all that the header can say.
+            # The header takes whole seconds only.
             headers["Retry-After"] = str(max(1, math.ceil(info.retry_delay.ToTimedelta().total_seconds())))
     if problem.code is grpc.StatusCode.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = "Bearer"

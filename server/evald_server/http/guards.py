@@ -1,4 +1,4 @@
-"""What every request goes through before its route: Host, origin, media type, size and time of the body."""
+"""Checks of every request before its route: Host, origin, media type, and the body's size and time."""
 
 import asyncio
 import ipaddress
@@ -29,17 +29,18 @@ MAX_HEAD_BYTES: Final = 16 * 1024
 
 _BODY_SECONDS: Final = 30.0
 
-# Of Connect's streams.
+# The header of a message in a Connect stream.
 _ENVELOPE_BYTES: Final = 5
 
-# Bodies of all connections together, and of one principal: so many times the largest one. Small ones always have room.
+# Limits of the bodies in memory, of all connections and of one principal, as multiples of the largest permitted body.
+# Small bodies are not limited.
 _MAX_BODIES: Final = 8
 _MAX_OWN_BODIES: Final = 2
 _SMALL_BYTES: Final = 64 * 1024
 
 ADMITTED: Final = "evald.admitted"
-"""Set in a request's scope when its sender may call what it asks for, to the name of its principal: "" on a server that
-asks for none. The bodies of others have to be small ones."""
+"""The scope key of an admitted request. Its value is the principal's name, "" on a server without credentials. The
+bodies of all other requests must be small."""
 
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -51,14 +52,14 @@ HEADERS: Final[Mapping[str, str]] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""The headers of every response that does not say otherwise."""
+"""The default headers of every response."""
 
 _HEADERS: Final = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 class Guards:
-    """Refuses requests that a browser sends for somebody else, adds the headers of every response, and answers for
-    handlers that fail."""
+    """Middleware that refuses cross-site and malformed requests, adds the default headers to every response, and
+    reports exceptions of handlers."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -67,7 +68,7 @@ class Guards:
         self._hosts = {"localhost", *(host.lower() for host in (bound, *settings.web_hosts))} - {""}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         request = Request(scope)
         began = False
 
@@ -87,13 +88,13 @@ class Guards:
             await self._app(scope, receive, send_guarded)
         except ClientDisconnect:
             return
-        except Exception as problem:  # noqa: BLE001 - a handler's fault ends here, whatever it is
+        except Exception as problem:  # noqa: BLE001 - the last handler of any exception
             incident = secrets.token_hex(6)
             _log.error(
                 "%s %s failed, incident %s", request.method, request.url.path, incident, exc_info=problem
             )
             if began:
-                return  # the connection is cut, so that nobody takes what was sent for the whole
+                return  # the connection is cut, so that the caller sees that the response is incomplete
             text = (
                 f"evald failed to handle the request (incident {incident}; the server's log has the details)"
             )
@@ -101,13 +102,13 @@ class Guards:
             await answer(scope, receive, send_guarded)
 
     def _refusal(self, request: Request) -> Response | None:
-        """Return the refusal of a request that may not go on."""
+        """Return the response that refuses a request; None if the request may continue."""
         headers = request.headers
-        # The parser bounds heads that come in pieces alone.
+        # The parser limits only heads that arrive in several pieces.
         if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEAD_BYTES:
             return refusal(request, 431, f"the headers have more than {MAX_HEAD_BYTES} bytes")
         if "transfer-encoding" in headers and "content-length" in headers:
-            # A proxy before this server may take the other one for the body's end, and what follows for a request.
+            # Request smuggling: a proxy may take the body's length from the other header, and see a second request.
             text = "Content-Length stands beside Transfer-Encoding; wanted one of them"
             return refusal(request, 400, text, {"Connection": "close"})
         host = _host_name(headers.get("host", ""))
@@ -127,22 +128,21 @@ class Guards:
         return None
 
     def _may_write(self, headers: Headers) -> bool:
-        """Return whether no browser sends this for a page of somebody else."""
+        """Return whether a request may write: it is from this origin, an allowed origin, or no browser."""
         origin = headers.get("origin", "").lower()
         if origin and origin in self._origins:
             return True
         site = headers.get("sec-fetch-site")
         if site is not None:
             return site == "same-origin"
-        # Neither header: no browser.
+        # Without both headers, the client is no browser.
         return "origin" not in headers or origin.partition("://")[2] == headers["host"].lower()
 
 
 class Bodies:
-    """Reads each body as a whole when its handler asks for it, within 30 s and a limit, and cancels handlers whose
-    caller hangs up.
+    """Middleware that reads a body as a whole, within 30 s and a size limit, and cancels handlers at a disconnect.
 
-    So a handler that refuses a request refuses it unread.
+    It reads when the handler asks for the body, so a handler can refuse a request without reading it.
     """
 
     def __init__(self, app: ASGIApp, max_message_bytes: int) -> None:
@@ -152,7 +152,7 @@ class Bodies:
         self._held_by: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         headers = Headers(scope=scope)
         whole, asked, held = asyncio.Event(), False, 0
         if not _has_body(headers):
@@ -167,7 +167,7 @@ class Bodies:
         async def read() -> bytes:
             """Return the body. Raises ClientDisconnect, and CallFailed for one that is too large."""
             nonlocal held
-            # Others must not take the room of those who may call.
+            # Callers that are not admitted must not use up the memory for those that are.
             name = scope.get(ADMITTED)
             limit = self._limit if name is not None else min(_SMALL_BYTES, self._limit)
             _check_size(int(headers.get("content-length", "0")), limit)
@@ -205,7 +205,7 @@ class Bodies:
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def hang_up() -> None:
-            # Of a body that is not read nothing is seen before the response, nor its sender's leaving.
+            # receive() reports a disconnect only after the body, so wait until the body has been read.
             await whole.wait()
             while (await receive())["type"] != "http.disconnect":
                 pass
@@ -224,7 +224,7 @@ class Bodies:
             handling.result()
 
     def _check_room(self, name: str) -> None:
-        """Raise CallFailed if the bodies that are held leave no room for a large one of this principal."""
+        """Raise CallFailed if the bodies in memory exceed the limit of all principals or of this one."""
         whose = ""
         if name and self._held_by[name] > _MAX_OWN_BODIES * self._limit:
             whose = f" of {name}"
@@ -234,7 +234,7 @@ class Bodies:
 
 
 def media_type(headers: Headers) -> str:
-    """Return the media type of a body, without its parameters and in small letters."""
+    """Return the media type of a body in lower case, without its parameters."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -244,14 +244,14 @@ def _has_body(headers: Headers) -> bool:
 
 def _check_size(size: int, limit: int) -> None:
     """Raise CallFailed for a body that is too large."""
-    # The limit of the message within an envelope is its handler's.
+    # The handler checks the exact limit of a message in an envelope.
     if size > limit + _ENVELOPE_BYTES:
         text = f"the body has more than {limit} bytes, the limit"
         raise failed(CallError("MESSAGE_TOO_LARGE", text, limit=str(limit)))
 
 
 def _host_name(host: str) -> str:
-    """Return the host of a Host header without its port, in small letters. "" for none."""
+    """Return the host of a Host header in lower case, without its port; "" for none."""
     name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
     if not port.isdecimal():
         name = host
@@ -259,7 +259,7 @@ def _host_name(host: str) -> str:
 
 
 def _is_literal(host: str) -> bool:
-    """Return whether a host is an address: names alone can be pointed at a server that is not theirs."""
+    """Return whether a host is an IP address. DNS rebinding needs a name."""
     try:
         ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
     except ValueError:

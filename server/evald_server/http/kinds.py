@@ -1,4 +1,4 @@
-"""The kinds of what is stored by name, and their standard methods."""
+"""The kinds of named resources, and their standard methods."""
 
 from importlib import import_module
 from typing import Any, Final, NamedTuple
@@ -10,14 +10,14 @@ from evald.convert.json_shapes import Shape
 
 
 class StandardMethods(NamedTuple):
-    """Those of a kind of resource. word: in English and in names of methods, as "scenario"."""
+    """The standard methods of a kind of resource. word: its name in English and in method names, as "scenario"."""
 
     word: str
     shape: Shape[Any]
 
     @property
     def plural(self) -> str:
-        """The word for several, as in answers of its List method."""
+        """The plural of the word, as in responses of the List method."""
         return f"{self.word}s"
 
     def method(self, verb: str) -> str:
@@ -25,7 +25,7 @@ class StandardMethods(NamedTuple):
         return f"evald.v1.{self.word.title()}Service/{self._name(verb)}"
 
     def request(self, verb: str, **fields: Any) -> Message:
-        """Return a request of a standard method."""
+        """Build the request of a standard method."""
         stubs = import_module(f"evald.v1.{self.word}_service_pb2")
         message: Message = getattr(stubs, f"{self._name(verb)}Request")(**fields)
         return message

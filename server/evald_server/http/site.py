@@ -1,4 +1,4 @@
-"""What the handlers of HTTP requests share."""
+"""The services that all HTTP handlers share."""
 
 from typing import Any, NamedTuple
 
@@ -14,8 +14,11 @@ from .calls import Calls
 
 
 class Site(NamedTuple):
-    """calls: of the server's own methods; everything that a method does goes through it. access: who calls, and from
-    where. database: for figures that no method gives."""
+    """The services that a handler uses.
+
+    calls: the server's gRPC methods, through which handlers work. access: finds a request's caller. database: for
+    figures that no method returns.
+    """
 
     settings: Settings
     calls: Calls
@@ -24,5 +27,5 @@ class Site(NamedTuple):
     telemetry: Telemetry
 
     async def ask(self, request: Request, message: Message) -> Any:
-        """Return the answer to a message, for the sender of a request. Raises CallFailed."""
+        """Call the method that takes a message, as a request's caller, and return its response. Raises CallFailed."""
         return await self.calls.ask(message, self.access.caller(request))

@@ -1,4 +1,4 @@
-"""Answers that are sent as they come: NDJSON, server-sent events, Connect."""
+"""Streamed responses: NDJSON, server-sent events, Connect."""
 
 import asyncio
 import json
@@ -18,30 +18,30 @@ T = TypeVar("T")
 NDJSON: Final = "application/x-ndjson"
 SSE: Final = "text/event-stream"
 
-# Converting 16 KB takes up to 5 ms; more of it must not hold up the event loop, which is gRPC's.
+# Converting 16 KB takes up to 5 ms. Larger data must not block the event loop, which gRPC shares.
 _INLINE_BYTES: Final = 16 * 1024
 
 
 def json_bytes(data: Any) -> bytes:
-    """Return data as JSON. What UTF-8 cannot carry becomes "?"."""
+    """Encode data as JSON. Characters that UTF-8 cannot encode become "?"."""
     return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
         "utf-8", "replace"
     )
 
 
 def event(data: bytes, name: str = "", number: object = "") -> bytes:
-    """Return a server-sent event. name: "" for a message. number: by which a watch can go on after it."""
+    """Encode a server-sent event. name: "" for a message. number: the event's id, from which a watch can resume."""
     named = f"event: {name}\n" if name else ""
     return (f"id: {number}\n" if number else "").encode() + named.encode() + b"data: " + data + b"\n\n"
 
 
 async def aside(size: int, work: Callable[[], T]) -> T:
-    """Return what a function gives, called in a thread for much data. size: of the data, in bytes."""
+    """Call a function and return its result; run it in a thread for large data. size: of the data, in bytes."""
     return work() if size <= _INLINE_BYTES else await asyncio.to_thread(work)
 
 
 def answer_to(request: Request, response: Response) -> Response:
-    """Return the response to send: to a HEAD without its body, so that a stream ends before it begins."""
+    """Return the response to send. For a HEAD it has no body, and a stream is not started."""
     if request.method != "HEAD":
         return response
     bare = Response(status_code=response.status_code)
@@ -50,11 +50,11 @@ def answer_to(request: Request, response: Response) -> Response:
 
 
 class Framing(NamedTuple):
-    """How the messages of a call become a body.
+    """The encoding of a call's messages as a response body.
 
-    write: what is sent for a message; it may run in a thread. error: what ends a stream that failed; end: what ends
-    any other. begins: whether the response begins at once, so that a call that fails before its first message has
-    status 200, too.
+    write: encodes one message; it may run in a thread. error: encodes the end of a failed stream; end: the end of a
+    successful one. begins: start the response at once; then a call that fails before its first message has status
+    200, too.
     """
 
     media_type: str
@@ -65,10 +65,10 @@ class Framing(NamedTuple):
 
 
 class StreamedCall(Response):
-    """The answer of a server-streaming method, sent as it comes. It begins with the first message, so that a call
-    that is refused has the status of its refusal: then sending it raises CallFailed.
+    """The streamed response of a server-streaming method.
 
-    messages: as `Calls.stream` yields them.
+    It starts with the first message. If the call fails before, sending the response raises CallFailed, so that the
+    status can be that of the failure. messages: as `Calls.stream` yields them.
     """
 
     def __init__(self, messages: AsyncGenerator[bytes | None], framing: Framing) -> None:
@@ -78,7 +78,7 @@ class StreamedCall(Response):
         self._framing = framing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
+        """Send the response."""
         framing = self._framing
         began = False
 
@@ -89,7 +89,7 @@ class StreamedCall(Response):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": data, "more_body": more})
 
-        # A comment says that the connection lives; other streams have none.
+        # An empty comment keeps the connection alive. Only server-sent events have comments.
         beat = b":\n\n" if framing.media_type == SSE else b""
         end = framing.end
         if framing.begins:

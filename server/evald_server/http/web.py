@@ -25,18 +25,18 @@ from .errors import on_call_failed, on_http_exception
 from .guards import MAX_HEAD_BYTES, Bodies, Guards
 from .site import Site
 
-# For the handshake of TLS and for the head of a request, however slowly it comes.
+# Limit for the TLS handshake, and for the arrival of a request's head.
 _HEAD_SECONDS: Final = 10.0
 
-# For a body, which `Bodies` answers before, and for a caller to read the next part of an answer, or all that is left.
+# Limit for a body (`Bodies` answers 408 earlier), and for the caller to read the next part of a response or its rest.
 _STUCK_SECONDS: Final = 35.0
 _READ_BYTES: Final = 512 << 10
 
-# Of answers that wait to be read, together.
+# Limit of the unread responses of all connections together.
 _MAX_UNREAD_BYTES: Final = 128 << 20
 
-# In one piece of what comes. Each chunk of a body takes 12 us, so that a piece of 256 KiB, all chunks of a byte, would
-# hold the event loop for half a second.
+# Limit of short chunks in one piece of received data. Parsing a chunk takes 12 us: a piece of 256 KiB, all chunks of
+# one byte, would block the event loop for half a second.
 _SHORT_CHUNK: Final = re.compile(rb"\r\n0*[0-9a-fA-F]{1,2}[;\r]")
 _MAX_SHORT_CHUNKS: Final = 2000
 
@@ -44,10 +44,10 @@ _SWEEP_SECONDS: Final = 1.0
 _BACKLOG: Final = 1024
 _NO_DESCRIPTOR_SECONDS: Final = 0.05
 
-# When the server stops, the time for responses to end after their calls have ended.
+# When the server stops, responses may take this long to end after their calls.
 _FINAL_SECONDS: Final = 0.5
 
-# What scripts of web_origins may send; browsers ask before they send it.
+# The request headers that scripts of web_origins may send (CORS preflight).
 _ALLOWED_HEADERS: Final = (
     "Authorization",
     "Content-Type",
@@ -61,17 +61,17 @@ _ALLOWED_HEADERS: Final = (
 
 
 class WebServer:
-    """The console and the HTTP API on a port of their own. tls: the certificate for new connections, None for none.
+    """The server of the console and the HTTP API, on a port of its own.
 
-    max_connections: when there are as many, a new one takes the place of the one that has waited longest without a
-    whole request: honest ones send theirs at once.
+    tls: the TLS context for new connections; None for plain HTTP. max_connections: at this limit, a new connection
+    replaces the one that has waited longest without a complete request: normal clients send theirs at once.
     """
 
     def __init__(
         self, site: Site, tls: Callable[[], SSLContext] | None = None, max_connections: int = 256
     ) -> None:
-        # HTTP/1.1 alone, whatever else is installed. It logs nothing: `Guards` reports what handlers do wrong, and
-        # what callers do wrong is not worth a line each.
+        # HTTP/1.1 only, whatever else is installed. uvicorn logs nothing: `Guards` logs exceptions of handlers, and
+        # errors of callers are not worth a log line each.
         self._config = uvicorn.Config(
             application(site),
             http="h11",
@@ -87,13 +87,13 @@ class WebServer:
         self._tls = tls
         self._max_connections = max_connections
         self._state = ServerState()
-        self._opening: dict[asyncio.Task[None], None] = {}  # the oldest comes first
+        self._opening: dict[asyncio.Task[None], None] = {}  # oldest first
         self._open: set[_Connection] = set()
         self._listener: socket.socket | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, host: str, port: int) -> int:
-        """Listen. Returns the port. Raises OSError if the address cannot be had."""
+        """Listen. Returns the port. Raises OSError if the address is not available."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self._listener.setblocking(False)
@@ -101,7 +101,7 @@ class WebServer:
         return int(self._listener.getsockname()[1])
 
     def close(self) -> None:
-        """Stop listening, and close connections that wait for a request; others close with their response."""
+        """Stop listening, and close idle connections. Others close after their response."""
         for task in (*self._tasks, *self._opening):
             task.cancel()
         if self._listener is not None:
@@ -125,13 +125,13 @@ class WebServer:
         while True:
             try:
                 client, _ = await loop.sock_accept(listener)
-            except OSError:  # no descriptor left, or the caller has gone
+            except OSError:  # no file descriptor left, or the client has disconnected
                 await asyncio.sleep(_NO_DESCRIPTOR_SECONDS)
                 continue
             if not self._make_room():
                 client.close()
                 continue
-            # asyncio does so only for sockets that name their protocol; without it an answer waits 40 ms for an
+            # asyncio sets this only for sockets that name their protocol. Without it a response waits 40 ms for an
             # acknowledgement.
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             task = asyncio.create_task(self._connect(client))
@@ -139,7 +139,7 @@ class WebServer:
             task.add_done_callback(self._opening.pop)
 
     async def _connect(self, client: socket.socket) -> None:
-        """Serve a connection, after the handshake of TLS."""
+        """Serve a connection, after the TLS handshake."""
         tls = self._tls() if self._tls else None
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -148,11 +148,11 @@ class WebServer:
                 ssl=tls,
                 ssl_handshake_timeout=_HEAD_SECONDS if tls else None,
             )
-        except OSError:  # of TLS, too: the handshake failed or took too long
+        except OSError:  # also a TLS handshake that failed or timed out
             client.close()
 
     def _make_room(self) -> bool:
-        """Close the connection that has waited longest if there are too many. Returns whether there is room."""
+        """At the limit, close the connection that has waited longest. Returns whether there is room for a new one."""
         if len(self._opening) + len(self._open) < self._max_connections:
             return True
         if self._opening:
@@ -162,7 +162,7 @@ class WebServer:
         return _cut_oldest(self._open, waiting or [one for one in self._open if one.unread])
 
     async def _sweep(self) -> None:
-        """Close connections that keep the server waiting."""
+        """Once a second, close overdue connections and update the Date header."""
         while True:
             self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
             now = asyncio.get_running_loop().time()
@@ -172,28 +172,28 @@ class WebServer:
 
 
 class _Connection(H11Protocol):
-    """A connection, and since when its state is what it is. uvicorn bounds only the time between two requests."""
+    """A connection with the time of its last change of state. uvicorn limits only the time between two requests."""
 
     def __init__(self, config: uvicorn.Config, state: ServerState, opened: set["_Connection"]) -> None:
         super().__init__(config, state, {})
         self._opened = opened
-        self._unread = 0  # at `since`
+        self._unread = 0  # unread bytes at the time `since`
         self.since = self.loop.time()
 
     @property
     def unread(self) -> int:
-        """Bytes that wait for the caller to read, of an answer that does not go on before."""
+        """The size in bytes of the unread response; 0 while the handler can still write."""
         goes_on = self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY)
         return self.transport.get_write_buffer_size() if self.flow.write_paused or not goes_on else 0
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for the head of a request."""
+        """Whether the connection waits for the head of a request."""
         return self.conn.their_state is h11.IDLE and not self.unread
 
     @property
     def sends(self) -> bool:
-        """Whether it waits for the rest of a body, which may never be read."""
+        """Whether the connection waits for the rest of a body, which the handler might never read."""
         return self.conn.their_state is h11.SEND_BODY
 
     def is_overdue(self, now: float) -> bool:
@@ -212,17 +212,17 @@ class _Connection(H11Protocol):
         self.since, self._unread = now, self.unread
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
-        """Begin."""
+        """Add the connection to the open ones."""
         self._opened.add(self)
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """Remove the connection from the open ones."""
         self._opened.discard(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read a request, or a part of one."""
+        """Parse received data: a request or a part of one."""
         before = self.conn.their_state
         try:
             if len(_SHORT_CHUNK.findall(data)) > _MAX_SHORT_CHUNKS:
@@ -232,8 +232,7 @@ class _Connection(H11Protocol):
         except h11.LocalProtocolError:  # garbage while a response is being sent
             self.transport.abort()
         if self.conn.their_state is h11.DONE and self.conn.trailing_data[0]:
-            # The next request, sent before this one is answered. uvicorn stops reading then, and would not see the
-            # caller hang up.
+            # A pipelined request. uvicorn pauses reading then, and would not notice a disconnect.
             if len(self.conn.trailing_data[0]) > MAX_HEAD_BYTES:
                 self.transport.abort()
             self.flow.resume_reading()
@@ -241,16 +240,16 @@ class _Connection(H11Protocol):
             self._begin_to_wait(self.loop.time())
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Start the time limit of the next request."""
         self._begin_to_wait(self.loop.time())
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """Wait for the caller to read."""
+        """Start the time limit of reading. Cut the connection waiting longest if too many bytes are unread."""
         super().pause_writing()
         self._begin_to_wait(self.loop.time())
         if self._unread <= _READ_BYTES:
-            return  # few enough, however many connections there are
+            return  # too few to matter, however many connections there are
         stuck = [connection for connection in self._opened if connection.unread]
         if sum(connection.unread for connection in stuck) > _MAX_UNREAD_BYTES:
             _cut_oldest(self._opened, stuck)
@@ -267,7 +266,7 @@ def _cut_oldest(opened: set[_Connection], found: Sequence[_Connection]) -> bool:
 
 
 def application(site: Site) -> Starlette:
-    """Return everything that the web port answers."""
+    """Return the application of the web port: routes and middleware."""
     settings = site.settings
     pages = console.routes(site) if settings.web_console else []
     scripts = Middleware(

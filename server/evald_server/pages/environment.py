@@ -1,4 +1,4 @@
-"""Jinja templates of pages: strict, escaping, and with the formats that all pages share."""
+"""The Jinja environment of pages: strict, with autoescaping and the shared formats."""
 
 import base64
 import hashlib
@@ -15,13 +15,13 @@ _HERE: Final = Path(__file__).parent
 
 
 class MissingPackage(ImportError):
-    """A package that pages need is not installed. Its text says what to install."""
+    """A package that pages need is not installed. The message names the package to install."""
 
 
 def environment(*folders: Path) -> "Environment":
     """Return an environment with the templates of these folders and with the shared ones.
 
-    Style sheets and scripts are included as templates, so that nothing has to be marked as safe.
+    Style sheets and scripts are included as templates, so that no text must be marked as safe.
     Raises MissingPackage without Jinja2.
     """
     try:
@@ -56,16 +56,16 @@ def environment(*folders: Path) -> "Environment":
 
 
 def csp_hash(templates: "Environment", name: str) -> str:
-    """Return the source expression that allows a style sheet or script that a page includes by this name."""
+    """Return the CSP source expression for a style sheet or script that a page includes. name: of its template."""
     text = templates.get_template(name).render()
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _line(text: str) -> str:
-    """Filter of names and ids: one line of at most 200 characters."""
+    """Format a name or id: one line of at most 200 characters."""
     return one_line(text, 200)
 
 
 def shown_text(text: str) -> str:
-    """Filter of reasons: at most 2,000 characters."""
+    """Format a reason: at most 2,000 characters."""
     return visible(text if len(text) <= 2000 else text[:1999] + "…")

@@ -1,4 +1,4 @@
-"""How verdicts, numbers and times read in reports, on pages and in the terminal."""
+"""Formats of verdicts, numbers and times in reports, on pages and in the terminal."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Mark(NamedTuple):
-    """How a verdict is shown: never by its colour alone.
+    """The display of a verdict, never by colour alone.
 
-    word: of a case or a suite. short: of one evaluator's result. style: class in the style sheet.
+    word: for a case or a suite. short: for one evaluator's result. style: class in the style sheet.
     """
 
     sign: str
@@ -34,7 +34,7 @@ _MARKS: Final = {
 
 
 def mark(verdict: int) -> Mark:
-    """Return how a verdict is shown. An unknown one is an error."""
+    """Return the mark of a verdict. An unknown verdict is shown as an error."""
     return _MARKS[read_verdict(verdict)]
 
 
@@ -46,12 +46,12 @@ _COMPARISON_MARKS: Final = {
 
 
 def comparison_mark(verdict: int) -> Mark:
-    """Return how the verdict of a comparison is shown. An unknown one is inconclusive."""
+    """Return the mark of a comparison's verdict. An unknown verdict is shown as inconclusive."""
     return _COMPARISON_MARKS.get(verdict, Mark("?", "INCONCLUSIVE", "INCONCLUSIVE", "error"))
 
 
 def number(value: float | None) -> str:
-    """Format a measurement: whole numbers as such, others with four digits, None as ""."""
+    """Format a measurement: whole numbers without decimals, others with four digits or one decimal, None as ""."""
     if value is None:
         return ""
     if float(value).is_integer() and abs(value) < 1e15:
@@ -59,11 +59,11 @@ def number(value: float | None) -> str:
     return f"{value:,.1f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
-_PERCENT: Final = "\u202f%"  # a narrow space that does not break
+_PERCENT: Final = "\u202f%"  # with a narrow no-break space
 
 
 def percent(share: float) -> str:
-    """Format a share. One that is not exactly 0 or 1 does not look like it."""
+    """Format a share as a percentage. Only exactly 0 and 1 become 0 % and 100 %."""
     rounded = round(share * 100, 1)
     if 0 < share < 1:
         rounded = min(max(rounded, 0.1), 99.9)
@@ -92,7 +92,7 @@ def p_value(p: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Format a time as people say it: "812 ms", "8.4 s", "3 min 20 s"."""
+    """Format a duration: "812 ms", "8.4 s", "3 min 20 s"."""
     if value < 1:
         return f"{value * 1000:.0f}\u202fms"
     if value < 60:
@@ -103,13 +103,13 @@ def seconds(value: float) -> str:
 
 
 def money(pb: Any) -> str:
-    """Format a cost of the contract."""
+    """Format a Cost message."""
     currency = "$" if pb.currency_code in ("", "USD") else f"{pb.currency_code} "
     return f"{currency}{pb.amount:,.2f}" if pb.amount >= 1 else f"{currency}{pb.amount:.2g}"
 
 
 def tokens(pb: Any) -> int | None:
-    """Return the total of a TokenUsage: as reported, else both sides together; None when nothing is known."""
+    """Return the total of a TokenUsage: as reported, or the sum of input and output; None if nothing is known."""
     if pb.HasField("total_tokens"):
         return int(pb.total_tokens)
     if pb.HasField("input_tokens") or pb.HasField("output_tokens"):
@@ -123,11 +123,11 @@ def moment(pb: Any) -> str:
 
 
 def words(enum: "EnumDescriptor") -> dict[Any, str]:
-    """Return the values of an enum of the contract as words, without the one for none: 1 is "Queued"."""
+    """Return the words for a protobuf enum's values, without the zero value: 1 is "Queued"."""
     prefix = f"{snake(enum.name).upper()}_"
     return {one.number: one.name.removeprefix(prefix).capitalize() for one in enum.values if one.number}
 
 
 def count(amount: int, noun: str) -> str:
-    """Return "1 case" or "1,204 cases"."""
+    """Format a number with a noun: "1 case", "1,204 cases"."""
     return f"{amount:,} {noun}" if amount == 1 else f"{amount:,} {noun}s"

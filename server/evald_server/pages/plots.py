@@ -1,4 +1,4 @@
-"""Geometry of plots. The macros of `templates/plots.html` draw them as SVG.
+"""The geometry of plots, which the macros of `templates/plots.html` draw as SVG.
 
 x is in percent of the width and y in pixels, so that a plot fits any screen and its text keeps its size.
 """
@@ -9,14 +9,14 @@ from typing import Final, NamedTuple
 
 _TOP: Final = 18
 _BOTTOM: Final = 148
-# The labels of the lines stand on them, at the left; points begin to the right of them.
+# The labels of the grid lines are at the left, above the lines; points start to the right of them.
 _LEFT: Final = 14.0
 _RIGHT: Final = 96.0
 _SPARK_HEIGHT: Final = 18
 
 
 class Bar(NamedTuple):
-    """A value with its interval on a line. All in percent of the width; target: a line across, or None."""
+    """A value with its interval on a line, in percent of the width. target: the position of a line across, or None."""
 
     value: float
     low: float
@@ -25,7 +25,7 @@ class Bar(NamedTuple):
 
 
 class Datum(NamedTuple):
-    """A value to plot, with its interval. style: class in the style sheet. text: what it says when pointed at."""
+    """A value to plot, with its interval. style: class in the style sheet. text: of the tooltip."""
 
     label: str
     value: float
@@ -36,7 +36,7 @@ class Datum(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """A sample with its place."""
+    """A sample with its position."""
 
     x: float
     y: float
@@ -54,7 +54,7 @@ class Line(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """Shares over a row of labels. grid: height and text of the horizontal lines. ticks: place and label."""
+    """A plot of shares over a row of labels. grid: y and text of the horizontal lines. ticks: x and label."""
 
     lines: list[Line]
     grid: list[tuple[float, str]]
@@ -79,14 +79,14 @@ def bar(
 def spark(values: Sequence[float | None], most: float | None = None) -> str:
     """Draw values as small bars: a path in a box of 100 x 18, since many elements take long to render.
 
-    None leaves a gap. most: value of a whole bar, which none exceeds; None for the largest one.
+    None leaves a gap. most: the value of a full bar, which no value exceeds; None for the largest value.
     """
     most = most or max((abs(value) for value in values if value is not None), default=0) or 1
     starts, across = _columns(len(values))
     bars = []
     for start, value in zip(starts, values, strict=True):
         if value is not None:
-            # 1 pixel: what is there shows, however small it is.
+            # At least 1 pixel, so that small values are visible.
             tall = f"{max(_SPARK_HEIGHT * abs(value) / most, 1):.1f}"
             bars.append(f"{start}v-{tall}{across}v{tall}z")
     return "".join(bars)
@@ -94,7 +94,7 @@ def spark(values: Sequence[float | None], most: float | None = None) -> str:
 
 @lru_cache(64)
 def _columns(size: int) -> tuple[list[str], str]:
-    """Return where so many bars begin, and how wide each is, as parts of a path."""
+    """Return the start of each bar, and the width of all bars, as parts of an SVG path."""
     step = 100 / max(size, 1)
     return [f"M{step * place:.1f} {_SPARK_HEIGHT}" for place in range(size)], f"h{0.75 * step:.1f}"
 
@@ -108,7 +108,7 @@ def share_plot(series: Sequence[tuple[str, str, Sequence[Datum]]]) -> Plot:
     ]
     grid = [(_y(share / 100), f"{share}\u202f%") for share in (0, 25, 50, 75, 100)]
     labels = series[0][2] if series else []
-    # At most 6 labels: more would run into each other on a phone.
+    # At most 6 labels: more would overlap on a phone.
     step = -(-len(labels) // 6)
     ticks = [(_x(index, size), sample.label) for index, sample in enumerate(labels) if index % step == 0]
     return Plot(lines, grid, ticks)

@@ -1,4 +1,4 @@
-"""What requests below /api hold and how they are answered: JSON, lists with a cursor, and streams of lines."""
+"""Reading of requests and writing of responses below /api: JSON, lists with a cursor, and streams of lines."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -23,14 +23,14 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 MOST: Final = 1000
-"""Most items of a list in one answer."""
+"""Most items of a list in one response."""
 
-# A list with whole conversations ends with the page that reaches this.
+# A list ends with the page that reaches this size, as items may be whole conversations.
 _LIST_BYTES: Final = 16 << 20
 
 
 def refused(problem: InvalidInput) -> CallFailed:
-    """Return the failure of a request with data that cannot be read."""
+    """Return the failure of a request with invalid data."""
     path, message = (
         text.encode("utf-8", "replace").decode()
         for text in (problem.path or "body", f"{problem.got}; wanted {problem.wanted}")
@@ -39,7 +39,7 @@ def refused(problem: InvalidInput) -> CallFailed:
 
 
 def wrong(path: str, value: object, wanted: str) -> CallFailed:
-    """Return the failure of a request with a value that is not what was wanted."""
+    """Return the failure of a request with an invalid value. wanted: a description of valid ones."""
     return refused(InvalidInput(path, "missing" if value is None else shown(value), wanted))
 
 
@@ -58,13 +58,13 @@ def parsed(data: bytes, place: str = "body") -> Any:
 
 
 async def read(request: Request, convert: Callable[[Any], T], default: bytes = b"") -> T:
-    """Return what a function makes of the body's JSON. default: for an empty body. Raises CallFailed."""
+    """Parse the body's JSON and convert it. default: for an empty body. Raises CallFailed."""
     data = await request.body() or default
     return await converted(len(data), lambda: convert(parsed(data)))
 
 
 async def converted(size: int, convert: Callable[[], T]) -> T:
-    """Return what a function gives, called in a thread for much data. Raises CallFailed for InvalidInput."""
+    """Call a function, in a thread for large data. size: of the data, in bytes. Raises CallFailed for InvalidInput."""
     try:
         return await aside(size, convert)
     except InvalidInput as problem:
@@ -79,13 +79,13 @@ def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = Non
 async def written(
     pb: M, write: Callable[[M], Any], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return the response with a message."""
+    """Return the JSON response of a message."""
     data = await converted(pb.ByteSize(), lambda: json_bytes(write(pb)))
     return Response(data, status, headers, "application/json")
 
 
 def whole_number(request: Request, name: str, most: int) -> int | None:
-    """Return a parameter of the query, a number from 1, None without it. Raises CallFailed."""
+    """Return a parameter of the query, a number from 1 to `most`; None without it. Raises CallFailed."""
     text = request.query_params.get(name)
     if text is None:
         return None
@@ -103,9 +103,9 @@ async def list_answer(
     *,
     reverse: bool = False,
 ) -> Response:
-    """Answer with what the method of a request lists, all pages of it as far as the limit reaches, and a link to the rest.
+    """Return the items of a List method, from as many pages as the limit needs, and a link to the rest.
 
-    field: of a page, with its items. reverse: the answer has them in the other order.
+    field: the items in a page. reverse: return the items in reverse order.
     """
     left = whole_number(request, "limit", MOST) or MOST
     asked: Any = page_request
@@ -136,7 +136,7 @@ async def list_answer(
 
 
 class StreamLine(NamedTuple):
-    """A line of a stream. event: what it is. data: beside that. sequence: by which a watch can go on after it."""
+    """A line of a stream. event: its kind. data: its other keys. sequence: its id, from which a watch can resume."""
 
     event: str
     data: Mapping[str, Any]
@@ -146,7 +146,7 @@ class StreamLine(NamedTuple):
 def lines(
     messages: AsyncGenerator[bytes | None], media: str, write: Callable[[bytes], Iterable[StreamLine]]
 ) -> StreamedCall:
-    """Answer with the lines that a function makes of each message of a call; of a failure, with the line `error`."""
+    """Return the streamed response of a call. write: converts a message to lines. A failure becomes a line `error`."""
 
     def encoded(line: StreamLine) -> bytes:
         if media != SSE:
@@ -162,11 +162,11 @@ def lines(
 
 
 def lines_of(body: bytes) -> Iterator[bytes]:
-    """Yield the lines of a body that are not blank."""
+    """Yield the lines of a body, without blank ones."""
     return (line for line in BytesIO(body) if not line.isspace())
 
 
 def accepted(request: Request) -> str:
-    """Return how an answer of several parts is wanted: NDJSON, SSE, or "" for one JSON document."""
+    """Return the media type that a request accepts for streams: NDJSON, SSE, or "" for one JSON document."""
     accept = request.headers.get("accept", "")
     return next((media for media in (NDJSON, SSE) if media in accept), "")

@@ -1,4 +1,4 @@
-"""What this server is and what it offers: status, projects, evaluator types, remotes, calibration cards."""
+"""Information about this server: status, projects, evaluator types, remotes, calibration cards."""
 
 import asyncio
 import logging
@@ -31,14 +31,14 @@ _log = logging.getLogger("evald.http")
 NAME: Final = "evald"
 PROJECT_ID: Final = "default"
 LIST: Final = "evald.v1.CatalogService/ListEvaluatorTypes"
-_VERSION: Final = version(NAME)  # reading it takes files
+_VERSION: Final = version(NAME)  # read once, because it opens files
 
-# What stands in the data directory, beside the cards that settings name.
+# The folder of cards in the data directory.
 _CARDS: Final = "calibrations"
 
 
 async def authorise(site: Site, request: Request) -> None:
-    """Raise CallFailed for a caller who may not even list the catalogue."""
+    """Raise CallFailed for a caller who may not list the catalogue."""
     asked = catalog_service_pb2.ListEvaluatorTypesRequest(page_size=1)
     await site.ask(request, asked)
 
@@ -62,7 +62,7 @@ async def _config(site: Site, _request: Request) -> Response:
 
 
 def stored_cards(settings: Settings) -> Iterator[CalibrationCard]:
-    """Yield the calibration cards that settings name for judges, and those in the data directory, each once."""
+    """Yield the calibration cards of the judges in the settings and those in the data directory, each once."""
     paths = [path for judge in settings.judges.values() for path in judge.cards.values()]
     if settings.data_dir is not None:
         paths += sorted((settings.data_dir / _CARDS).glob("*.json"))

@@ -30,13 +30,13 @@ _pb = evaluation_service_pb2
 
 _SERVICE: Final = "evald.v1.EvaluationService"
 
-# Items in a message of a batch.
+# Most items in a message of a batch.
 _ITEMS: Final = 16
 
-# Lines that are left out of a batch: the id of each item, and why. Filled in one thread, emptied in another.
+# Invalid lines of a batch: the id of each item, and the error. One thread adds to it, another one removes.
 _Refused: TypeAlias = deque[tuple[str, InvalidInput]]
 
-# Keys of a request beside those of a conversation.
+# Keys of a request that do not belong to its conversation.
 _CALL: Final = ("evaluators", "options", "labels", "request_id", "requestId")
 _OPEN: Final = {name: name for name in ("evaluators", "options", "labels", "brief")}
 
@@ -66,7 +66,7 @@ def _request(data: Any, request_id: str) -> _pb.EvaluateRequest:
 
 
 def _context(data: Mapping[str, Any], beside: tuple[str, ...]) -> context_pb2.EvaluatorContext:
-    """Convert what a request says of a conversation, as `evald evaluate` reads it. Raises InvalidInput."""
+    """Convert the conversation of a request, as `evald evaluate` does. beside: other keys. Raises InvalidInput."""
     said = {key: value for key, value in data.items() if key not in beside}
     inner = first_of(said, ("lastInvocation", "last_invocation"))
     messages = said.get("messages") or (inner.get("messages") if isinstance(inner, Mapping) else None)
@@ -77,7 +77,7 @@ def _context(data: Mapping[str, Any], beside: tuple[str, ...]) -> context_pb2.Ev
 
 @contextmanager
 def _about_the_body() -> Iterator[None]:
-    """Give failures another status for what is missing in a body: 404 is for what the URL names."""
+    """Turn NOT_FOUND into INVALID_ARGUMENT: 404 is for resources in the URL, not for those in a body."""
     try:
         yield
     except CallFailed as problem:
@@ -97,7 +97,7 @@ async def _stream(
 
 
 def _results() -> Callable[[bytes], Iterator[StreamLine]]:
-    """Return what yields, message by message, `started`, `progress`, `result`, and the `summary` with all results."""
+    """Return a converter from messages to lines: `started`, `progress`, `result`, and a `summary` with all results."""
     results: list[result_pb2.EvaluationResult] = []
     evaluation_id = ""
 
@@ -145,7 +145,7 @@ def _opened(line: bytes) -> _pb.BatchOpen:
 
 
 async def _stepwise(size: int, requests: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield messages, made in a thread when they come from much data. size: of the data, in bytes."""
+    """Yield messages, and make them in a thread for large data. size: of the data, in bytes."""
     while (message := await aside(size, lambda: next(requests, None))) is not None:
         yield message
 
@@ -153,7 +153,7 @@ async def _stepwise(size: int, requests: Iterator[bytes]) -> AsyncIterator[bytes
 def _requests(
     opened: _pb.BatchOpen, numbered: Iterable[tuple[int, bytes]], refused: _Refused
 ) -> Iterator[bytes]:
-    """Yield the messages of a batch. refused: takes the lines that are left out."""
+    """Yield the messages of a batch. refused: receives the invalid lines."""
     message = _pb.EvaluateBatchRequest(open=opened)
     for number, line in numbered:
         _add(message, number, line, refused)
@@ -179,7 +179,7 @@ def _add(message: _pb.EvaluateBatchRequest, number: int, line: bytes, refused: _
 
 
 def _answers(refused: _Refused) -> Callable[[bytes], Iterator[StreamLine]]:
-    """Return what yields, message by message, an `answer` for each conversation, and the `summary` last."""
+    """Return a converter from messages to lines: an `answer` for each conversation, and the `summary` last."""
     count = 0
 
     def write(message: bytes) -> Iterator[StreamLine]:

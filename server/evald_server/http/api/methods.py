@@ -1,5 +1,4 @@
-"""Routes of unary methods that need no code of their own: path, query and headers fill the request, and a part of the
-answer is shown."""
+"""Generic routes of unary methods: path, query and headers fill the request, and a part of its response is returned."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -29,14 +28,17 @@ FIELDS: Final = {
     "base": "base_id",
     "new": "new_id",
 }
-"""Fields of requests by what stands for them here under another name. `id` is always the first field."""
+"""Fields of requests by their different names in this API. `id` is always the first field."""
 
 _ETAG: Final = re.compile(r'"([^"]*)"')
 
 
 class AnswerPart(NamedTuple):
-    """What of an answer is shown. field: its name, "" for the whole answer. schema: of what `write` makes of it; in lists, of
-    one item."""
+    """The part of a method's response that a route returns.
+
+    field: its name, "" for the whole response. write: converts it to JSON. schema: of that JSON. For lists, both are of
+    one item.
+    """
 
     field: str
     schema: Schema
@@ -44,15 +46,18 @@ class AnswerPart(NamedTuple):
 
 
 class Body(NamedTuple):
-    """What a request holds. schema: of its JSON; empty for one that is not described and may be left out.
-    read: returns fields of the method's request. Raises InvalidInput."""
+    """The body of a route's request.
+
+    schema: of its JSON; empty for an optional body without a description. read: converts the JSON to fields of the
+    method's request. Raises InvalidInput.
+    """
 
     schema: Schema
     read: Callable[[Any], Mapping[str, Any]]
 
 
 def part(field: str, shape: Shape[Any]) -> AnswerPart:
-    """Return a field of an answer as the part that is shown."""
+    """Return the AnswerPart for one field of a response."""
     return AnswerPart(field, shape.schema(), shape.write)
 
 
@@ -69,7 +74,7 @@ def unary(
     versioned: bool = False,
     refusals: tuple[int, ...] = (),
 ) -> ApiRoute:
-    """Return the route of a method. shows: None for an empty answer. body: None for one that is not looked at."""
+    """Return the route of a method. shows: None for an empty response. body: None to ignore the body."""
 
     async def handle(site: Site, request: Request) -> Response:
         said = await read(request, body.read, b"" if body.schema else b"{}") if body else {}
@@ -98,7 +103,7 @@ def unary(
 def listing(
     path: str, calls: str, summary: str, shows: AnswerPart, query: Mapping[str, Schema] = {}
 ) -> ApiRoute:
-    """Return the route of a method that lists, page by page."""
+    """Return the route of a List method, with pages."""
 
     async def handle(site: Site, request: Request) -> Response:
         return await list_answer(site, request, filled(calls, request, query), shows.field, shows.write)
@@ -111,9 +116,9 @@ def listing(
 def filled(
     method: str, request: Request, query: Mapping[str, Schema], said: Mapping[str, Any] | None = None
 ) -> Any:
-    """Return a method's request as the path, these parameters of the query and headers fill it. Raises CallFailed.
+    """Build a method's request from the path, the query's parameters and the headers. Raises CallFailed.
 
-    said: the fields that the body gives.
+    query: schemas of the parameters. said: the fields from the body.
     """
     asked: Message = find_method(method).request()
     fields = [field.name for field in asked.DESCRIPTOR.fields]
@@ -130,7 +135,7 @@ def filled(
 
 
 def parameter(request: Request, name: str, schema: Schema) -> Any:
-    """Return a parameter of the query as a field takes it, None without it. Raises CallFailed."""
+    """Return a parameter of the query as the value of a field, None without it. Raises CallFailed."""
     text = request.query_params.get(name)
     match schema:
         case {"type": "integer", "maximum": most}:
@@ -157,7 +162,7 @@ def _share(name: str, text: str) -> float:
 
 
 def _choice(name: str, text: str, names: Any) -> int:
-    """Return the number of a name, from 1."""
+    """Return the position of a name, from 1. Raises CallFailed."""
     for number, one in enumerate(names, start=1):
         if text.lower() == one.lower():
             return number
@@ -175,12 +180,12 @@ def _time(name: str, text: str) -> Timestamp:
 
 
 def etag(stored: Any) -> dict[str, str]:
-    """Return the header that names the version of what is stored: when it was last changed."""
+    """Return the ETag header of a resource: the time of its last change."""
     return {"ETag": f'"{stored.update_time.ToJsonString()}"'}
 
 
 def expected_version(request: Request) -> Timestamp | None:
-    """Return the version that a request is meant for, None for any. Raises CallFailed."""
+    """Return the version in a request's If-Match, None for any version. Raises CallFailed."""
     text = ", ".join(request.headers.getlist("if-match"))
     if text in ("", "*"):
         return None

@@ -1,4 +1,4 @@
-"""What a route below /api is, and the OpenAPI document of all of them."""
+"""The type of routes below /api, and their OpenAPI document."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ ApiHandler: TypeAlias = Callable[[Site, Request], Awaitable[Response]]
 _JSON: Final = "application/json"
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 
-# Of every route: refused by itself, by credentials, by limits, by the web port, or by the server's state.
+# Failure statuses of every route: from itself, credentials, limits, the web port, or the server's state.
 _ALWAYS: Final = (400, 401, 403, 408, 413, 415, 421, 429, 500, 503, 504, 507)
 
 _TAG: Final = {
@@ -42,13 +42,13 @@ _ERROR: Final = record(
 
 
 class ApiRoute(NamedTuple):
-    """One method of one path below /api.
+    """One HTTP method of one path below /api.
 
-    calls: the method of gRPC. answers, takes: schemas of answer and body; None for none. query: schemas of parameters.
-    status: of success. refusals: statuses beside those of all routes. lines: schema of a line, where the answer is
-    a stream: always, or, beside `answers`, if it is asked for. events: the stream is Server-Sent Events alone.
-    versioned: what it names has versions: answers with it have an ETag, and changes of it take If-Match.
-    summary: what it does; by default the first sentence about the handler.
+    calls: the gRPC method, "" for none. answers, takes: schemas of the response and the body; None for none. query:
+    schemas of the parameters. status: of success. refusals: failure statuses beyond those of all routes. lines: the
+    schema of a line in a streamed response; with `answers`, the caller chooses by Accept. takes_lines: the body is
+    NDJSON. events: the stream is server-sent events only. versioned: the resource has versions: responses have an ETag,
+    and changes take If-Match. summary: of the route; by default the first line of the handler's docstring.
     """
 
     method: str
@@ -68,7 +68,7 @@ class ApiRoute(NamedTuple):
 
 
 def document(routes: Sequence[ApiRoute]) -> dict[str, Any]:
-    """Return the document."""
+    """Return the OpenAPI document of routes."""
     components: dict[str, Any] = {}
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -155,7 +155,7 @@ def _responses(route: ApiRoute, components: dict[str, Any]) -> dict[str, Any]:
 
 
 def _hoisted(schema: Any, components: dict[str, Any]) -> Any:
-    """Return a schema with its objects that have titles put among the components, and references in their places."""
+    """Return a schema with references for its titled objects, which are moved to the components."""
     if isinstance(schema, list):
         return [_hoisted(one, components) for one in schema]
     if not isinstance(schema, Mapping):

@@ -1,4 +1,4 @@
-"""Scenarios, personas, connectors and evals: what is stored by name, in EvalStudio's shapes."""
+"""The named resources in EvalStudio's shapes: scenarios, personas, connectors and evals."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -30,7 +30,7 @@ from .shapes import (
     request_of,
 )
 
-# What an eval shows of its scenarios and its connector.
+# The keys of scenarios and of the connector in an expanded eval.
 _SCENARIO_KEYS: Final = (
     "id",
     "name",
@@ -91,7 +91,7 @@ async def _get_eval(site: Site, request: Request) -> Response:
 async def _there(
     kind: StandardMethods, site: Site, request: Request, resource_id: str
 ) -> dict[str, Any] | None:
-    """Return what an eval refers to; None if it was deleted since."""
+    """Return a resource that an eval refers to; None if it has been deleted."""
     try:
         return kind.shape.write(getattr(await _load(kind, site, request, resource_id), kind.word))
     except CallFailed as problem:
@@ -105,7 +105,7 @@ def _part(data: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _stored(path: str, kind: StandardMethods, get: ApiRoute | None = None) -> list[ApiRoute]:
-    """Return the routes of one kind of what is stored by name."""
+    """Return the routes of one kind of resource. get: replaces the route that shows one."""
     one, shows = f"{path}/{{id}}", part(kind.word, kind.shape)
     return [
         listing(path, kind.method("List"), "List what is stored", part(kind.plural, kind.shape)),
@@ -191,4 +191,4 @@ ROUTES: Final = (
     ),
     *_stored("/evals", kinds.EXPERIMENTS, _EVAL),
 )
-"""In a project, and without one."""
+"""With and without a project in the path."""

@@ -1,5 +1,5 @@
-"""The routes below /api: EvalStudio's paths and shapes, extended. The one table of them makes the routes and the
-OpenAPI document."""
+"""The routes below /api: EvalStudio's paths and shapes, extended. One table defines the routes and the OpenAPI
+document."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
@@ -46,7 +46,7 @@ _WITHOUT_IN_PROJECT: Final = {
 
 
 def _absent(table: Mapping[str, Sequence[tuple[str, str]]]) -> list[ApiRoute]:
-    """Return routes that EvalStudio has. table: by the reason why evald has them not."""
+    """Return the routes of EvalStudio that evald lacks. table: methods and paths by the reason."""
 
     def refusing(reason: str, method: str, path: str) -> ApiRoute:
         async def refuse(_site: Site, _request: Request) -> Response:
@@ -88,7 +88,7 @@ def routes(site: Site) -> list[BaseRoute]:
     by_path: dict[str, dict[str, ApiRoute]] = {}
     for route in ROUTES:
         by_path.setdefault(route.path, {})[route.method] = route
-    # What is spelled out goes before what stands for anything.
+    # Fixed path segments come before parameters, so that they match first.
     paths = sorted(by_path, key=lambda path: [part.startswith("{") for part in path.split("/")])
     return [
         Route(
@@ -109,7 +109,7 @@ def _endpoint(site: Site, methods: Mapping[str, ApiRoute]) -> Callable[[Request]
             allowed = [*methods, *(("HEAD",) if "GET" in methods else ())]
             raise HTTPException(405, headers={"Allow": ", ".join(allowed)})
         await site.access.admit(site.calls, request, route.calls or catalog.LIST)
-        await request.body()  # from here on it is seen when the caller hangs up
+        await request.body()  # a disconnect is noticed only after this
         _check_query(request, route)
         if not route.calls:
             await catalog.authorise(site, request)
@@ -126,7 +126,7 @@ def _check_project(request: Request) -> None:
 
 
 def _check_query(request: Request, route: ApiRoute) -> None:
-    """Raise CallFailed for a parameter that the route does not know: a filter that is passed over would lie."""
+    """Raise CallFailed for an unknown parameter: results without a filter that was asked for would be wrong."""
     for name in request.query_params:
         if name not in route.query:
             near = nearest(name, route.query)

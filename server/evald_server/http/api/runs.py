@@ -20,7 +20,7 @@ from .shapes import FLAG, INTEGER, TEXT, TIME, VERDICT, line_of, list_of, record
 
 _SERVICE: Final = "evald.v1.RunService"
 
-# How long a watch may take to fail with a status of its own; then an EventSource is told that it is open.
+# Within this time a watch can still fail with an HTTP status; then the response starts, so that an EventSource opens.
 _FIRST_SECONDS: Final = 0.25
 
 _RUN: Final = AnswerPart("run", run_schema(), run_to_json)
@@ -44,11 +44,12 @@ _FILTERS: Final = {
 async def _list_runs(site: Site, request: Request) -> Response:
     """List runs that all filters let through.
 
-    Those of an eval, a scenario, a persona or a connector newest first, others oldest first; a page holds the newest.
+    With a filter by eval, scenario, persona or connector the newest run is first, otherwise the oldest. In both cases a
+    page holds the newest runs.
     """
     query = request.query_params
     if query.get("status") and query["status"] not in STATUSES:
-        # EvalStudio has some that evald has not, and lists nothing for those that nobody has.
+        # EvalStudio has statuses that evald lacks, and returns an empty list for unknown ones.
         return answer([])
     asked = filled(f"{_SERVICE}/ListRuns", request, _FILTERS)
     asked.include_messages |= not query.get("messages")
@@ -63,7 +64,7 @@ async def _watch_run(site: Site, request: Request) -> Response:
         raise wrong("Last-Event-ID", after, "the id of an event")
     run_id = request.path_params["id"]
     if request.method == "HEAD":
-        await site.ask(request, pb.GetRunRequest(run_id=run_id))  # whose stream would begin with the refusal
+        await site.ask(request, pb.GetRunRequest(run_id=run_id))  # fails as the stream of a GET would
     asked = pb.WatchRunRequest(run_id=run_id, after_sequence=int(after))
     messages = site.calls.stream(
         f"{_SERVICE}/WatchRun", asked.SerializeToString(), site.access.caller(request), _FIRST_SECONDS
@@ -78,7 +79,7 @@ def _lines(message: bytes) -> Iterator[StreamLine]:
 
 
 def _ids(title: str, *keys: str) -> Body:
-    """Return a body with ids, of which the last of three may be left out."""
+    """Return a body with the ids of these keys. The first two are required."""
 
     def ids(data: Any) -> dict[str, str]:
         found = read_keys(data, {snake(key): key for key in keys}, "")
@@ -91,7 +92,7 @@ def _ids(title: str, *keys: str) -> Body:
 
 
 def _passed_over(data: Any) -> dict[str, Any]:
-    # EvalStudio's client sends options with a retry; here a run that starts over always forgets what was said.
+    # EvalStudio's client sends options with a retry. In evald, a retry always deletes the conversation.
     read_keys(data, {"clear_messages": "clear_messages"}, "")
     return {}
 
@@ -156,4 +157,4 @@ ROUTES: Final = (
         events=True,
     ),
 )
-"""In a project, and without one."""
+"""With and without a project in the path."""

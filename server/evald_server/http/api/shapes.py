@@ -1,5 +1,5 @@
-"""The JSON shapes of /api. Scenarios, runs and their parts have EvalStudio's, which the SDK's tables hold; all others
-follow from the messages of the contract."""
+"""The JSON shapes of /api. Scenarios, runs and their parts have EvalStudio's shapes, from the SDK's tables; all other
+shapes are derived from the protobuf messages."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -44,19 +44,19 @@ def list_of(schema: Schema) -> Schema:
 
 
 def record(title: str, properties: Mapping[str, Schema], required: str = "") -> Schema:
-    """Return the schema of an object. required: names of its keys, with spaces between."""
+    """Return the schema of an object. required: the names of its required keys, separated by spaces."""
     schema = {"title": title, "type": "object", "properties": properties}
     return schema | ({"required": required.split()} if required else {})
 
 
 def request_of(schema: Schema) -> Schema:
-    """Return the schema of a request for an object: with its name, and no keys that it has not."""
+    """Return the schema of an object in a request: `name` is required if it exists, and unknown keys are refused."""
     required = "name" if "name" in schema["properties"] else ""
     return _closed(f"{schema['title']}Request", schema, required)
 
 
 def patch_of(schema: Schema) -> Schema:
-    """Return the schema of changes of an object."""
+    """Return the schema of changes to an object: no key is required."""
     return _closed(f"{schema['title']}Patch", schema)
 
 
@@ -65,13 +65,13 @@ def _closed(title: str, schema: Schema, required: str = "") -> Schema:
 
 
 def line_of(title: str, properties: Mapping[str, Schema]) -> Schema:
-    """Return the schema of a line of a stream. The last one may be an `error`: a google.rpc.Status."""
+    """Return the schema of a stream's line. The last line may have an `error`: a google.rpc.Status."""
     return record(title, {**properties, "error": OBJECT})
 
 
 def derived(message: type[Message]) -> Shape[Any]:
-    """Return the shape that follows from a message: keys in camelCase, times and durations as in all shapes, numbers
-    and flags always there."""
+    """Derive the shape of a message: keys in camelCase, times and durations as in all shapes, numbers and flags always
+    present."""
     return _derived(cast("Descriptor", message.DESCRIPTOR))
 
 
@@ -114,7 +114,7 @@ def _is_plain_number(field: FieldDescriptor) -> bool:
 
 
 def _enum(field: FieldDescriptor) -> Codec:
-    """Return the codec of an enum, or of a list of them, which answers alone have."""
+    """Return the codec of an enum, or of a list of enums, which only responses have."""
     enum = cast("EnumDescriptor", field.enum_type)
     prefix = f"{snake(enum.name).upper()}_"
     names = {value.number: value.name.removeprefix(prefix) for value in enum.values if value.number}
@@ -127,7 +127,7 @@ def _enum(field: FieldDescriptor) -> Codec:
 
 
 def _map(value: FieldDescriptor) -> Codec:
-    """Return the codec of a map. Messages in it are only ever written."""
+    """Return the codec of a map. Maps of messages can only be written."""
     if value.message_type is None:
         return shape.TEXT_MAP if value.cpp_type == FieldDescriptor.CPPTYPE_STRING else shape.NUMBER_MAP
     kind = _derived(value.message_type)
@@ -143,7 +143,7 @@ def _unread(_pb: Any, _name: str, value: Any, path: str) -> None:
 
 
 def _written_alone(write: Callable[[Any], Any], schema: Schema) -> Codec:
-    """Return the codec of a list in answers alone."""
+    """Return the codec of a list that only responses have."""
     return Codec(_unread, lambda pb, name: [write(one) for one in getattr(pb, name)] or None, list_of(schema))
 
 
@@ -221,7 +221,7 @@ def type_to_json(pb: evaluator_pb2.EvaluatorType) -> dict[str, Any]:
     entry = EvaluatorType.from_pb(pb)
     data = {key: value for key, value in entry.to_dict().items() if key in EVALUATOR_TYPE["properties"]}
     data |= {"builtin": entry.origin == "built_in", "auto": entry.auto, "configSchema": entry.config_schema}
-    # EvalStudio draws counts as bars, and tokens in a way of its own.
+    # EvalStudio draws counts as bars, and has its own chart for tokens.
     return data | ({"chartType": "bar"} if entry.metric is not None and entry.metric.unit == "count" else {})
 
 
@@ -286,7 +286,7 @@ CONVERSATION: Final = record(
 
 
 def eval_schema() -> Schema:
-    """Return the schema of an eval with what it refers to."""
+    """Return the schema of an eval with its scenarios and its connector."""
     schema = EXPERIMENT.schema()
     more = {
         "scenarios": list_of(OBJECT),

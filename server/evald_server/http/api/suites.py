@@ -33,7 +33,7 @@ async def _run_suite(site: Site, request: Request) -> Response:
 
 
 def _messages(body: bytes) -> list[bytes]:
-    """Convert the opening and the cases. Raises InvalidInput: a suite with a wrong case does not begin."""
+    """Convert the opening and the cases. Raises InvalidInput, so that a suite with an invalid case does not start."""
     found = []
     for number, line in enumerate(list(lines_of(body)) or [b""], start=1):
         try:

@@ -1,4 +1,4 @@
-"""The evaluator types that a server has, kept for as long as they are the same."""
+"""The server's evaluator types, cached until the catalogue changes."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from evald.v1 import catalog_service_pb2
 from evald_server.http.calls import Calls
 from evald_server.http.site import Site
 
-# By server: the catalogue's revision, and the types at it. Reading all of them takes longer than the rest of a page.
+# The catalogue's revision and its types, by server. Reading all types takes longer than the rest of a page.
 _KNOWN: Final[WeakKeyDictionary[Calls, tuple[int, Mapping[str, EvaluatorType]]]] = WeakKeyDictionary()
 
 _PAGE: Final = 1000
@@ -22,7 +22,7 @@ _PAGE: Final = 1000
 async def evaluator_types(site: Site, request: Request) -> Mapping[str, EvaluatorType]:
     """Return the evaluator types by name. Raises CallFailed."""
     wanted = catalog_service_pb2.ListEvaluatorTypesRequest(page_size=1)
-    # Asked each time, because it also says whether the caller may see them.
+    # Call this each time, because it also checks the caller's permission.
     revision = (await site.ask(request, wanted)).revision
     known = _KNOWN.get(site.calls)
     if known is None or known[0] != revision:
@@ -40,12 +40,12 @@ async def evaluator_types(site: Site, request: Request) -> Mapping[str, Evaluato
 
 @lru_cache(256)
 def parsed(config_schema_json: str) -> Any:
-    """Return the schema of a type's config as data. It is shared: not to be changed."""
+    """Parse the schema of a type's config. The result is shared: do not change it."""
     return json.loads(config_schema_json or "{}")
 
 
 def unit_of(known: EvaluatorType) -> str:
-    """Return the unit of what a type measures, "" if it has none or if its config chooses one."""
+    """Return the unit of a type's metric, "" if it has none or if the config sets it."""
     schema = parsed(known.config_schema_json)
     chosen = isinstance(schema, dict) and "unit" in (schema.get("properties") or {})
     return known.metric.unit if known.metric is not None and not chosen else ""

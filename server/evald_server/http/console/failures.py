@@ -1,4 +1,4 @@
-"""What a page says when its address is wrong or a call behind it fails."""
+"""Error pages, for wrong URLs and for failed calls."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,17 +32,17 @@ _TITLES = {
 
 
 def bad_address(text: str) -> CallFailed:
-    """Return the failure of an address or a form that asks for what there cannot be. text: what, got, wanted."""
+    """Return the failure of an invalid URL or form. text: for users: the name, the value, and what was wanted."""
     return CallFailed(grpc.StatusCode.INVALID_ARGUMENT, text, b"")
 
 
 def not_there(text: str) -> CallFailed:
-    """Return the failure of an address that names what does not exist."""
+    """Return the failure of a URL whose resource does not exist."""
     return CallFailed(grpc.StatusCode.NOT_FOUND, text, b"")
 
 
 def choice(request: Request, name: str, known: Mapping[str, N]) -> N | None:
-    """Return what a parameter of the address stands for, None without it. Raises CallFailed."""
+    """Return the value of a query parameter by its name in `known`, None without it. Raises CallFailed."""
     value = request.query_params.get(name, "")
     if value and value not in known:
         raise bad_address(f"{name}: got {value[:100]!r}, wanted one of {', '.join(known)}")
@@ -50,7 +50,7 @@ def choice(request: Request, name: str, known: Mapping[str, N]) -> N | None:
 
 
 def whole_number(name: str, text: str) -> int:
-    """Return a number that an address carries. Raises CallFailed."""
+    """Parse a number of a URL. Raises CallFailed."""
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise bad_address(f"{name}: got {text[:100]!r}, wanted a whole number")
     return int(text)
@@ -58,7 +58,7 @@ def whole_number(name: str, text: str) -> int:
 
 @contextmanager
 def gone_is_gone() -> Iterator[None]:
-    """Delete something: that it is not there is no failure, because a form may be sent twice."""
+    """Ignore RESOURCE_NOT_FOUND of a delete, because a form may be sent twice."""
     try:
         yield
     except CallFailed as problem:
@@ -69,13 +69,14 @@ def gone_is_gone() -> Iterator[None]:
 def page(
     site: Site, handler: Callable[[Site, Request], Awaitable[Response]], method: str
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return the endpoint of a page: of a call that fails it says why. method: that its callers may call, or ""."""
+    """Return the endpoint of a page, which shows failed calls. method: one that its callers must be able to call, or
+    ""."""
 
     async def endpoint(request: Request) -> Response:
         try:
             if method:
                 await site.access.admit(site.calls, request, method)
-            await request.body()  # from here on it is seen when the caller hangs up
+            await request.body()  # a disconnect is noticed only after this
             return answer_to(request, await handler(site, request))
         except CallFailed as problem:
             if problem.code is grpc.StatusCode.UNAUTHENTICATED and request.method in ("GET", "HEAD"):

@@ -1,4 +1,4 @@
-"""Figures of the overview, from the counts of hours."""
+"""The figures of the overview, from hourly counts."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -20,7 +20,7 @@ from evald_server.suites.statistics import wilson
 
 from .evaluator_types import unit_of
 
-# Rows of each table, those with most failures first.
+# Most rows of each table.
 _ROWS: Final = 50
 _PROBLEMS: Final = 10
 
@@ -33,7 +33,7 @@ class Rate(NamedTuple):
 
 
 class RunFigures(NamedTuple):
-    """All runs of a period that ended. counts: a spark. rate: None where none passed or failed. share: of those without a verdict."""
+    """The ended runs of a period. counts: a spark. rate: None if none passed or failed. error_*: inconclusive runs."""
 
     total: int
     counts: str
@@ -43,7 +43,7 @@ class RunFigures(NamedTuple):
 
 
 class AssertionRow(NamedTuple):
-    """An assertion over a period. name: in results, for filters."""
+    """An assertion over a period. name: its name in results, for filters."""
 
     name: str
     title: str
@@ -55,7 +55,7 @@ class AssertionRow(NamedTuple):
 
 
 class MetricRow(NamedTuple):
-    """A metric over a period. name: in results. mean: None where nothing was measured. unit: "" if it is not known."""
+    """A metric over a period. name: its name in results. mean: None without a measurement. unit: "" if unknown."""
 
     name: str
     title: str
@@ -67,14 +67,14 @@ class MetricRow(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """What a metric's counted values say. p95: that 95 % of them do not exceed, as it was rounded."""
+    """The distribution of a metric's counted values. p95: the 95th percentile of the rounded values."""
 
     counted: int
     p95: float
 
 
 class Figures(NamedTuple):
-    """What the counts of a period say. rows_left_out: of assertions and metrics."""
+    """The figures of a period. rows_left_out: the number of assertions and metrics left out."""
 
     runs: RunFigures
     assertions: list[AssertionRow]
@@ -83,7 +83,7 @@ class Figures(NamedTuple):
 
 
 class FailureGroup(NamedTuple):
-    """Runs that fail in the same way. evaluator: name for a filter, "" if the run itself broke."""
+    """Runs of a scenario with the same failure. evaluator: its name for a filter; "" if no evaluator was the cause."""
 
     mark: Mark
     scenario: str
@@ -95,23 +95,23 @@ class FailureGroup(NamedTuple):
 
 
 class Period(NamedTuple):
-    """A time in pieces of one length. since, width: microseconds. size: how many."""
+    """A period, divided into intervals of one length. since, width: in microseconds. size: the number of intervals."""
 
     since: int
     width: int
     size: int
 
     def begins(self) -> range:
-        """Return the begins of its pieces."""
+        """Return the start times of the intervals."""
         return range(self.since, self.since + self.size * self.width, self.width)
 
     def spark(self, values: Mapping[int, float], most: float | None = None) -> str:
-        """Draw values, given by the begins of their pieces. most: as for `plots.spark`."""
+        """Draw values, given by the start times of their intervals. most: as for `plots.spark`."""
         return spark([values.get(begin) for begin in self.begins()], most)
 
 
 def figures(found: Iterable[Rollup], period: Period, types: Mapping[str, EvaluatorType]) -> Figures:
-    """Return what the counts of a period's pieces say. types: of evaluators, by name."""
+    """Calculate the figures of a period. found: the counts of its intervals. types: of evaluators, by name."""
     counts: dict[str, dict[str, list[Rollup]]] = {RUN: {}, ASSERTION: {}, METRIC: {}}
     for one in found:
         counts[one.scope].setdefault(one.key, []).append(one)
@@ -168,19 +168,19 @@ def _metric(name: str, shown: str, unit: str, counts: Sequence[Rollup], period: 
 
 
 def spreads(values: Iterable[tuple[str, float, int]]) -> dict[str, Spread]:
-    """Return how the values of metrics are spread. values: name, value, how often; the smallest of each name first."""
+    """Calculate the distributions of metrics. values: name, value and count, in ascending order of value for a name."""
     found = {}
     for name, rows in groupby(values, itemgetter(0)):
         _, measured, times = zip(*rows, strict=True)
         counted = sum(times)
-        # The first place up to which there are 19 of 20.
+        # The first position that covers 95 % of the values.
         place = bisect_left(list(accumulate(times)), counted * 19 / 20)
         found[name] = Spread(counted, measured[place])
     return found
 
 
 def _rate(passed: int, failed: int) -> Rate | None:
-    """Return a pass rate; None where nothing passed or failed."""
+    """Return a pass rate; None if nothing passed or failed."""
     if not passed + failed:
         return None
     low, high = wilson(passed, passed + failed)
@@ -189,7 +189,7 @@ def _rate(passed: int, failed: int) -> Rate | None:
 
 
 def problems(runs: Iterable[run_service_pb2.Run]) -> list[FailureGroup]:
-    """Return in what ways runs failed, the most frequent first. runs: newest first."""
+    """Group runs by their failure, the most frequent one first. runs: newest first."""
     found: dict[tuple[str, str], FailureGroup] = {}
     for run in runs:
         verdict, what, evaluator = _cause(run)
@@ -204,7 +204,7 @@ def problems(runs: Iterable[run_service_pb2.Run]) -> list[FailureGroup]:
 
 
 def _cause(run: run_service_pb2.Run) -> tuple[Verdict, str, str]:
-    """Return what a run came to, and the evaluator or the error that decided it."""
+    """Return the verdict of a run, the text of its cause, and the deciding evaluator's name or ""."""
     broke = run.status == run_service_pb2.RUN_STATUS_ERROR
     wanted = Verdict.ERROR if broke else Verdict.FAILED
     for result in run.output.evaluator_results:

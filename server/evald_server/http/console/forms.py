@@ -1,9 +1,9 @@
-"""Forms from JSON Schemas: a schema and data become fields, and what a browser posts becomes data again.
+"""Forms from JSON Schemas: a schema and data become fields, and posted fields become data again.
 
-The names of posted fields are JSON Pointers. Data that a schema's widgets cannot show, or that are not a schema's,
-are edited as JSON in a box, posted under "json:" and the pointer, so that nothing is lost. A blank field and a value
-equal to the default are left out. Nothing is validated here: the server's own methods judge, and their messages are
-put at the fields.
+The names of posted fields are JSON Pointers. Data that the schema's widgets cannot show or that the schema does not
+have are edited in a JSON box, so that nothing is lost. It is posted under "json:" and the pointer. A blank field and
+a value equal to the default are left out. This module validates nothing: the server's methods do, and their messages
+are shown at the fields.
 """
 
 import json
@@ -11,10 +11,10 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-# Schemas of remote evaluators are other people's.
+# Limits, because the schemas of remote evaluators are untrusted.
 MAX_FIELDS: Final = 200
 MAX_DEPTH: Final = 6
-# Of the name of a field: its depth in the schema, below "/evaluators/0/config".
+# Most parts of a field's name: its depth in the schema, below "/evaluators/0/config".
 _MAX_PARTS: Final = MAX_DEPTH + 5
 _MAX_ITEMS: Final = 100
 _MAX_TEXT: Final = 300
@@ -22,26 +22,26 @@ _MAX_TEXT: Final = 300
 _JSON: Final = "json:"
 _COUNT: Final = "count:"
 
-# A text that may be longer is edited in several lines.
+# A text that may be longer has a widget of several lines.
 _LONG_TEXT: Final = 200
 
-# Of a group these are always seen; of the others, so many without data are folded away.
+# A group always shows this many fields. The other fields without data are folded if there are at least this many.
 _SHOWN_FIELDS: Final = 4
 _FOLDED_FIELDS: Final = 3
 
 
 class RawText(str):
-    """What was posted in a box and is no JSON: shown again as it was."""
+    """The invalid text of a JSON box, which is shown again unchanged."""
 
     __slots__ = ()
 
 
 Posted = Mapping[str, str]
-"""What a browser has posted: the last value of each name."""
+"""A posted form: the last value of each name."""
 
 
 class Choice(NamedTuple):
-    """One option of a field. value: as JSON text, since numbers and texts may be options of one field."""
+    """One option of a field. value: as JSON text, because a field may have numbers and texts as options."""
 
     value: str
     label: str
@@ -49,11 +49,11 @@ class Choice(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One field of a form, or a group of them.
+    """One field of a form, or a group of fields.
 
-    name: as it is posted. pointer: of its data. kind: "text", "long", "number", "flag", "choice", "lines", "group",
-    "items" or "json". value: text in the widget. default: text of the schema's default, "" for none.
-    whole: only for numbers without fractions. hint: why it is a JSON box. errors: what the server says of its data.
+    name: the posted name. pointer: of its data. kind: "text", "long", "number", "flag", "choice", "lines", "group",
+    "items" or "json". value: the widget's text. default: the text of the schema's default, "" for none. whole: only
+    whole numbers are valid. hint: the reason for a JSON box. errors: the server's messages about the data.
     """
 
     name: str
@@ -73,18 +73,18 @@ class Field(NamedTuple):
 
     @property
     def told(self) -> bool:
-        """Whether it has to be seen: it is required, has data, or something is wrong with it."""
+        """Whether the field must be shown: it or a field in it is required, has data, or has errors."""
         return bool(self.required or self.value or self.errors) or any(one.told for one in self.fields)
 
     @property
     def rare(self) -> tuple["Field", ...]:
-        """The fields of a group that can be folded away: neither among the first few nor told."""
+        """The fields of a group that are folded: neither among the first ones nor `told`."""
         found = tuple(one for one in self.fields[_SHOWN_FIELDS:] if not one.told)
         return found if len(found) >= _FOLDED_FIELDS else ()
 
 
 class Problems:
-    """What is wrong with posted data, by JSON Pointer."""
+    """The errors of posted data, by JSON Pointer."""
 
     def __init__(self, found: Iterable[tuple[str, str]] = ()) -> None:
         self._found: dict[str, list[str]] = {}
@@ -95,18 +95,18 @@ class Problems:
         return bool(self._found)
 
     def add(self, pointer: str, text: str) -> None:
-        """Note what is wrong at a place."""
+        """Add the error of a field."""
         self._found.setdefault(pointer, []).append(text)
 
     def take(self, pointer: str, *, below: bool = False) -> tuple[str, ...]:
-        """Return what is wrong at a place, once. below: and at all places within it."""
+        """Remove and return the errors of a field. below: also those of all fields in it."""
         places = [pointer]
         if below:
             places += [place for place in self._found if place.startswith(f"{pointer}/")]
         return tuple(text for place in places for text in self._found.pop(place, ()))
 
     def rest(self) -> list[str]:
-        """Return what no field has taken."""
+        """Return the errors that no field has taken."""
         return [
             f"{pointer.removeprefix('/')}: {text}" if pointer else text
             for pointer, texts in self._found.items()
@@ -121,17 +121,17 @@ def fields_of(
     problems: Problems | None = None,
     boxed: Container[str] = (),
 ) -> Field:
-    """Return the field of data that a schema describes: a group for an object.
+    """Return the field of a schema and its data: a group for an object.
 
-    data: None for nothing yet. problems: of these data; those that have a field here are taken. boxed: pointers of
-    what is edited as JSON because somebody asked for it.
+    data: None for no data yet. problems: of these data; errors with a field here are taken. boxed: the pointers of
+    fields that the user has chosen to edit as JSON.
     """
     form = _Form(schema, Problems() if problems is None else problems, boxed)
     return form.field(pointer, schema, {} if data is None else data, required=True)
 
 
 def json_field(pointer: str, data: Any, label: str, problems: Problems | None = None) -> Field:
-    """Return a box with data as JSON."""
+    """Return a JSON box with data."""
     if isinstance(data, RawText):
         return Field(
             _JSON + pointer, pointer, "json", label, value=data, errors=(problems or Problems()).take(pointer)
@@ -141,8 +141,8 @@ def json_field(pointer: str, data: Any, label: str, problems: Problems | None = 
 
 
 def data_of(schema: Mapping[str, Any], posted: Posted, problems: Problems, pointer: str = "") -> Any:
-    """Return the data of a form, None where nothing was posted. What is not even JSON is noted in problems, and is a
-    RawText in the data."""
+    """Return the data of a form, None if nothing was posted. Invalid JSON is added to problems and becomes a RawText in
+    the data."""
     return _Reading(schema, posted, problems).value(pointer, schema, depth=0)
 
 
@@ -153,7 +153,7 @@ def pointer_of(path: str) -> str:
 
 
 def read_json(text: str) -> Any:
-    """Return what a JSON text says. Raises ValueError, also for text that no page can show, and RecursionError."""
+    """Parse JSON. Raises ValueError, also for strings that a page cannot show, and RecursionError."""
     found = json.loads(text, parse_constant=_no_number)
     if "\\u" in text:
         try:
@@ -165,17 +165,17 @@ def read_json(text: str) -> Any:
 
 
 def escape(key: str) -> str:
-    """Return a key as a part of a JSON Pointer."""
+    """Encode a key as a part of a JSON Pointer."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
 def unescape(part: str) -> str:
-    """Return the key of a part of a JSON Pointer."""
+    """Decode a part of a JSON Pointer to its key."""
     return part.replace("~1", "/").replace("~0", "~")
 
 
 class _Form:
-    """Makes the fields of one schema. root: where its references point."""
+    """The builder of one schema's fields. root: the schema that references point into."""
 
     def __init__(self, root: Mapping[str, Any], problems: Problems, boxed: Container[str]) -> None:
         self._root = root
@@ -186,7 +186,7 @@ class _Form:
     def field(
         self, pointer: str, schema: Any, data: Any, *, required: bool = False, name: str = "", depth: int = 0
     ) -> Field:
-        """Return the field of data, which are absent when None."""
+        """Return the field of data. data: None if absent."""
         self._left -= 1
         shape = _Shape(self._root, schema)
         label = _text(shape.schema.get("title")) or _words(name)
@@ -194,7 +194,7 @@ class _Form:
         hint = shape.hint or ("too large for a form" if depth > MAX_DEPTH or self._left < 0 else "")
         if not hint and pointer in self._boxed:
             hint = "as JSON"
-        # What is there and empty is not the same as what is not there.
+        # An empty object is not the same as an absent one, so it needs a JSON box.
         empty = shape.kind == "group" and data == {} and not required
         if not hint and data is not None and (empty or not shape.shows(data)):
             hint = "not JSON yet" if isinstance(data, RawText) else "has what the form cannot show"
@@ -233,14 +233,14 @@ class _Form:
 
 
 class _Reading:
-    """Reads the data of one schema from what was posted."""
+    """The reader of one schema's data from a posted form."""
 
     def __init__(self, root: Mapping[str, Any], posted: Posted, problems: Problems) -> None:
         self._root = root
         self._posted = posted
         self._problems = problems
-        # The places of posted fields and all places around them: others need no look. Names are what anybody sends:
-        # of one that is long and deep the places around it would fill the memory.
+        # The pointers of posted fields and of all their parents; no others are read. Names are untrusted: the parents
+        # of a long and deep one would fill the memory, so its depth is limited.
         self._places = {
             place[:end]
             for name in posted
@@ -250,7 +250,7 @@ class _Reading:
         }
 
     def value(self, pointer: str, schema: Any, *, depth: int, required: bool = True) -> Any:
-        """Return the data at a place, None where there are none."""
+        """Return the data at a pointer, None if there are none."""
         if pointer not in self._places or depth > MAX_DEPTH + 1:
             return None
         shape = _Shape(self._root, schema)
@@ -292,7 +292,7 @@ class _Reading:
 
 
 class _Shape:
-    """What a form makes of one schema. kind: of its field. hint: why it is a JSON box instead, else ""."""
+    """The widget for one schema. kind: of its field. hint: the reason for a JSON box instead, or ""."""
 
     def __init__(self, root: Mapping[str, Any], schema: Any) -> None:
         self.kind = "json"
@@ -322,7 +322,7 @@ class _Shape:
             case "integer" | "number":
                 return "number"
             case "boolean":
-                # Where absence means neither, a box to tick cannot say it.
+                # A checkbox cannot show that neither value is set.
                 return "flag" if isinstance(self.default, bool) else "choice"
             case "object":
                 named = schema.get("properties")
@@ -341,7 +341,7 @@ class _Shape:
         return None
 
     def shows(self, data: Any) -> bool:
-        """Return whether the widget can show data, and post the same again."""
+        """Return whether the widget can show data and post them back unchanged."""
         if isinstance(data, RawText):
             return False
         match self.kind:
@@ -349,7 +349,7 @@ class _Shape:
                 odd = r"[\r\0]" if self.is_long() else r"[\r\n\0]"
                 return isinstance(data, str) and data != "" and not re.search(odd, data)
             case "number":
-                # A text that is no number, either: as it was typed, beside what the server says of it.
+                # An invalid number is shown as it was typed, with the server's error.
                 if isinstance(data, str):
                     return bool(re.fullmatch(r"\S[^\r\n\0]{0,99}", data)) and _number(data.strip()) == data
                 return isinstance(data, int | float) and not isinstance(data, bool)
@@ -379,7 +379,7 @@ class _Shape:
         return not isinstance(longest, int) or longest > _LONG_TEXT
 
     def written(self, data: Any) -> str:
-        """Return the text in the widget."""
+        """Return the widget's text for data."""
         if data is None and self.kind == "flag":
             data = self.default
         if data is None:
@@ -391,7 +391,7 @@ class _Shape:
         return data if isinstance(data, str) else _json_text(data)
 
     def read(self, text: str) -> Any:
-        """Return the data of a widget's text, None for none. What is no number stays a text: the server refuses it."""
+        """Parse a widget's text, None for no data. An invalid number stays a text: the server refuses it."""
         match self.kind:
             case "flag":
                 return text == "true"
@@ -404,7 +404,7 @@ class _Shape:
         return text or None
 
     def choices(self, data: Any, *, required: bool) -> Iterator[Choice]:
-        """Yield the options of a choice, first the one that says nothing."""
+        """Yield the options of a choice, first the one for "not set"."""
         if self.kind != "choice":
             return
         if not required or data is None:
@@ -422,7 +422,7 @@ class _Shape:
         return [True, False] if self._options is None else self._options
 
     def default_text(self) -> str:
-        """Return the default as text for people, "" without one."""
+        """Return the default as a text for users, "" without one."""
         if self.default is None or self.default in ([], {}, ""):
             return ""
         if isinstance(self.default, bool):
@@ -431,13 +431,13 @@ class _Shape:
 
 
 def _resolved(root: Mapping[str, Any], schema: Any) -> dict[str, Any] | None:
-    """Follow local references, and take the other side of what may be null. None for what is no schema."""
+    """Follow local references, and unwrap nullable schemas. Returns None if the result is no schema."""
     outer: dict[str, Any] = {}
     for _ in range(MAX_DEPTH):
         if not isinstance(schema, dict):
             return None
         reference = schema.get("$ref")
-        # Beside a type, other options are conditions: for the server to judge.
+        # With a type, anyOf only adds conditions, which the server checks.
         options = None if "type" in schema else schema.get("anyOf")
         if isinstance(reference, str):
             target: Any = root if reference.startswith("#/") or reference == "#" else None
@@ -456,7 +456,7 @@ def _resolved(root: Mapping[str, Any], schema: Any) -> dict[str, Any] | None:
 
 
 def _options(schema: Mapping[str, Any]) -> list[Any] | None:
-    """Return the values of an enum or of a const, None for other schemas. Empty when they cannot be options."""
+    """Return the values of an enum or a const, None for other schemas. The list is empty if they cannot be options."""
     if "const" in schema:
         return [schema["const"]] if isinstance(schema["const"], str | int | float) else []
     found = schema.get("enum")
@@ -468,7 +468,7 @@ def _options(schema: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _is_closed(schema: Mapping[str, Any]) -> bool:
-    """Return whether an object has only the properties that its schema names."""
+    """Return whether a schema describes only properties with fixed names."""
     return not isinstance(schema.get("additionalProperties"), dict) and "patternProperties" not in schema
 
 
@@ -477,7 +477,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _length(text: str) -> int:
-    """Return how many items of a list were posted."""
+    """Return the number of posted items of a list."""
     return min(int(text), _MAX_ITEMS) if text.isascii() and text.isdigit() and len(text) < 6 else 0
 
 
@@ -510,6 +510,6 @@ def _text(value: Any) -> str:
 
 
 def _words(name: str) -> str:
-    """Return a key as words: "maxMs" becomes "Max ms"."""
+    """Split a key into words: "maxMs" becomes "Max ms"."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[_-]", " ", name).strip()
     return words[:1].upper() + words[1:].lower() if words else name

@@ -1,4 +1,4 @@
-"""Pages that show what a server offers: evaluator types and instances of remote ones."""
+"""Pages of the catalogue: evaluator types, instances of remote evaluators, and judges."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ async def evaluators(site: Site, request: Request) -> Response:
 
 
 async def evaluator(site: Site, request: Request) -> Response:
-    """Show one evaluator type, its config as a form."""
+    """Show one evaluator type, with its config as a form."""
     answer = await site.ask(
         request, catalog_service_pb2.GetEvaluatorTypeRequest(type=request.path_params["type"])
     )
@@ -73,7 +73,7 @@ async def deregister(site: Site, request: Request) -> Response:
 
 
 class ConfiguredJudge(NamedTuple):
-    """A judge of the settings, for one model. model: "" for any. card: id of its calibration card, "" for none."""
+    """A judge of the settings with one model. model: "" for any. card: the id of its calibration card, "" for none."""
 
     name: str
     model: str

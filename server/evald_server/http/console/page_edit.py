@@ -1,4 +1,4 @@
-"""Pages on which scenarios, personas and connectors are listed, written and tried."""
+"""Pages that list, edit and test scenarios, personas and connectors."""
 
 import asyncio
 import json
@@ -38,23 +38,23 @@ from .resources import (
 _JSON: Final = "json:"
 _OF_SPEC: Final = re.compile(r"(?:json:|count:)?(/evaluators/[0-9]+)/")
 _MAX_FIELDS: Final = 5000
-# Of forms that are read in the event loop: 64 KiB take up to 20 ms.
+# Larger forms are parsed in a thread, as 64 KiB take up to 20 ms.
 _INLINE_BYTES: Final = 64 << 10
 _MAX_DIGITS: Final = 6
-# Of runs whose verdicts stand beside their scenarios.
+# The newest runs, whose verdicts are shown beside their scenarios.
 _RECENT_RUNS: Final = 500
 _VERDICTS_EACH: Final = 5
 _CHOICES: Final = 250  # more make the page large
 _AT_A_GLANCE: Final = 20
-# What buttons do that change what is stored.
+# The buttons' actions that change stored data.
 _STORING: Final = ("save", "run", "test", "delete")
 
 
 class Form(NamedTuple):
-    """What a form holds. data: of the resource. boxed: pointers of what is edited as JSON.
+    """The content of a form. data: of the resource. boxed: the pointers of fields that are edited as JSON.
 
-    sent: all that was posted. "form" is a random text by which the server knows a form that is sent twice; "read" is
-    the time of the last change of what the form was filled from.
+    sent: all posted fields. "form" is a random key by which the server detects a form that is sent twice; "read" is the
+    time of the resource's last change when the form was filled.
     """
 
     data: dict[str, Any]
@@ -63,14 +63,15 @@ class Form(NamedTuple):
 
 
 class Overtaken(NamedTuple):
-    """Somebody else has changed what a form is to change. action: of the button that was pressed. time: of the change."""
+    """A conflict: the resource was changed after the form was filled. action: of the pressed button. time: of the
+    change."""
 
     action: str
     time: Timestamp
 
 
 class Notes(NamedTuple):
-    """What a form says above its fields. problems: those that no field tells. hidden: secrets are left out."""
+    """The messages above a form's fields. problems: those that no field shows. hidden: secrets are left out."""
 
     saved: bool
     unsaved: bool
@@ -82,8 +83,8 @@ class Notes(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """Resources to choose from. names: by id. find: what their names are to contain. searched: whether there are so
-    many that a field to find others helps. more: whether some are left out."""
+    """Resources to choose from. names: by id. find: the text to find in names. searched: show a search field. more:
+    some are left out."""
 
     names: Mapping[str, str]
     find: str = ""
@@ -92,14 +93,14 @@ class Choices(NamedTuple):
 
 
 class Types(NamedTuple):
-    """What resources of a kind are made of. evaluators: types by name. connectors: schemas of configs by type."""
+    """The types that a kind of resource uses. evaluators: types by name. connectors: config schemas by type."""
 
     evaluators: Mapping[str, EvaluatorType] = MappingProxyType({})
     connectors: Mapping[str, Any] = MappingProxyType({})
 
 
 class EvaluatorField(NamedTuple):
-    """One evaluator of a scenario's form. known: None when the server has no such type."""
+    """The fields of one evaluator in a form. known: None for an unknown type. more: settings beside the config."""
 
     pointer: str
     type: str
@@ -112,7 +113,7 @@ class EvaluatorField(NamedTuple):
 
 
 async def read_posted(request: Request) -> dict[str, str]:
-    """Return what a browser has posted: the last value of each name. Raises CallFailed."""
+    """Parse a posted form: the last value of each name. Raises CallFailed."""
     data = await request.body()
     if data.count(b"&") >= _MAX_FIELDS:
         raise bad_address(f"form: got more than {_MAX_FIELDS:,} fields; wanted fewer")
@@ -157,7 +158,7 @@ async def edit(kind: StandardMethods, site: Site, request: Request) -> Response:
     if resource_id:
         form = _filled(store, await store.get(resource_id))
     else:
-        # The type that the browser shows of a list in which none is chosen.
+        # Without a choice, browsers show the first type of the list.
         form = Form(
             {"type": request.query_params.get("type") or min(types.connectors, default="")}
             if kind is CONNECTORS
@@ -168,7 +169,7 @@ async def edit(kind: StandardMethods, site: Site, request: Request) -> Response:
 
 
 async def change(kind: StandardMethods, site: Site, request: Request) -> Response:
-    """Do what a button of a form says."""
+    """Do the action of a form's button."""
     resource_id = request.path_params.get("id", "")
     await authorise(site, request)
     store = Resources(kind, site, request)
@@ -187,11 +188,11 @@ async def change(kind: StandardMethods, site: Site, request: Request) -> Respons
                 overtaken.time.FromJsonString(info.metadata["update_time"])
                 values: dict[str, Any] = {"overtaken": overtaken}
                 if not resource_id:
-                    # The form has created one already, and is sent again with other data.
+                    # The form was sent before and created a resource; now it is sent again with other data.
                     resource_id = posted["form"]
                     form = form._replace(sent={**posted, "read": Timestamp().ToJsonString()})
             elif info.reason == "RESOURCE_NOT_FOUND" and info.metadata["field"] == f"{kind.word}_id":
-                # It is kept as a new one, if it is saved again.
+                # The resource was deleted. Saving the form again creates a new one.
                 resource_id, values = "", {"gone": True}
             else:
                 raise
@@ -213,7 +214,8 @@ async def _store(
     action: str,
     place: str,
 ) -> Response:
-    """Save or delete, and what follows. place: time of the change that the sender knows of, beside what is in the form."""
+    """Save or delete the resource, and return the next page. place: the time of the change to overwrite; "" for the
+    form's own time."""
     expected = _time(place or form.sent.get("read", ""))
     if action == "delete":
         await store.delete(resource_id, expected)
@@ -226,7 +228,7 @@ async def _store(
 
 
 def _time(text: str) -> Timestamp | None:
-    """Return the time that a form carries, None for none. Raises CallFailed."""
+    """Parse the time in a form, None for "". Raises CallFailed."""
     if not text:
         return None
     found = Timestamp()
@@ -238,7 +240,7 @@ def _time(text: str) -> Timestamp | None:
 
 
 def _filled(store: Resources, stored: Any) -> Form:
-    """Return the form of what is stored."""
+    """Return the form of a stored resource."""
     return Form(store.data(stored), sent={"read": stored.update_time.ToJsonString()})
 
 
@@ -249,7 +251,7 @@ async def _types(kind: StandardMethods, site: Site, request: Request) -> Types:
 
 
 async def _after(store: Resources, saved: Any, types: Types, action: str, posted: Posted) -> Response:
-    """Answer to a form that was saved: the run that it was to start, what a test gave, or the form again."""
+    """Start a run or test a connector after saving. Returns the next page: the run, the test's result, or the form."""
     path = f"/console/{store.kind.plural}/{saved.id}"
     if action == "run":
         start = run_service_pb2.StartRunRequest(
@@ -258,7 +260,7 @@ async def _after(store: Resources, saved: Any, types: Types, action: str, posted
             connector_id=posted.get("connector", ""),
         )
         if key := posted.get("form"):
-            # A form that is sent twice starts one run, and one for every change and for every agent.
+            # A form that is sent twice starts one run. Another change, persona or connector starts another one.
             parts = (key, saved.update_time.ToJsonString(), saved.id, start.persona_id, start.connector_id)
             start.request_id = str(uuid5(NAMESPACE_URL, json.dumps(parts)))
         answer = await store.site.ask(store.request, start)
@@ -274,7 +276,7 @@ async def _after(store: Resources, saved: Any, types: Types, action: str, posted
 
 
 def boxes_of(posted: Posted, action: str, place: str) -> frozenset[str]:
-    """Return the pointers of what is edited as JSON after a button was pressed."""
+    """Return the pointers of the fields that are edited as JSON after a button was pressed."""
     before = frozenset(name.removeprefix(_JSON) for name in posted if name.startswith(f"{_JSON}/"))
     return (
         before | {place} if action == "json" and place else before - {place} if action == "form" else before
@@ -289,7 +291,7 @@ def migrate(data: dict[str, Any]) -> None:
 
 
 def rearrange(data: dict[str, Any], action: str, place: str, add_type: str) -> None:
-    """Add, remove or move an item of a list of the data. What is not there, and other actions, change nothing."""
+    """Add, remove or move up an item of a list in the data. Unknown places and other actions change nothing."""
     parts = [unescape(part) for part in place.split("/")[1:]]
     if not parts or action not in ("add", "remove", "up"):
         return
@@ -308,10 +310,10 @@ def rearrange(data: dict[str, Any], action: str, place: str, add_type: str) -> N
 
 
 def _at(data: Any, parts: list[str]) -> Any:
-    """Return the list or object at a place, making objects on the way; None if there cannot be one."""
+    """Return the list or object at a place, and create missing objects; None if the place is invalid."""
     for part in parts:
         if isinstance(data, dict):
-            # An optional group that has nothing yet.
+            # An optional group may be missing.
             data = data.setdefault(part, {})
         elif isinstance(data, list) and _is_index(part, data):
             data = data[int(part)]
@@ -342,7 +344,7 @@ def read_specs(
     posted: Posted, problems: Problems, types: Mapping[str, EvaluatorType]
 ) -> list[dict[str, Any]]:
     """Return the evaluators of a posted form."""
-    # Each is read from its own fields: to look through all of them for each one takes minutes.
+    # Group the fields by evaluator first: searching all fields for each evaluator takes minutes.
     own: dict[str, dict[str, str]] = {}
     for name, value in posted.items():
         if place := _OF_SPEC.match(name):
@@ -389,8 +391,8 @@ async def _connector_schemas(site: Site, request: Request) -> dict[str, Any]:
 async def _choices(
     site: Site, request: Request, kind: StandardMethods, sent: Posted, kept: Iterable[str]
 ) -> Choices:
-    """Return resources to choose from: those that are kept, and those whose names contain what is looked for. None for
-    callers who may not see them."""
+    """Return resources to choose from: those in `kept`, and those whose names contain the search text. Returns none for
+    callers who may not list them."""
     if not site.access.may(request, kind.method("List")):
         return Choices({})
     find = sent.get(f"find-{kind.word}", "").strip()
@@ -416,7 +418,7 @@ async def show_form(
     overtaken: Overtaken | None = None,
     gone: bool = False,
 ) -> Response:
-    """Show the form of a resource. tested: what the agent of a connector answered. gone: the stored one was deleted."""
+    """Show the form of a resource. tested: the result of a connector's test. gone: the resource was deleted."""
     kind, site, request, data, hidden = store.kind, store.site, store.request, form.data, False
     values: dict[str, Any] = {}
     if status >= 400:

@@ -1,4 +1,4 @@
-"""The overview: how agents do now, and what fails."""
+"""The overview: figures of a period, and current failures."""
 
 import asyncio
 import time
@@ -21,10 +21,10 @@ from .figures import Period, figures, problems, spreads
 from .page_suites import suite_rows
 from .rendering import render
 
-# How many bars the small plots have, and how long each is.
+# The number of bars in the small plots, and the length of each bar's period.
 _PERIODS: Final = {"24h": (24, HOUR), "7d": (7, DAY), "30d": (30, DAY)}
 
-# "What fails now" is about so many of the newest runs that did not pass.
+# The newest failed and broken runs in the section "What fails now".
 _FAILED: Final = 50
 _BROKEN: Final = 25
 
@@ -33,7 +33,7 @@ _SUITE_ROWS: Final = 5
 
 
 class CallRow(NamedTuple):
-    """Evaluations by one RPC since the server began."""
+    """The evaluations by one RPC since the server started."""
 
     name: str
     passed: int
@@ -57,13 +57,13 @@ async def overview(site: Site, request: Request) -> Response:
         found: Sequence[run_service_pb2.Run] = (await site.ask(request, wanted)).runs
         return found
 
-    # First, because they say whether the caller may see any of it.
+    # These calls come first, because they check the caller's permissions.
     failed = await listed(result_pb2.VERDICT_FAILED, None, _FAILED)
     broken = await listed(None, run_service_pb2.RUN_STATUS_ERROR, _BROKEN)
     suite_runs = await site.ask(request, suite_service_pb2.ListSuiteRunsRequest(page_size=_SUITE_RUNS))
     store = RunStore(site.database)
     counts = await store.rollups(pieces.since, now, width)
-    # Callers choose how many names evaluators have: 2,000 of them take 30 ms.
+    # In a thread, because callers can use any number of evaluator names: 2,000 of them take 30 ms.
     found = await asyncio.to_thread(figures, counts, pieces, await evaluator_types(site, request))
     names = [row.name for row in found.metrics]
     spread = spreads(await store.metric_values(pieces.since, now, width, names))

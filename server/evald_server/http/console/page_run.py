@@ -1,4 +1,4 @@
-"""One run: its turns, its conversation beside the results of a turn, and how it goes on."""
+"""The page of a run: its turns, its conversation beside the results of a turn, and live events."""
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -31,10 +31,10 @@ from .rendering import render
 
 Run = run_service_pb2.Run
 
-# What a page shows at most; there is a link to the rest of it.
+# Limits of what a page shows; it links to the rest.
 MESSAGES: Final = 50
 MESSAGE_CHARACTERS: Final = 20_000
-# Of all messages together: a page has 100 KB.
+# Limit of all messages together, as a page has 100 KB.
 _CHARACTERS: Final = 60_000
 _RESULTS: Final = 50
 _TURNS: Final = 200
@@ -43,12 +43,12 @@ _COLUMNS: Final = 40
 STATUS_WORDS: Final = words(run_service_pb2.RunStatus.DESCRIPTOR)
 UNFINISHED: Final = (run_service_pb2.RUN_STATUS_QUEUED, run_service_pb2.RUN_STATUS_RUNNING)
 
-# A turn that failed, but can still pass when a later one decides.
+# A failed turn or result that a later turn can still turn into a pass.
 _PENDING: Final = Mark("◌", "Failed so far", "Fail", "skip")
 
 
 class TurnPart(NamedTuple):
-    """A turn of the strip and of the conversation. mark: None before it is evaluated."""
+    """A turn in the strip and in the conversation. mark: None before it is evaluated."""
 
     number: int
     mark: Mark | None
@@ -64,14 +64,14 @@ class Said(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Messages of one turn. turn: None of those before the first, and of those not evaluated yet."""
+    """The messages of one turn. turn: None before the first turn, and for messages without an evaluation yet."""
 
     turn: TurnPart | None
     messages: list[Said]
 
 
 class RunConversation(NamedTuple):
-    """What is shown of a conversation. first, last: places of the messages shown, from 1."""
+    """The shown part of a conversation. first, last: the positions of the shown messages, from 1."""
 
     parts: list[Part]
     first: int
@@ -80,47 +80,47 @@ class RunConversation(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What an evaluator said in a turn. text: of a metric."""
+    """The result of an evaluator in a turn. text: the value of a metric."""
 
     mark: Mark | None
     text: str
 
 
 class MatrixRow(NamedTuple):
-    """An evaluator over all turns; None where it was not asked."""
+    """The results of an evaluator over all turns; None where it did not run."""
 
     title: str
     cells: list[Cell | None]
 
 
 def status_word(run: Run) -> str:
-    """Return where a run stands, in a word."""
+    """Return the status of a run as a word."""
     return STATUS_WORDS.get(run.status, "Unknown")
 
 
 def outcome(run: Run) -> Mark | None:
-    """Return how a run came out; None of one that has no outcome. One that broke is never a failed one."""
+    """Return the outcome of a run as a mark; None without one. A run that ended in an error is not shown as failed."""
     if run.status == run_service_pb2.RUN_STATUS_COMPLETED:
         return mark(run.verdict)
     return mark(Verdict.ERROR) if run.status == run_service_pb2.RUN_STATUS_ERROR else None
 
 
 def run_seconds(run: Run) -> float | None:
-    """Return how long a run took; None before it has ended."""
+    """Return the duration of a run in seconds; None before it has ended."""
     if not run.HasField("start_time") or not run.HasField("complete_time"):
         return None
     return max(run.complete_time.ToNanoseconds() - run.start_time.ToNanoseconds(), 0) / 1e9
 
 
 def why(run: Run) -> str:
-    """Return why a run came out as it did."""
+    """Return the error of a run or the reason of its verdict."""
     if run.HasField("error"):
         return f"{run.error.code}: {run.error.message}"
     return run.result.reason
 
 
 def turn_mark(evaluation: result_pb2.AggregatedEvaluation) -> Mark:
-    """Return how a turn came out: of one whose failures are all pending that it is open."""
+    """Return the mark of a turn's verdict. If all its failures are pending, the mark says so."""
     if read_verdict(evaluation.verdict) is Verdict.FAILED:
         failed = [one for one in evaluation.results if read_verdict(one.verdict) is Verdict.FAILED]
         if failed and all(one.pending for one in failed):
@@ -129,7 +129,7 @@ def turn_mark(evaluation: result_pb2.AggregatedEvaluation) -> Mark:
 
 
 def strip(run: Run) -> list[TurnPart]:
-    """Return the turns of a run, the last ones if there are many."""
+    """Return the turns of a run; at most the last 200."""
     return [_turn(turn) for turn in run.turns[-_TURNS:]]
 
 
@@ -139,14 +139,14 @@ def _turn(turn: run_service_pb2.RunTurn) -> TurnPart:
 
 
 def chosen_turn(run: Run, number: int | None) -> run_service_pb2.RunTurn | None:
-    """Return the turn with a number; without one the last. None if there is none."""
+    """Return the turn with a number, or the last turn if `number` is None. None if there is no such turn."""
     if number is None:
         return run.turns[-1] if run.turns else None
     return next((turn for turn in run.turns if turn.turn == number), None)
 
 
 def conversation(run: Run, chosen: run_service_pb2.RunTurn | None) -> RunConversation:
-    """Return the messages around a turn, those of each turn together."""
+    """Return the messages around a turn, grouped by turn."""
     total = len(run.messages)
     end = total
     if chosen is not None and total > MESSAGES:
@@ -171,7 +171,7 @@ def conversation(run: Run, chosen: run_service_pb2.RunTurn | None) -> RunConvers
 
 
 def _limit(messages: Sequence[message_pb2.ChatMessage]) -> int:
-    """Return how many characters of each message are shown."""
+    """Return the number of characters to show of each message."""
     sizes = [
         len(message_text(message)) + sum(len(call.function.arguments) for call in message.tool_calls)
         for message in messages
@@ -182,7 +182,7 @@ def _limit(messages: Sequence[message_pb2.ChatMessage]) -> int:
 
 
 def tables(turn: run_service_pb2.RunTurn) -> tuple[list[ResultView], list[ResultView], int]:
-    """Return the assertions and the metrics of a turn, and how many results more there are."""
+    """Return the assertions and the metrics of a turn, and the number of results left out."""
     found = turn.evaluation.results[:_RESULTS]
     left_out = len(turn.evaluation.results) - len(found)
     assertions = [result_view(one, whole=True) for one in found if not is_metric(one)]
@@ -190,7 +190,7 @@ def tables(turn: run_service_pb2.RunTurn) -> tuple[list[ResultView], list[Result
 
 
 def matrix(run: Run) -> tuple[list[int], list[MatrixRow]]:
-    """Return the numbers of the last turns and what each evaluator said in them."""
+    """Return the numbers of the last turns, and the results of each evaluator in them."""
     turns = [turn for turn in run.turns if turn.evaluation.results][-_COLUMNS:]
     rows: dict[str, MatrixRow] = {}
     for column, turn in enumerate(turns):
@@ -244,7 +244,7 @@ async def run(site: Site, request: Request) -> Response:
 
 
 async def message(site: Site, request: Request) -> Response:
-    """Answer with a whole message as text."""
+    """Return a complete message as text."""
     found = await load_run(site, request)
     index = whole_number("message", request.path_params["index"])
     if index >= len(found.messages):
@@ -255,7 +255,7 @@ async def message(site: Site, request: Request) -> Response:
 
 
 async def events(site: Site, request: Request) -> Response:
-    """Send what happens in a run, as its page shows it."""
+    """Stream the events of a run, formatted for its page."""
     after = request.headers.get("last-event-id") or request.query_params.get("after", "0")
     wanted = run_service_pb2.WatchRunRequest(
         run_id=request.path_params["run_id"], after_sequence=whole_number("after", after)
@@ -266,7 +266,7 @@ async def events(site: Site, request: Request) -> Response:
     return StreamedCall(messages, Framing(SSE, _event, _failed, _sent("", "over", {}), begins=True))
 
 
-# With these a watch does not come back.
+# After these statuses a page does not reconnect.
 _FINAL = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 
 
@@ -319,7 +319,7 @@ def _sent(event_id: str, kind: str, data: dict[str, Any]) -> bytes:
 
 
 async def load_run(site: Site, request: Request) -> Run:
-    """Return the run that the address names."""
+    """Return the run in the URL."""
     wanted = run_service_pb2.GetRunRequest(run_id=request.path_params["run_id"])
     found: Run = (await site.ask(request, wanted)).run
     return found

@@ -1,4 +1,4 @@
-"""The list of runs: filters, pages, and what may be done with a run."""
+"""The list of runs, with filters and pages, and the actions on a run."""
 
 import time
 from typing import Any, Final, NamedTuple
@@ -20,7 +20,7 @@ from .page_run import STATUS_WORDS, UNFINISHED, load_run, outcome, run_seconds, 
 from .rendering import link, listed, render
 
 _PAGE: Final = 50
-# Of scenarios in the filter: one that is not among them is reached from its own page.
+# Most scenarios in the filter. The page of any other one links to its runs.
 _SCENARIOS: Final = 200
 
 STATUSES: Final = {word.lower(): status for status, word in STATUS_WORDS.items()}
@@ -40,7 +40,7 @@ ACTIONS: Final[dict[str, type[Message]]] = {
 }
 
 
-# Statuses in which the page of a run has the button. An action that is refused nevertheless says why.
+# The statuses in which the page of a run shows an action's button. A failure in one of them is shown.
 _ALLOWED: Final = {
     "cancel": UNFINISHED,
     "retry": (run_service_pb2.RUN_STATUS_ERROR,),
@@ -49,7 +49,7 @@ _ALLOWED: Final = {
 
 
 class RunRow(NamedTuple):
-    """A run in the list. mark: None of one without an outcome."""
+    """A run in the list. mark: None without an outcome."""
 
     run: run_service_pb2.Run
     mark: Mark | None
@@ -76,11 +76,11 @@ async def runs(site: Site, request: Request) -> Response:
     if period := choice(request, "since", PERIODS):
         wanted.since.FromSeconds(int(time.time()) - period)
     found = await site.ask(request, wanted)
-    # Their names alone, to those who may read the scenarios.
+    # Only the names, and only for callers who may list scenarios.
     scenarios: dict[str, str] = {}
     if site.access.may(request, "evald.v1.ScenarioService/ListScenarios"):
         scenarios = await ResourceStore(site.database).names(ResourceKind.SCENARIO, _SCENARIOS)
-    # What is filtered by is the same in all of them.
+    # All found runs match the filters, so the first one has the names.
     first = found.runs[0] if found.runs else run_service_pb2.Run()
     if wanted.scenario_id:
         scenarios.setdefault(wanted.scenario_id, first.scenario.name or wanted.scenario_id)
@@ -117,13 +117,13 @@ async def change_run(action: str, site: Site, request: Request) -> Response:
     target = RedirectResponse(link(f"/console/runs/{run_id}"), 303)
     posted = await read_posted(request)
     if "attempt" in posted and str((await load_run(site, request)).attempt) != posted["attempt"]:
-        return target  # the button was pressed twice: it has started over already
+        return target  # the button was pressed twice: the run has already been retried
     try:
         await site.ask(request, wanted)
     except CallFailed as problem:
         if error_info(problem).reason != "RUN_STATUS":
             raise
-        # Pressed twice, too, or on a page that was old: the page of the run says how it is.
+        # The button was pressed twice or on an outdated page: show the page of the run.
         if (await load_run(site, request)).status in _ALLOWED[action]:
             raise
     return target

@@ -1,4 +1,4 @@
-"""Signing in: an API key or a token for a cookie."""
+"""Signing in and out: an API key or a token is exchanged for a session cookie."""
 
 import re
 from typing import Final
@@ -13,22 +13,22 @@ from evald_server.http.site import Site
 from .page_edit import read_posted
 from .rendering import render
 
-# What the call says is about headers, which nobody writes here.
+# The call's own message is about headers, which users of the form do not write.
 _NOT_VALID: Final = "This key or token is not valid here: it is mistyped, has expired or was revoked."
 _HOME: Final = "/console/overview"
-# As `failures.page` writes it: a path and a query, encoded.
+# An encoded path and query, as `failures.page` writes them.
 _INSIDE: Final = re.compile(r"/console/[\w/.~%:@!$&'()*+,;=-]*(\?[\w/.~%:@!$&'()*+,;=?-]*)?", re.ASCII)
 
 
 async def sign_in(site: Site, request: Request) -> Response:
-    """Show the form; who needs no key is sent on."""
+    """Show the form. Redirect to the next page if the server needs no key."""
     if not site.access.wanted:
         return RedirectResponse(_next(request), 303)
     return render(site, request, "sign_in.html", next=_next(request), message="")
 
 
 async def do_sign_in(site: Site, request: Request) -> Response:
-    """Exchange a key for a cookie, and go on to the page that was wanted."""
+    """Exchange a key for a cookie, and redirect to the next page."""
     posted = await read_posted(request)
     response = RedirectResponse(_next(request), 303)
     try:
@@ -48,7 +48,7 @@ async def do_sign_out(site: Site, request: Request) -> Response:
 
 
 def _next(request: Request) -> str:
-    """Return the page that was wanted: of this console, whatever the address says."""
+    """Return the URL of the page to open next. A URL outside the console is replaced by the overview."""
     wanted = request.query_params.get("next", "")
     inside = _INSIDE.fullmatch(wanted) and "/." not in wanted.partition("?")[0]
     return wanted if inside else _HOME

@@ -1,4 +1,4 @@
-"""Suite runs: their list, one of them with its cases, one case, and two of them compared."""
+"""Pages of suite runs: the list, one suite run with its cases, one case, and a comparison of two suite runs."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -38,7 +38,7 @@ _STATUS_WORDS: Final = words(suite_service_pb2.SuiteRunStatus.DESCRIPTOR)
 
 
 class SuiteRow(NamedTuple):
-    """A suite run. mark: None of one without a verdict. change: of the pass rate since the one before, or None."""
+    """A suite run in a list. mark: None without a verdict. change: of the pass rate since the previous one, or None."""
 
     run: SuiteRun
     mark: Mark | None
@@ -49,24 +49,24 @@ class SuiteRow(NamedTuple):
 
 
 def suite_status(run: SuiteRun) -> str:
-    """Return where a suite run stands, in a word."""
+    """Return the status of a suite run as a word."""
     return _STATUS_WORDS.get(run.status, "Unknown")
 
 
 def suite_mark(run: SuiteRun) -> Mark | None:
-    """Return the verdict of a suite run; None of one that has none."""
+    """Return the verdict of a suite run as a mark; None without a verdict."""
     return mark(run.verdict) if run.status == suite_service_pb2.SUITE_RUN_STATUS_COMPLETED else None
 
 
 def rate_bar(run: SuiteRun) -> Bar | None:
-    """Return the pass rate with its interval and the threshold."""
+    """Return the pass rate with its interval and the threshold; None without a pass rate."""
     if not run.HasField("pass_rate"):
         return None
     return bar(run.pass_rate.value, run.pass_rate.low, run.pass_rate.high, target=run.threshold)
 
 
 def suite_rows(runs: Iterable[SuiteRun]) -> list[SuiteRow]:
-    """Return rows of suite runs. runs: newest first; the one before is looked for among them."""
+    """Return rows of suite runs. runs: newest first; previous suite runs are searched only among them."""
     rows: list[SuiteRow] = []
     older: dict[tuple[str, str], SuiteRun] = {}
     for run in reversed(list(runs)):
@@ -92,7 +92,7 @@ async def suites(site: Site, request: Request) -> Response:
         verdict=choice(request, "verdict", VERDICTS),
     )
     found = await site.ask(request, wanted)
-    # One line: the history of one suite against one target.
+    # The history is plotted only for one suite against one target.
     one_line = len({(run.suite, run.target) for run in found.suite_runs}) == 1
     past = [run for run in reversed(found.suite_runs) if run.HasField("pass_rate")] if one_line else []
     return render(
@@ -149,7 +149,7 @@ async def suite_run(site: Site, request: Request) -> Response:
 
 
 async def _cases(site: Site, request: Request, run_id: str) -> tuple[list[suite_service_pb2.CaseResult], str]:
-    """Return a page of cases, those that did not pass first, and where the next one begins."""
+    """Return a page of cases in the order of _ORDER, and the token of the next page, "" for none."""
     only = request.query_params.get("verdict", "")
     stages = (only,) if only else _ORDER
     stage, _, token = request.query_params.get("page", stages[0]).partition(":")
@@ -189,7 +189,7 @@ async def case(site: Site, request: Request) -> Response:
 
 
 async def compare(site: Site, request: Request) -> Response:
-    """Show whether a suite run is worse than another."""
+    """Show a comparison of two suite runs."""
     given = request.query_params
     wanted = suite_service_pb2.CompareSuiteRunsRequest(
         base_id=given.get("base", ""), new_id=given.get("new", "")

@@ -1,4 +1,4 @@
-"""Scenarios as JSON Lines: out, and in."""
+"""Export and import of scenarios as JSON Lines."""
 
 import asyncio
 import json
@@ -24,14 +24,14 @@ from .page_edit import read_posted
 from .rendering import render
 from .resources import Resources, note
 
-# Lines of an import of which the page says what is wrong.
+# Most lines of an import whose errors are shown.
 _MOST_WRONG: Final = 100
-# Characters of what is wrong that come back in the form.
+# Most characters of a refused text that the form shows again.
 _MOST_SHOWN: Final = 50_000
 
 
 async def export(site: Site, request: Request) -> Response:
-    """Answer with all scenarios, one a line."""
+    """Return all scenarios, one per line."""
     store = Resources(SCENARIOS, site, request)
     first, token = await store.page()
     name = {"Content-Disposition": 'attachment; filename="scenarios.jsonl"'}
@@ -54,7 +54,7 @@ async def import_form(site: Site, request: Request) -> Response:
 
 
 async def do_import(site: Site, request: Request) -> Response:
-    """Store what was posted: all of it is read before anything is stored. What is refused then stays in the form."""
+    """Store the posted scenarios. All lines are parsed before any is stored. Refused ones stay in the form."""
     await authorise(site, request)
     posted = await read_posted(request)
     text, key = posted.get("lines", ""), posted.get("form", "")
@@ -68,7 +68,7 @@ async def do_import(site: Site, request: Request) -> Response:
     left: list[tuple[int, str, list[str]]] = []
     for number, line, scenario in scenarios:
         if key and not scenario.id:
-            # Of the same form the same line is the same scenario: the form may be sent twice.
+            # The same line of the same form gets the same id, because a form may be sent twice.
             scenario.id = str(uuid5(NAMESPACE_URL, json.dumps((key, line))))
         try:
             await store.create(scenario)
@@ -91,12 +91,13 @@ async def do_import(site: Site, request: Request) -> Response:
 
 
 def _is_shown(text: str) -> bool:
-    """Return whether a text comes back in the form: a page is small, and whoever pastes much of it has a file."""
+    """Return whether the form shows a text again. Pages are small, and users have long texts in a file."""
     return len(text) <= _MOST_SHOWN
 
 
 def _read(text: str, problems: Problems) -> list[tuple[int, str, context_pb2.Scenario]]:
-    """Return the scenarios of a text, with the numbers of their lines and the lines. What is wrong is noted, of so many lines as people read."""
+    """Parse scenarios. Returns the number, text and scenario of each line. Errors of the first 100 invalid lines are
+    added to problems; then reading stops."""
     scenarios, wrong = [], 0
     for number, line in enumerate(text.split("\n"), start=1):
         if wrong >= _MOST_WRONG:

@@ -1,4 +1,4 @@
-"""The page on which a conversation is evaluated at once. Nothing of it is stored."""
+"""The page that evaluates a conversation at once and stores nothing."""
 
 import re
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ _EXAMPLE: Final = "user: I need to move my booking.\nassistant: Moved to Friday 
 
 
 class Outcome(NamedTuple):
-    """What came of an evaluation."""
+    """The outcome of an evaluation."""
 
     mark: Mark
     score: str
@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
 
 
 def read_conversation(text: str) -> dict[str, Any]:
-    """Return a conversation as data, from JSON, JSON Lines or plain text. Raises InvalidInput."""
+    """Parse a conversation from JSON, JSON Lines or plain text. Raises InvalidInput."""
     stripped = text.strip()
     if not stripped:
         raise InvalidInput("conversation", "nothing", "messages")
@@ -69,7 +69,7 @@ def read_conversation(text: str) -> dict[str, Any]:
 
 
 def _plain(text: str) -> list[dict[str, Any]]:
-    """Return the messages of plain text; without any speaker it is the answer alone."""
+    """Parse messages from plain text. Text before any speaker is the assistant's."""
     spoken: list[tuple[str, list[str]]] = []
     for line in text.split("\n"):
         speaker = _SPEAKER.match(line)
@@ -83,7 +83,7 @@ def _plain(text: str) -> list[dict[str, Any]]:
 
 
 async def try_it(site: Site, request: Request) -> Response:
-    """Show the empty page, with the evaluator that the address names."""
+    """Show the page with an example, and with the evaluator in the URL."""
     wanted = request.query_params.get("type", "")
     form = Form({"evaluators": [{"type": wanted}] if wanted else []})
     types = await evaluator_types(site, request)
@@ -91,7 +91,7 @@ async def try_it(site: Site, request: Request) -> Response:
 
 
 async def change_try(site: Site, request: Request) -> Response:
-    """Do what a button of the page says."""
+    """Do the action of a button."""
     posted = await read_posted(request)
     action, _, place = posted.pop("do", "evaluate").partition(":")
     types = await evaluator_types(site, request)
@@ -113,7 +113,7 @@ async def change_try(site: Site, request: Request) -> Response:
 
 
 async def results(site: Site, request: Request) -> Response:
-    """Answer with one line of JSON for each result as it is there, and with the summary or an error as the last."""
+    """Stream one line of JSON for each result, and the summary or an error as the last line."""
     posted = await read_posted(request)
     posted.pop("do", None)
     types = await evaluator_types(site, request)
@@ -171,7 +171,7 @@ async def _evaluate(site: Site, request: Request, asked: evaluation_service_pb2.
 def _request(
     posted: Posted, specs: list[dict[str, Any]], problems: Problems
 ) -> evaluation_service_pb2.EvaluateRequest | None:
-    """Return the request of a form; None when something is wrong, which is then noted."""
+    """Return the request of a form; None if it is invalid. problems: receives the errors."""
     if problems:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Pages from templates, with what all pages share: navigation, principal, version, and the files that they load."""
+"""Rendering of pages from templates: navigation, principal, version, and the static files of all pages."""
 
 import hashlib
 import re
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class NavItem(NamedTuple):
-    """A link of the navigation. key: that goes there after `g`, or "". reads: a method that whoever opens it may call."""
+    """A link of the navigation. key: opens it after `g`; "" for none. reads: the method that a caller must be permitted
+    to call to see it."""
 
     name: str
     path: str
@@ -45,11 +46,11 @@ NAVIGATION: Final = (
 
 
 def render(site: Site, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-    """Return a page. values: for the template, beside `navigation`, `here`, `may` and `principal`."""
+    """Render a page. values: for the template, in addition to `navigation`, `here`, `may` and `principal`."""
     principal = site.access.principal(request)
 
     def may(method: str) -> bool:
-        """Return whether the request's sender may call a method, as "RunService/DeleteRun"."""
+        """Return whether the caller may call a method, as "RunService/DeleteRun"."""
         package = "evald.plugin.v1" if method.startswith("RegistryService/") else "evald.v1"
         return site.access.may(request, f"{package}.{method}")
 
@@ -65,14 +66,14 @@ def render(site: Site, request: Request, template: str, *, status: int = 200, **
 
 
 def link(path: str, **parameters: str) -> str:
-    """Return an address. path: its parts may hold any text but "/". Parameters that are empty are left out."""
+    """Return a URL with quoted parts. path: its parts may hold any text but "/". Empty parameters are left out."""
     query = urlencode({name: value for name, value in parameters.items() if value})
     return quote(path) + (f"?{query}" if query else "")
 
 
 def listed(request: Request, following: str) -> dict[str, Any]:
-    """Return what a page of a list says of itself: `filters` of its address, whether it is the `first`, and the address
-    of the `older` one. following: token of that, "" for none."""
+    """Return a list page's values for the template: the `filters` of its URL, whether it is the `first` page, and the
+    URL of the `older` page. following: the token of the older page, "" for none."""
     filters = {name: value for name, value in request.query_params.items() if name != "page" and value}
     older = link(request.url.path, **filters, page=following) if following else ""
     return {"filters": filters, "first": not request.query_params.get("page"), "older": older}
@@ -88,11 +89,11 @@ def templates() -> "Environment":
 
 
 def _iso(pb: Any) -> str:
-    """Filter of a Timestamp for the attribute `datetime`."""
+    """Format a Timestamp for the attribute `datetime`."""
     return datetime.fromtimestamp(pb.seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# Style sheet, scripts and icon stand below an address that changes with their content, so that browsers keep them for good.
+# The URL of the style sheet, scripts and icon changes with their content, so that browsers can cache them forever.
 _TYPES: Final = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -101,14 +102,14 @@ _TYPES: Final = {
 
 
 def address(name: str) -> str:
-    """Return the address of a file. Raises KeyError if there is none."""
+    """Return the URL of a static file. Raises KeyError if it does not exist."""
     if name not in _assets():
         raise KeyError(name)
     return f"/console/static/{_digest()}/{name}"
 
 
 async def asset(request: Request) -> Response:
-    """Answer with a file."""
+    """Return a static file."""
     name = request.path_params["name"]
     content = _assets().get(name)
     if content is None or request.path_params["digest"] != _digest():
@@ -133,14 +134,14 @@ def _assets() -> dict[str, bytes]:
 
 
 def _packed(style: str) -> str:
-    """Return a style sheet without comments and the space that only people need. Strings in it have no punctuation."""
+    """Minify a style sheet. Its strings must have no punctuation."""
     style = re.sub(r"/\*.*?\*/", "", style, flags=re.DOTALL)
     return re.sub(r"\s*([{};,])\s*", r"\1", style).replace(": ", ":").replace(";}", "}").strip()
 
 
 @cache
 def _digest() -> str:
-    """Return one digest of all files: scripts import each other by relative names."""
+    """Return one digest of all files, because scripts import each other by relative names."""
     together = hashlib.sha256()
     for name, content in sorted(_assets().items()):
         together.update(f"{name} {len(content)} ".encode() + content)

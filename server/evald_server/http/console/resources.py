@@ -1,4 +1,4 @@
-"""What people keep in the console: scenarios, personas, connectors. Their forms, and the calls that keep them."""
+"""The resources that users edit in the console: scenarios, personas, connectors; their forms and their calls."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from evald_server.rpc.headers import may_be_shown
 from .failures import gone_is_gone
 from .forms import Problems, RawText, pointer_of
 
-# A user and a password in an address.
+# A user and a password in a URL.
 _SIGNED_IN: Final = re.compile(r"://[^/@\s]*@")
 _REDACTOR: Final = Redactor(())
 _MAX_DEPTH: Final = 50
@@ -145,7 +145,7 @@ FORMS: Final = {SCENARIOS.word: SCENARIO_FORM, PERSONAS.word: PERSONA_FORM, CONN
 
 
 class Resources:
-    """The resources of one kind, for the sender of a request. All methods raise CallFailed."""
+    """The resources of one kind, for the caller of a request. All methods raise CallFailed."""
 
     def __init__(self, kind: StandardMethods, site: Site, request: Request) -> None:
         self.kind = kind
@@ -153,16 +153,16 @@ class Resources:
         self.request = request
 
     async def call(self, verb: str, **fields: Any) -> Any:
-        """Return the answer of a standard method."""
+        """Call a standard method, and return its response."""
         return await self.site.ask(self.request, self.kind.request(verb, **fields))
 
     async def page(self, token: str = "", size: int = 50) -> tuple[list[Any], str]:
-        """Return a page of them, and the token of the next."""
+        """Return a page of resources, and the token of the next page."""
         answer = await self.call("List", page_size=size, page_token=token)
         return list(getattr(answer, self.kind.plural)), answer.next_page_token
 
     async def get(self, resource_id: str) -> Any:
-        """Return one."""
+        """Return a resource."""
         return getattr(await self.call("Get", **{f"{self.kind.word}_id": resource_id}), self.kind.word)
 
     async def save(
@@ -174,10 +174,10 @@ class Resources:
         new_id: str = "",
         expected: Timestamp | None = None,
     ) -> Any:
-        """Replace one, or create one without an id. Returns it; None when something is wrong with the data, which is
-        then noted.
+        """Replace a resource, or create one if `resource_id` is "". Returns it; None if the data are invalid.
 
-        new_id: of one to create. expected: time of the last change of one to replace, None for any.
+        problems: receives the errors. new_id: the id of a resource to create. expected: the time of the last change of
+        the resource to replace, None for any.
         """
         _check_headers(data, problems)
         if problems:
@@ -197,7 +197,7 @@ class Resources:
             return None
 
     async def create(self, message: Any) -> Any:
-        """Store a new one and return it. The same one may be stored already, because a form may be sent twice."""
+        """Store a new resource and return it. The same one may already be stored, because a form may be sent twice."""
         word = self.kind.word
         try:
             return getattr(await self.call("Create", **{word: message}), word)
@@ -206,11 +206,11 @@ class Resources:
                 raise
             if problem.code is not grpc.StatusCode.ALREADY_EXISTS:
                 raise
-        # None was last changed at the time 0: this goes well if it changes nothing.
+        # No resource was last changed at time 0, so this succeeds only if it changes nothing.
         return await self._update(message, Timestamp())
 
     async def delete(self, resource_id: str, expected: Timestamp | None) -> None:
-        """Delete one, if it is there. expected: time of its last change, None for any."""
+        """Delete a resource, if it exists. expected: the time of its last change, None for any."""
         with gone_is_gone():
             await self.call("Delete", **{f"{self.kind.word}_id": resource_id}, expected_update_time=expected)
 
@@ -219,7 +219,7 @@ class Resources:
         return getattr(await self.call("Update", **{word: message}, expected_update_time=expected), word)
 
     def data(self, message: Any) -> dict[str, Any]:
-        """Return one as the data of its form."""
+        """Convert a resource to the data of its form."""
         data = self.kind.shape.write(message)
         if "headers" in data:
             data["headers"] = [
@@ -229,7 +229,7 @@ class Resources:
 
 
 def note(problem: CallFailed, problems: Problems, word: str) -> None:
-    """Note the refusal of a call at the fields that it names. Raises the failure if it is none of the data."""
+    """Add a failed call's errors to the fields. Raises the failure if it is not about the data. word: of the kind."""
     if problem.code is grpc.StatusCode.ALREADY_EXISTS:
         problems.add("/name", problem.message)
         return
@@ -251,8 +251,8 @@ def note(problem: CallFailed, problems: Problems, word: str) -> None:
 
 
 def without_secrets(kind: StandardMethods, data: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Return the data of a form without what may be a secret, and whether anything is left out: values of headers that
-    are no names of variables, and what looks like a key in the rest of a connector."""
+    """Return the data of a form without possible secrets, and whether any were removed: values of headers that are no
+    names of variables, and texts like keys in the rest of a connector."""
     found = dict(data)
     if kind is CONNECTORS:
         found = {key: found[key] if key == "headers" else _redacted(found[key]) for key in found}
@@ -277,7 +277,7 @@ def _redacted(value: Any, depth: int = 0) -> Any:
 
 
 def _check_headers(data: Mapping[str, Any], problems: Problems) -> None:
-    """Note headers whose values were left out of a page, so that they do not get lost."""
+    """Add errors for headers without a value. A page may have left the value out, and saving would lose it."""
     headers = data.get("headers")
     for one in headers if isinstance(headers, list) else []:
         if isinstance(one, dict) and one.get("name") and not one.get("value"):
@@ -285,7 +285,7 @@ def _check_headers(data: Mapping[str, Any], problems: Problems) -> None:
 
 
 def _place(pointer: str) -> str:
-    """Return where a form has what a message has there. Configs are data of their own."""
+    """Convert the pointer of a message's field to that of the form. Keys in configs stay as they are."""
     if pointer.startswith("/headers/"):
         return "/headers"
     outer, config, inner = pointer.partition("/config/")
@@ -293,7 +293,7 @@ def _place(pointer: str) -> str:
 
 
 def _with_header_map(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of a form as those of the resource."""
+    """Convert the headers in a form's data from a list to a mapping."""
     headers = data.get("headers")
     if headers is None or isinstance(headers, RawText):
         return dict(data)

@@ -23,8 +23,11 @@ Handler = Callable[[Site, Request], Awaitable[Response]]
 
 
 class PageRoute(NamedTuple):
-    """A page, or what its forms are posted to. calls: a method that whoever comes has to be allowed to call, as
-    "evald.v1.RunService/GetRun"; "" where everybody may come, or where the answer says who may not."""
+    """The route of a page or of its form.
+
+    calls: a method that the caller must be permitted to call, as "evald.v1.RunService/GetRun"; "" for public pages and
+    those whose handler's call is refused.
+    """
 
     path: str
     handle: Handler
@@ -41,7 +44,7 @@ async def _nothing(_site: Site, request: Request) -> Response:
 
 
 def _stored(kind: StandardMethods) -> list[PageRoute]:
-    """Return the routes of one kind of what people write. Saving asks for more than its form."""
+    """Return the routes of one kind of resource. Saving needs more permissions than opening the form."""
     path, reads = f"/console/{kind.plural}", kind.method("List")
     found = [PageRoute(path, partial(resources, kind), reads)]
     for one in (f"{path}/new", f"{path}/{{id}}"):
@@ -99,11 +102,11 @@ PAGES: Final = (
     *(route for kind in (SCENARIOS, PERSONAS, CONNECTORS) for route in _stored(kind)),
     PageRoute("/console/{path:path}", _nothing),
 )
-"""All pages. Of two that an address fits, the first is meant."""
+"""All pages. The first one that matches a path is used."""
 
 
 def routes(site: Site) -> list[BaseRoute]:
-    """Return the routes of all pages, and of their style sheet and scripts."""
+    """Return the routes of all pages and static files."""
     found: list[BaseRoute] = [Route("/console/static/{digest}/{name}", asset)]
     found += [Route(one.path, page(site, one.handle, one.calls), methods=[one.method]) for one in PAGES]
     return found
