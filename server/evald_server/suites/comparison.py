@@ -1,7 +1,8 @@
 """Compares two suite runs, paired by case.
 
-The rule: faults never help a run. A case that is in error, missing or judged under other conditions could have
-passed or failed. If such cases could change the verdict, it is INCONCLUSIVE. Errors never count as improvements.
+The rule: faults never help a run. A case that is in error, is missing, or has other evaluators or conditions in
+the two runs could have passed or failed. If such cases could change the verdict, it is INCONCLUSIVE. Errors never
+count as improvements.
 """
 
 from array import array
@@ -104,7 +105,7 @@ class _Comparison:
     """Counts of cases. A case that passed or failed in both runs is a pair; others are in doubt if they could break."""
 
     def __init__(self, base: suite_service_pb2.SuiteRun, new: suite_service_pb2.SuiteRun) -> None:
-        # Pairs by (passed in the base, passed in the new run): all, and those judged under the same conditions.
+        # Pairs by (passed in the base, passed in the new run): all, and those with the same evaluators and conditions.
         self.table: Counter[tuple[bool, bool]] = Counter()
         self.alike: Counter[tuple[bool, bool]] = Counter()
         self._alike_scores, self._unlike_scores = array("d"), array("d")
@@ -117,7 +118,7 @@ class _Comparison:
         self._run_changes = _judge_changes(_of_run(base), _of_run(new))
 
     def add(self, base: _Case | None, new: _Case | None) -> None:
-        """Add a case of both runs. A skipped case counts as absent."""
+        """Add a case of one run or of both. A skipped case counts as absent."""
         old = _SKIPPED if base is None else _known(base.verdict)
         now = _SKIPPED if new is None else _known(new.verdict)
         if base is not None and new is not None:
@@ -170,14 +171,14 @@ class _Comparison:
 
     @property
     def worst(self) -> _Evidence:
-        """The pairs if all cases in doubt had broken. Cases that could not break are left out: they dilute the drop."""
+        """The pairs if all cases in doubt had broken. Others are left out, because they would dilute the drop."""
         scores = self._alike_scores + array("d", [-1.0]) * len(self._unlike_scores) + self._lost_scores
         broken = self.alike[True, False] + self.unlike + self._lost
         return _Evidence(self.table.total() + self._lost, broken, self.alike[False, True], scores)
 
     @property
     def best(self) -> _Evidence:
-        """The pairs if those not judged under the same conditions had been fixed. Errors never count as fixed."""
+        """The pairs if those with other evaluators or conditions had been fixed. Errors never count as fixed."""
         scores = self._alike_scores + array("d", [1.0]) * len(self._unlike_scores)
         fixed = self.alike[False, True] + self.unlike
         return _Evidence(self.table.total(), self.alike[True, False], fixed, scores)

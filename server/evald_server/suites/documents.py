@@ -31,7 +31,7 @@ from evald.strict_json import STRICT_JSON
 
 from ..input_files import read_bytes
 
-# Of YAML: about 2,000 cases, which take about 10 seconds to parse.
+# Limit of YAML: about 2,000 cases, which take about 10 seconds to parse.
 MAX_CHARACTERS: Final = 1 << 20
 # More levels than a config may have.
 MAX_DEPTH: Final = 64

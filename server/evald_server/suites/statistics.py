@@ -131,7 +131,7 @@ def estimate_mean(shares: Iterable[tuple[float, int]], groups: float = 1.0) -> M
 
 
 def mcnemar_p(broken: int, fixed: int) -> float:
-    """Return the one-sided exact p-value that pairs break more often than they are fixed; 1 if none is broken.
+    """Return the exact one-sided p-value for more broken than fixed pairs; 1 if none is broken.
 
     Sources: McNemar, Psychometrika 12(2), 1947; exact: the binomial test of the pairs that changed.
     """
@@ -140,7 +140,7 @@ def mcnemar_p(broken: int, fixed: int) -> float:
 
 
 def permutation_p(changes: Sequence[float]) -> float:
-    """Return the one-sided p-value that paired values fell; 1 without changes.
+    """Return the one-sided p-value for a fall of paired values; 1 without changes.
 
     changes: from -1 to 1. Under the null hypothesis each change could as well have the other sign. All
     combinations of signs are counted if that is cheap; else up to 20,000 are drawn, always the same ones.
@@ -148,7 +148,7 @@ def permutation_p(changes: Sequence[float]) -> float:
     Phipson and Smyth, Statistical Applications in Genetics and Molecular Biology 9(1), 2010.
     """
     steps = [step for step in (round(change * _GRID) for change in changes) if step]
-    # A sum of changes is as low as the observed one if the negative changes add up to at least as much.
+    # With random signs, the sum is at most the observed one if the negative changes add up to at least `negative`.
     sizes = [abs(step) for step in steps]
     negative = sum(-step for step in steps if step < 0)
     exact = _exact_tail(sizes, negative)
