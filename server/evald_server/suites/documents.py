@@ -212,7 +212,7 @@ def parse_yaml(text: str, file: str) -> Document:
 
 
 class _Anchored(NamedTuple):
-    """A value with an anchor. values: their number in it, itself included. height: levels of lists and mappings."""
+    """A value with an anchor. values: number of values in it, with itself. height: levels of lists and mappings."""
 
     data: Any
     values: int
@@ -220,7 +220,10 @@ class _Anchored(NamedTuple):
 
 
 class _Open:
-    """A list or mapping before its end event. key: of the next value. merged: the mapping of its merge key."""
+    """A list or mapping whose end has not been parsed.
+
+    before: number of values before it. key: of the next value. merged: the mapping of its merge key.
+    """
 
     __slots__ = ("anchor", "before", "data", "height", "key", "merged")
 

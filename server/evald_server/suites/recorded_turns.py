@@ -74,7 +74,7 @@ def turn_bounds(messages: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
 
 
 def turn_usage(messages: Sequence[Mapping[str, Any]], reports: Sequence[Any] = ()) -> TurnUsage:
-    """Add up the usage of the agent's messages of a turn. reports: more usage, in the order of the messages.
+    """Add up the usage of the agent's messages of a turn. reports: further usage, one per message.
 
     Without a reported latency, it is the time from the user's last message to the agent's last message.
     """

@@ -72,7 +72,7 @@ class Suite(NamedTuple):
     fields that all cases share; it has no target yet. cases: those that pass the filters. skipped: (id, reason).
     place: returns FILE:LINE of a case by its id; the file alone for a large suite. case_specs: the first 10,000
     different evaluators of cases, serialised, each with the place and the id of the first case that has it.
-    part_place: returns FILE:LINE of a part of the suite outside its cases, by its path. case_count: of `cases`.
+    part_place: returns FILE:LINE of a part of the suite outside its cases, by its path. case_count: number of cases.
     """
 
     name: str
@@ -302,7 +302,7 @@ class _SuiteReader:
     def _check(
         self, shared: CaseShared | None
     ) -> tuple[MessageFile[suite_service_pb2.SuiteCase], dict[str, int], list[tuple[str, str]], int, str]:
-        """Check all cases. Return them, their lines unless they are many, the skipped cases, the count, a digest.
+        """Check all cases. Return them, their lines (none if they are many), the skipped ones, the count, a digest.
 
         shared: None when the suite itself is invalid; then the cases are validated but not converted.
         """

@@ -85,7 +85,7 @@ def convert(document: Document) -> Converted:
 
 
 def _grader(node: Node, name: str = "") -> Spec:
-    """Return the spec of a grader. name: given if it is part of a multi grader."""
+    """Return the spec of a grader. name: of a part of a multi grader."""
     kind = node["type"].choice({kind: kind for kind in _TYPES})
     name = name or str(node["name"].data or kind)
     return {"name": name, **_KINDS[kind](node)}

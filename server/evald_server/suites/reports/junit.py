@@ -21,7 +21,7 @@ from .report import (
     results,
 )
 
-# Characters: a CI system shows the text of every failure on one page.
+# Limit of characters: a CI system shows the text of every failure on one page.
 _MOST_TEXT: Final = 8000
 
 
