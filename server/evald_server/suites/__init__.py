@@ -1,1 +1,1 @@
-"""Suites of cases: their files, the formats of others, statistics, comparison and reports. Runs nothing."""
+"""Suites of cases: files, formats of other tools, statistics, comparison and reports. Runs no cases."""

@@ -1,4 +1,4 @@
-"""Converts the cases of suite files to messages of the contract."""
+"""Converts the cases of suite files to protobuf messages."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -21,7 +21,7 @@ from .transcripts import Transcripts, asked_text
 CRITERIA: Final = "criteria"
 """Name of the evaluator that a case's criteria add."""
 
-# The rest of a message is for what is around the case.
+# 64 KiB of a message are reserved for the fields around the case.
 _MOST_BYTES: Final = MAX_MESSAGE_BYTES - (64 << 10)
 _CRITERIA_KEYS: Final = {"success": "successCriteria", "failure": "failureCriteria"} | {
     f"{one}_criteria": f"{one}Criteria" for one in ("success", "failure")
@@ -29,10 +29,10 @@ _CRITERIA_KEYS: Final = {"success": "successCriteria", "failure": "failureCriter
 
 
 class CaseShared(NamedTuple):
-    """What the cases of a suite share.
+    """The data that all cases of a suite share.
 
     entry: the suite. evaluators: its specs. transcripts: recorded answers that replace those of the cases. asked:
-    whether an agent is there to ask; with ask_all it is asked for cases with recorded answers, too.
+    whether there is an agent to ask. ask_all: whether it is also asked for cases with recorded answers.
     """
 
     entry: SuiteEntry
@@ -43,7 +43,7 @@ class CaseShared(NamedTuple):
 
 
 def specs_to_pb(evaluators: Sequence[Any], path: str = "evaluators") -> list[evaluator_pb2.EvaluatorSpec]:
-    """Convert specs. Raises InvalidInput with the path of the wrong one."""
+    """Convert specs. Raises InvalidInput with the path of the invalid one."""
     found = []
     for index, one in enumerate(evaluators):
         where = f"{path}[{index}]"
@@ -57,7 +57,7 @@ def specs_to_pb(evaluators: Sequence[Any], path: str = "evaluators") -> list[eva
 
 
 def case_to_pb(entry: CaseEntry, shared: CaseShared) -> suite_service_pb2.SuiteCase:
-    """Convert a case. Raises InvalidInput, and InvalidDocument for a transcript."""
+    """Convert a case. Raises InvalidInput, or InvalidDocument for an invalid transcript."""
     pb = suite_service_pb2.SuiteCase(case_id=text(entry.id, "id"))
     pb.tags.extend(text(tag, f"tags[{index}]") for index, tag in enumerate(entry.tags))
     recorded = _fill_turns(entry, pb)
@@ -102,7 +102,7 @@ Answers = list[context_pb2.Invocation]
 
 
 def _fill_turns(entry: CaseEntry, pb: suite_service_pb2.SuiteCase) -> list[Answers]:
-    """Fill in the turns. Returns the recorded trials."""
+    """Fill in the turns, and return the recorded trials."""
     if entry.turns:
         for key in ("input", "output", "outputs", "expected"):
             if getattr(entry, key):
@@ -145,12 +145,12 @@ def _fill_conversation(turns: Sequence[TurnEntry], pb: suite_service_pb2.SuiteCa
 def _split_conversation(
     messages: Sequence[Any], pb: suite_service_pb2.SuiteCase, turn: suite_service_pb2.SuiteTurn
 ) -> list[Answers]:
-    """Fill in a conversation: its last turn is the case's. Returns its answer, if it has one."""
+    """Fill in a conversation, whose last turn is the case's turn. Return its answer, if it has one."""
     for index, one in enumerate(messages):
         if not isinstance(one, Mapping):
             raise InvalidInput(f"messages[{index}]", shown(one), "a message")
     answered = any(one.get("role") == "assistant" for one in messages)
-    # A user message at the end is to be answered.
+    # A user message at the end has no answer yet: the agent is asked.
     open_end = messages[-1].get("role") == "user"
     start, end = (len(messages), len(messages)) if open_end else turn_bounds(messages)[-1]
     if open_end:
@@ -224,7 +224,7 @@ def invocation(output: Any, path: str) -> context_pb2.Invocation:
 def _fill_transcribed(entry: CaseEntry, transcripts: Transcripts, pb: suite_service_pb2.SuiteCase) -> None:
     last = entry.turns[-1].input if entry.turns else entry.input
     asked = asked_text(last if last is not None else entry.messages)
-    # Without an input the case is a whole conversation, which each trial has of its own.
+    # Without an input, each trial has a whole conversation of its own.
     found = transcripts.of(entry.id, asked, len(pb.turns), whole=not pb.turns[0].input)
     if not found:
         raise InvalidInput("", "no transcript", "a row with its id or its input")
@@ -239,7 +239,7 @@ def _fill_transcribed(entry: CaseEntry, transcripts: Transcripts, pb: suite_serv
 
 
 def _fill_evaluators(entry: CaseEntry, shared: CaseShared, pb: suite_service_pb2.SuiteCase) -> None:
-    """Fill in what checks the turns: the lists of the suite, the case and the turn become one."""
+    """Fill in the evaluators of the turns: the lists of the suite, the case and the turn become one."""
     own = [*specs_to_pb(entry.evaluators), *_criteria(entry.criteria, "criteria")]
     of_suite: Iterable[evaluator_pb2.EvaluatorSpec] = shared.evaluators if entry.inherit else ()
     if own or (not entry.inherit and shared.evaluators):
@@ -265,7 +265,7 @@ def _fill_evaluators(entry: CaseEntry, shared: CaseShared, pb: suite_service_pb2
 
 
 def evaluator_paths(entry: CaseEntry, shared: CaseShared) -> list[tuple[str | int, ...]]:
-    """Return where the evaluators of a case's message stand in its entry, in the message's order; () for the suite's."""
+    """Return the path in the entry of each evaluator of a case's message, in the same order; () for the suite's."""
     of_suite: list[tuple[str | int, ...]] = [()] * (len(shared.evaluators) if entry.inherit else 0)
     own = _own_paths(entry)
     found = [*of_suite, *own] if own or (not entry.inherit and shared.evaluators) else []

@@ -1,7 +1,8 @@
 """Compares two suite runs, paired by case.
 
-The law: faults never help. What is in error, lost or judged by something else could have gone either way; when
-that could change the verdict for the worse, there is none.
+The rule: faults never help a run. A case that is in error, is missing, or has other evaluators or conditions in
+the two runs could have passed or failed. If such cases could change the verdict, it is INCONCLUSIVE. Errors never
+count as improvements.
 """
 
 from array import array
@@ -21,7 +22,7 @@ from .statistics import (
 )
 
 MAX_DROP: Final = 0.05
-"""Largest accepted drop of the pass rate, unless another one is given."""
+"""The default of the largest accepted drop of the pass rate."""
 
 _PASSED: Final = result_pb2.VERDICT_PASSED
 _FAILED: Final = result_pb2.VERDICT_FAILED
@@ -36,7 +37,7 @@ INCONCLUSIVE: Final = suite_service_pb2.COMPARISON_VERDICT_INCONCLUSIVE
 _MAX_CHANGES: Final = 1000
 _MAX_PROVENANCE_CHANGES: Final = 100
 
-# Drawn p-values of two tests differ by chance, by less than this. It leans to INCONCLUSIVE.
+# Two p-values from drawn permutations differ by chance, by less than this. The slack favours INCONCLUSIVE.
 _DRAWN_ERROR: Final = 0.02
 
 _Case: TypeAlias = suite_service_pb2.CaseResult
@@ -44,9 +45,9 @@ _Judged: TypeAlias = dict[str, set[tuple[str, ...]]]
 
 
 def merge_by_id(base: Iterable[_Case], new: Iterable[_Case]) -> Iterator[tuple[_Case | None, _Case | None]]:
-    """Yield the cases of two runs in pairs; None where one side has none.
+    """Yield the cases of two runs in pairs with the same id; None where a run has no such case.
 
-    base, new: ordered by the code points of the ids. Raises ValueError if they are not, or if an id is there twice.
+    base, new: ordered by the code points of the ids. Raises ValueError if they are not, or for a duplicate id.
     """
     left, right = _ascending(base, "base"), _ascending(new, "new")
     one, other = next(left, None), next(right, None)
@@ -74,7 +75,7 @@ def _ascending(cases: Iterable[_Case], side: str) -> Iterator[_Case]:
 
 
 class _Evidence(NamedTuple):
-    """What a verdict is made from: counts of pairs, and changes of the score."""
+    """The basis of a verdict: counts of pairs, and changes of their scores."""
 
     pairs: int
     broken: int
@@ -82,7 +83,7 @@ class _Evidence(NamedTuple):
     scores: "array[float]"
 
     def verdict(self, max_drop: float, slack: float = 0.0) -> "suite_service_pb2.ComparisonVerdict":
-        """Return PASS, WARN or BLOCK; INCONCLUSIVE for too few pairs. slack: added to the level of drawn p-values."""
+        """Return PASS, WARN or BLOCK; INCONCLUSIVE for too few pairs. slack: added to the permutation test's level."""
         if not self.pairs:
             return INCONCLUSIVE
         drop = (self.broken - self.fixed) / self.pairs
@@ -96,28 +97,28 @@ class _Evidence(NamedTuple):
             return WARN if significant else PASS
         if significant:
             return BLOCK
-        # So few pairs can show nothing, however many of them break.
+        # With too few pairs no drop is significant, however many of them break.
         return WARN if smallest_detectable_drop(self.pairs) is not None else INCONCLUSIVE
 
 
 class _Comparison:
-    """Adds up cases. Those with a verdict on both sides are pairs; others are in doubt if they could have broken."""
+    """Counts of cases. A case that passed or failed in both runs is a pair; others are in doubt if they could break."""
 
     def __init__(self, base: suite_service_pb2.SuiteRun, new: suite_service_pb2.SuiteRun) -> None:
-        # Pairs by whether they passed before and now; of those, the ones that were judged by the same thing.
+        # Pairs by (passed in the base, passed in the new run): all, and those with the same evaluators and conditions.
         self.table: Counter[tuple[bool, bool]] = Counter()
         self.alike: Counter[tuple[bool, bool]] = Counter()
         self._alike_scores, self._unlike_scores = array("d"), array("d")
-        # Without a verdict on both sides: how many could have broken, and the lowest changes of their scores.
+        # Cases that are not pairs: how many could have broken, and the lowest possible changes of their scores.
         self._lost, self._lost_scores = 0, array("d")
         self.errors = self.base_only = self.new_only = 0
         self.judges: Counter[str] = Counter()
         self.changed: list[list[suite_service_pb2.CaseChange]] = [[], [], [], []]
-        # For cases without trials.
+        # Used for cases without trials.
         self._run_changes = _judge_changes(_of_run(base), _of_run(new))
 
     def add(self, base: _Case | None, new: _Case | None) -> None:
-        """Add what came of a case. A case that was skipped is as good as absent."""
+        """Add a case of one run or of both. A skipped case counts as absent."""
         old = _SKIPPED if base is None else _known(base.verdict)
         now = _SKIPPED if new is None else _known(new.verdict)
         if base is not None and new is not None:
@@ -133,7 +134,7 @@ class _Comparison:
             self.base_only += 1
         else:
             self.errors += 1
-        # At worst the base passed and the new one fails.
+        # At worst the case passed in the base and fails in the new run.
         self._lost += old != _FAILED and now != _PASSED
         before = 1.0 if old == _ERROR else _score(base)
         after = _score(new) if now == _PASSED else 0.0
@@ -147,7 +148,7 @@ class _Comparison:
         if base.trials and new.trials:
             changes = _judge_changes(_of_case(base), _of_case(new))
         conditions = base.conditions_sha256, new.conditions_sha256
-        # Without one it was written by an earlier version.
+        # Earlier versions write no digest of the conditions.
         if all(conditions) and len(set(conditions)) == 2:
             changes = [*changes, "the case: other input, expected answer, options, weights or trials"]
         self.judges.update(changes)
@@ -159,7 +160,7 @@ class _Comparison:
 
     @property
     def unlike(self) -> int:
-        """Number of pairs that were not judged by the same thing."""
+        """The number of pairs whose evaluators or conditions differ between the runs."""
         return self.table.total() - self.alike.total()
 
     @property
@@ -170,20 +171,20 @@ class _Comparison:
 
     @property
     def worst(self) -> _Evidence:
-        """The pairs if everything in doubt had broken. What could not have broken would only dilute it."""
+        """The pairs if all cases in doubt had broken. Others are left out, because they would dilute the drop."""
         scores = self._alike_scores + array("d", [-1.0]) * len(self._unlike_scores) + self._lost_scores
         broken = self.alike[True, False] + self.unlike + self._lost
         return _Evidence(self.table.total() + self._lost, broken, self.alike[False, True], scores)
 
     @property
     def best(self) -> _Evidence:
-        """The pairs if those not judged by the same thing had been fixed. Errors never count as good."""
+        """The pairs if those with other evaluators or conditions had been fixed. Errors never count as fixed."""
         scores = self._alike_scores + array("d", [1.0]) * len(self._unlike_scores)
         fixed = self.alike[False, True] + self.unlike
         return _Evidence(self.table.total(), self.alike[True, False], fixed, scores)
 
     def _note(self, base: _Case, old: int, new: _Case, now: int) -> None:
-        """Keep a changed verdict: broken cases, then those in error now, then others, then fixed ones."""
+        """Keep a changed verdict in its group: broken, now in error, other, now passed."""
         order = 0 if (old, now) == (_PASSED, _FAILED) else 1 if now == _ERROR else 3 if now == _PASSED else 2
         kept = self.changed[order]
         if len(kept) < _MAX_CHANGES:
@@ -198,17 +199,17 @@ class _Comparison:
 
 
 def _known(verdict: int) -> int:
-    """Return the verdict; ERROR for one that nobody knows."""
+    """Return the verdict; ERROR for an unknown one."""
     return verdict if verdict in (_PASSED, _FAILED, _SKIPPED) else _ERROR
 
 
 def _score(case: _Case | None) -> float | None:
-    """Return the score; None if there is none, or none that can be one: files come from anywhere."""
+    """Return the score; None if it is absent, or not from 0 to 1, since files may hold any number."""
     return case.score if case is not None and case.HasField("score") and 0 <= case.score <= 1 else None
 
 
 def _of_case(case: _Case) -> _Judged:
-    """Return what judged the case: for each enforced assertion what it was, which may differ by trial."""
+    """Return the provenance of each enforced assertion of a case. It may differ by trial, so it is a set."""
     judged: _Judged = {}
     for trial in case.trials:
         for turn in trial.turns:
@@ -218,7 +219,7 @@ def _of_case(case: _Case) -> _Judged:
                     and result.enforcement != evaluator_pb2.ENFORCEMENT_SHADOW
                 ):
                     known = judged.setdefault(result.name, set())
-                    # Without one it did not run.
+                    # A result without provenance did not run.
                     if result.HasField("provenance"):
                         known.add(_judge(result.type, result.version, result.provenance))
     return judged
@@ -235,13 +236,13 @@ _FIELDS: Final = ("type", "version", "config", "models", "prompt")
 
 
 def _judge(kind: str, version: str, made_by: result_pb2.Provenance) -> tuple[str, ...]:
-    """Return what an evaluator was, as _FIELDS says. A calibration card describes a judge and changes none."""
+    """Return the values of _FIELDS. The calibration card is not among them: it describes a judge, but does not change it."""
     models = ", ".join(made_by.judge_models)
     return kind, version, made_by.config_sha256[:12], models, made_by.prompt_sha256[:12]
 
 
 def _judge_changes(base: _Judged, new: _Judged) -> list[str]:
-    """Return what differs, for people."""
+    """Return the differences as text."""
     changes = [f"{name}: only in the base" for name in base.keys() - new.keys()]
     changes += [f"{name}: only in the new run" for name in new.keys() - base.keys()]
     for name in base.keys() & new.keys():
@@ -268,10 +269,10 @@ def compare(
     pairs: Iterable[tuple[_Case | None, _Case | None]],
     max_drop: float = MAX_DROP,
 ) -> suite_service_pb2.SuiteComparison:
-    """Return whether the new run is worse than the base, and how sure that is.
+    """Return whether the new run is worse than the base, with p-values and intervals.
 
-    pairs: the cases of both by id, None where one has none; see `merge_by_id`. Raises ValueError for a max_drop
-    that is not from 0 to 1.
+    pairs: the cases of both runs by id; see `merge_by_id`. max_drop: largest accepted drop of the pass rate.
+    Raises ValueError unless max_drop is from 0 to 1.
     """
     if not 0 <= max_drop <= 1:
         raise ValueError(f"max_drop: got {max_drop:g}, wanted a number from 0 to 1")

@@ -1,8 +1,8 @@
 """Reads YAML and JSON as plain data that JSON can represent, with the line of every value.
 
-YAML is YAML 1.2's core schema. Tags are refused, because they make objects; anchors, aliases and merge keys are
-read within bounds, because a few lines of them can expand to gigabytes. Uses ruamel.yaml's events in Python: they
-carry lines, and deep nesting cannot exhaust the stack.
+YAML is read by the core schema of YAML 1.2. Tags are refused, because they create objects. Anchors, aliases and
+merge keys are limited, because a few lines of them can expand to gigabytes. The module uses the events of
+ruamel.yaml's Python parser: they carry line numbers, and deep nesting cannot overflow the stack.
 """
 
 import json
@@ -31,15 +31,15 @@ from evald.strict_json import STRICT_JSON
 
 from ..input_files import read_bytes
 
-# About 2,000 cases; parsing takes some 10 seconds.
+# Limit of YAML: about 2,000 cases, which take about 10 seconds to parse.
 MAX_CHARACTERS: Final = 1 << 20
-# More than a config may have.
+# More levels than a config may have.
 MAX_DEPTH: Final = 64
-# Values with every alias written out: above what the longest text can hold without aliases.
+# Number of values with every alias expanded. The longest text without aliases holds fewer.
 MAX_VALUES: Final = 1 << 20
 
 DataPath: TypeAlias = tuple[str | int, ...]
-"""Where a value is: keys and indexes from the root."""
+"""The path of a value: keys and indexes from the root."""
 
 _CONSTANTS: Final = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
@@ -50,18 +50,18 @@ _DECIMAL: Final = re.compile(r"[-+]?[0-9]+")
 _OTHER_BASE: Final = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_JSON: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-# Digits. Python refuses to convert more than 4,300; a double has 309 at most.
+# Python refuses to convert more than 4,300 digits; a double has at most 309.
 _MOST_DIGITS: Final = 300
 _JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
 
 
 def path_text(path: Sequence[str | int]) -> str:
-    """Return a path as people write it, such as `turns[1].output`."""
+    """Return a path as text, such as `turns[1].output`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
 class InvalidDocument(ValueError):
-    """The text is not a valid document. Its text is FILE:LINE:COLUMN and the message."""
+    """The error of an invalid document. Its text is FILE:LINE:COLUMN and the message."""
 
     def __init__(self, file: str, line: int, message: str, column: int = 0) -> None:
         self.file = file
@@ -73,12 +73,12 @@ class InvalidDocument(ValueError):
 
     @property
     def problems(self) -> "Sequence[InvalidDocument]":
-        """All that is wrong, if more is known than this."""
+        """All known problems of the document, as errors."""
         return [self]
 
 
 class InvalidDocuments(InvalidDocument):
-    """Several things are wrong; as an InvalidDocument it is the first of them."""
+    """Several errors of one or more documents. Its attributes are those of the first."""
 
     def __init__(self, problems: "Sequence[InvalidDocument]") -> None:
         first = problems[0]
@@ -87,12 +87,12 @@ class InvalidDocuments(InvalidDocument):
 
     @property
     def problems(self) -> "Sequence[InvalidDocument]":
-        """All that is wrong."""
+        """All known problems, as errors."""
         return self._problems
 
 
 class Document(NamedTuple):
-    """A parsed document. lines: the line of every value by its path; a key's line for a value with a key."""
+    """A parsed document. lines: the line of every value by its path; in a mapping, the line of its key."""
 
     data: Any
     lines: Mapping[DataPath, int]
@@ -106,14 +106,14 @@ class Document(NamedTuple):
 
 
 def read_document(path: Path) -> Document:
-    """Read a file, by suffix as JSON or else as YAML. Raises InvalidDocument for what cannot be read or parsed."""
+    """Read a `.json` file as JSON, any other as YAML. Raises InvalidDocument if it cannot be read or parsed."""
     name = str(path)
     text = read_text(path)
     return parse_json_document(text, name) if path.suffix == ".json" else parse_yaml(text, name)
 
 
 def read_text(path: Path) -> str:
-    """Read a text in UTF-8. Raises InvalidDocument."""
+    """Read a text file in UTF-8. Raises InvalidDocument."""
     try:
         data = read_bytes(path)
     except OSError as problem:
@@ -132,12 +132,12 @@ def decode(data: bytes, file: str) -> str:
 
 
 def parse_json_document(text: str, file: str) -> Document:
-    """Parse JSON. Raises InvalidDocument, also for a key that is given twice and for NaN."""
+    """Parse JSON. Raises InvalidDocument, also for a duplicate key and for NaN."""
     return Document(parse_json_text(text, file), _json_lines(text), file)
 
 
 def parse_json_text(text: str, file: str, line: int = 1) -> Any:
-    """Parse JSON that begins in a line of a file. Raises InvalidDocument."""
+    """Parse JSON. line: the line of the file where the text begins. Raises InvalidDocument."""
     try:
         return STRICT_JSON.decode(text)
     except json.JSONDecodeError as problem:
@@ -150,8 +150,8 @@ def parse_json_text(text: str, file: str, line: int = 1) -> Any:
 
 
 def parse_json_lines(text: str, file: str) -> Iterator[tuple[int, Any]]:
-    """Yield the values of JSON Lines with their lines. Raises InvalidDocument."""
-    # Not splitlines: texts hold U+2028 and others that end no line of JSON.
+    """Yield the line number and the value of each line of JSON Lines. Raises InvalidDocument."""
+    # Not splitlines(): it also splits at U+2028 and others, which may occur within a JSON string.
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             yield number, parse_json_text(line, file, number)
@@ -160,7 +160,7 @@ def parse_json_lines(text: str, file: str) -> Iterator[tuple[int, Any]]:
 def _json_lines(text: str) -> dict[DataPath, int]:
     """Return the line of every value of a valid JSON text."""
     lines: dict[DataPath, int] = {(): 1}
-    # For each open list the index, for each open object the key, of the value that comes next.
+    # The path of the next value: an index for each open list, a key for each open object.
     path: list[str | int] = []
     line, counted, wants_key = 1, 0, False
     for token in _JSON_TOKEN.finditer(text):
@@ -212,7 +212,7 @@ def parse_yaml(text: str, file: str) -> Document:
 
 
 class _Anchored(NamedTuple):
-    """A value with an anchor. values: how many it holds, with itself. height: levels of lists and mappings."""
+    """A value with an anchor. values: number of values in it, with itself. height: levels of lists and mappings."""
 
     data: Any
     values: int
@@ -220,7 +220,10 @@ class _Anchored(NamedTuple):
 
 
 class _Open:
-    """An open list or mapping. key: whose value comes next. merged: what its merge key brings."""
+    """A list or mapping whose end has not been parsed.
+
+    before: number of values before it. key: of the next value. merged: the mapping of its merge key.
+    """
 
     __slots__ = ("anchor", "before", "data", "height", "key", "merged")
 
@@ -233,7 +236,7 @@ class _Open:
         self.height = 1
 
 
-# What the merge key is while its value is awaited: no key of a document, since it is longer than YAML's keys.
+# Replaces the merge key until its value is parsed. No key of a document equals it, because YAML's keys are shorter.
 _MERGE: Final = "<<" * 1024
 
 
@@ -358,7 +361,7 @@ class _Builder:
             inner.key = None
 
     def _merged(self, event: Event, value: Any) -> dict[str, Any]:
-        """Return what a merge key brings: a mapping, or several of which earlier ones win."""
+        """Return the value of a merge key as one mapping. In a list of mappings, earlier ones win."""
         found: dict[str, Any] = {}
         for one in value if isinstance(value, list) else [value]:
             if not isinstance(one, dict):
@@ -397,7 +400,10 @@ class _Builder:
 
 
 class TextLines:
-    """Lines of a stream as text. number and start: of the last line. position: of the next one."""
+    """The lines of a stream as text.
+
+    number: of the last line, from 1. start: its byte offset. position: byte offset of the next line.
+    """
 
     def __init__(self, stream: BinaryIO, file: str) -> None:
         self._stream = stream
@@ -423,7 +429,7 @@ class TextLines:
 
 @contextmanager
 def open_lines(path: Path, name: str) -> Iterator[TextLines]:
-    """Open a file that is read more than once. Raises InvalidDocument."""
+    """Open a seekable file, which can be read again. Raises InvalidDocument."""
     try:
         stream = path.open("rb")
     except OSError as problem:

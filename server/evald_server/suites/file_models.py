@@ -1,4 +1,4 @@
-"""What a suite file may hold: pydantic models, and the JSON Schema that editors complete from."""
+"""The format of suite files: pydantic models, and the JSON Schema for completion in editors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, TypeAlias
@@ -32,7 +32,7 @@ ABOUT_KEYS: Final = (
     "finish_reason",
     "start_time",
 )
-"""What a recorded answer may say about itself, beside its text or messages."""
+"""Keys of a recorded answer beside its text or messages."""
 _OUTPUT_KEYS: Final = ("text", "messages", *ABOUT_KEYS, "metadata")
 _TEXT: Final = {"type": "string"}
 _MESSAGES: Final = {"type": "array", "items": {"type": "object"}}
@@ -143,7 +143,7 @@ Weight = Annotated[
 
 
 class FilePart(BaseModel):
-    """A mapping of a suite file. Keys in camelCase or snake_case; null is absent."""
+    """A mapping of a suite file. Its keys are in camelCase or snake_case; null counts as absent."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     aliases: ClassVar[Mapping[str, str]] = {}
@@ -165,7 +165,7 @@ class FilePart(BaseModel):
 
     @classmethod
     def field_of(cls, key: str) -> str:
-        """Return the name of the field that a key means; the key itself for one that is unknown."""
+        """Return the field name of a key; an unknown key is returned unchanged."""
         name = snake(key)
         name = cls.aliases.get(name, name)
         return name if name in cls.model_fields else key
@@ -279,13 +279,13 @@ def suite_schema() -> dict[str, Any]:
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
-    """Return what is wrong with an unknown key, with the nearest known one."""
+    """Return the message about an unknown key, with the nearest known one."""
     near = nearest(snake(key), known)
     return f"unknown key; did you mean {near!r}?" if near else f"unknown key; known are {', '.join(known)}"
 
 
 def found_and_wanted(error: Mapping[str, Any]) -> str:
-    """Return pydantic's error as text: what is there, and what may be."""
+    """Return pydantic's error as text: the value that was found, and what was wanted."""
     message = str(error["msg"])
     if error["type"] in ("missing", "twice"):
         return "missing" if error["type"] == "missing" else message

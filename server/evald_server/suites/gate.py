@@ -1,4 +1,4 @@
-"""Gates for CI: a file of rules for suites, and whether a change may go in."""
+"""Gates for CI: read a file of rules for suites, and decide whether a change may be merged."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +19,7 @@ _Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 
 class GateRule(FilePart):
-    """What one suite has to hold."""
+    """A rule for one suite."""
 
     suite: str = Field(min_length=1, description="Name of the suite.")
     target: str = Field("", description="Name of what is tested; by default any.")
@@ -34,7 +34,7 @@ class GateRule(FilePart):
     max_error_rate: _Share | None = Field(None, description="Largest share of cases in error in the new run.")
 
     def applies_to(self, run: suite_service_pb2.SuiteRun) -> bool:
-        """Return whether a suite run is one of those that the rule is about."""
+        """Return whether the rule applies to a suite run."""
         return self.suite == run.suite and self.target in ("", run.target)
 
 
@@ -77,7 +77,7 @@ def _invalid(document: Document, where: DataPath, message: str) -> InvalidDocume
 
 
 class GateRuling(NamedTuple):
-    """What came of one rule. target: "" when no suite run was found."""
+    """The result of one rule. target: "" when no suite run was found."""
 
     rule: GateRule
     target: str
@@ -88,9 +88,9 @@ class GateRuling(NamedTuple):
 def check_rule(
     rule: GateRule, new: suite_service_pb2.SuiteRun, comparison: suite_service_pb2.SuiteComparison | None
 ) -> GateRuling:
-    """Return whether a suite run holds a rule. comparison: with the rule's max_drop; None when it has none.
+    """Return the result of a rule for a suite run. comparison: with the rule's max_drop; None if it has none.
 
-    What stops a change outranks what cannot be said, except when errors make all figures worthless.
+    NO-GO outranks INCONCLUSIVE. But a run that is incomplete, or has too many errors, is always INCONCLUSIVE.
     """
     judged = new.passed_count + new.failed_count
     run = judged + new.error_count
@@ -103,7 +103,7 @@ def check_rule(
         return GateRuling(rule, new.target, "INCONCLUSIVE", reason)
     found = []
     if rule.threshold is not None:
-        # Older results do not say what cases in error weigh: as much as others on average.
+        # Older results lack the weight of cases in error. They are assumed to weigh as much as others on average.
         errors = new.error_share if new.HasField("error_share") else new.error_count / run
         passed = new.pass_rate.value * (1 - errors)
         found.append(_threshold(passed, 1 - errors - passed, errors, rule.threshold))
@@ -134,12 +134,12 @@ def _drop(rule: GateRule, comparison: suite_service_pb2.SuiteComparison) -> tupl
 
 
 def not_found(rule: GateRule) -> GateRuling:
-    """Return the result of a rule whose suite runs are not there."""
+    """Return the result of a rule without a suite run."""
     return GateRuling(rule, "", "INCONCLUSIVE", "No suite run of it was found")
 
 
 def overall(decisions: Iterable[Decision]) -> Decision:
-    """Return the worst decision: NO-GO, INCONCLUSIVE, GO; INCONCLUSIVE when there is none."""
+    """Return the worst decision: NO-GO, INCONCLUSIVE, GO; INCONCLUSIVE without decisions."""
     found = set(decisions)
     for decision in _WORST_FIRST:
         if decision in found:
@@ -151,5 +151,5 @@ _WORST_FIRST: Final[tuple[Decision, ...]] = ("NO-GO", "INCONCLUSIVE", "GO")
 
 
 def decide(results: Iterable[GateRuling]) -> Decision:
-    """Return the decision of a gate. Advisory rules have no say."""
+    """Return the decision of a gate. Advisory rules do not count."""
     return overall(result.decision for result in results if result.rule.tier != "advisory")

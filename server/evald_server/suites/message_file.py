@@ -1,4 +1,4 @@
-"""Many messages as bytes, a tenth of what they take as objects."""
+"""Keeps many messages as bytes, which take a tenth of the memory of objects."""
 
 import weakref
 from collections.abc import Iterable, Iterator
@@ -11,16 +11,16 @@ from evald_server.frames import frame, read_frame
 
 M = TypeVar("M", bound=Message)
 
-# What stays in memory; more of them are kept in a file without a name.
+# Limit in memory; above it the messages are kept in an unnamed temporary file.
 _KEPT_BYTES: Final = 16 << 20
-# What is kept beside a message: a case's id and its line.
+# Memory that the caller needs for each message: a case's id and its line.
 _MESSAGE_BYTES: Final = 200
 
 
 class MessageFile(Iterable[M], Generic[M]):
-    """Messages of one type, to be read any number of times.
+    """Messages of one type, which can be read any number of times.
 
-    are_many: too many to be kept in memory.
+    are_many: whether they are too many for memory.
     """
 
     def __init__(self, kind: type[M]) -> None:

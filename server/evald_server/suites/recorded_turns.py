@@ -1,6 +1,6 @@
-"""Turns of recorded conversations: where they begin and end, and what their messages report.
+"""Turns of recorded conversations: their bounds, and the usage that their messages report.
 
-A turn is what the agent does after a user message, or before the first one.
+A turn is the agent's work after a user message, or before the first one.
 """
 
 import json
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from evald import Turn
 
 RECORDED_ERROR: Final = "RECORDED_ERROR"
-"""Code of a trial whose transcript has an error."""
+"""The error code of a trial whose transcript has an error."""
 
 USER_ROLES: Final = ("user", "system", "developer")
 """Roles of the messages before an agent's answer."""
 
-# Characters of an error that are kept.
+# Limit of characters of an error text.
 _MOST_ERROR: Final = 2000
 
 # Aliases of context keys, as found in records of other systems.
@@ -36,7 +36,7 @@ _COST: Final = ("cost_usd", "costUsd", "cost")
 
 
 class TurnUsage(NamedTuple):
-    """What the messages of one turn report. None means not reported, which is not 0."""
+    """The usage that the messages of one turn report. None means not reported, which is not 0."""
 
     latency_ms: float | None = None
     usage: Mapping[str, int] | None = None
@@ -44,7 +44,7 @@ class TurnUsage(NamedTuple):
 
 
 def recorded_error(row: Mapping[str, Any]) -> str:
-    """Return with what a recorded conversation broke, "" if it did not."""
+    """Return the error of a recorded conversation; "" without one."""
     error = row.get("error")
     if not error:
         return ""
@@ -58,7 +58,7 @@ def first_of(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
 
 
 def turn_bounds(messages: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """Return start and end of every turn; a single one if there is no message of the agent."""
+    """Return start and end index of every turn; a single turn if the agent has no message."""
     bounds: list[tuple[int, int]] = []
     start = 0
     answered = False
@@ -74,9 +74,9 @@ def turn_bounds(messages: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
 
 
 def turn_usage(messages: Sequence[Mapping[str, Any]], reports: Sequence[Any] = ()) -> TurnUsage:
-    """Add up what the agent's messages of a turn report, in themselves or in a parallel list of reports.
+    """Add up the usage of the agent's messages of a turn. reports: further usage, one per message.
 
-    Without a reported latency it is the time from the user's message to the agent's last one.
+    Without a reported latency, it is the time from the user's last message to the agent's last message.
     """
     records = [
         {**message, **(report if isinstance(report, Mapping) else {})}
@@ -116,7 +116,7 @@ def _elapsed_ms(records: Sequence[Mapping[str, Any]]) -> float | None:
 def usage_of(
     data: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], start: int, end: int
 ) -> TurnUsage:
-    """Add up what the messages of one turn of a conversation report, and its list `message_meta`."""
+    """Add up the usage of one turn of a conversation, from its messages and the list `message_meta`."""
     reports = data.get("message_meta")
     return turn_usage(messages[start:end], reports[start:end] if isinstance(reports, list) else ())
 
@@ -124,9 +124,9 @@ def usage_of(
 def last_turn(
     original: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], *, ignore_unknown: bool
 ) -> "Turn":
-    """Return the last turn of a conversation with everything before it, as the final one unless the data say otherwise.
+    """Return the last turn of a conversation with all messages before it. It is final unless the data say otherwise.
 
-    Latency, usage and cost are those of the conversation; what it does not report is read from its messages.
+    Latency, usage and cost are those of the conversation; missing ones are read from the messages of the turn.
     messages: those of the conversation, or of its last invocation. Raises InvalidInput.
     """
     from evald import Turn
@@ -154,7 +154,7 @@ def last_turn(
 
 
 def context_data(original: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of a conversation under the names that evald has for them."""
+    """Return the data of a conversation with aliases replaced by evald's keys."""
     data = {key: value for key, value in original.items() if value is not None}
     for key, aliases in _ALIASES.items():
         found = first_of(data, aliases)

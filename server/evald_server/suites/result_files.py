@@ -71,7 +71,7 @@ def _json_lines(text: str, name: str) -> Iterator[SuiteResults]:
 
 def _message(data: Any, message: Any, name: str, line: int) -> Any:
     try:
-        # A newer evald may write more than this one knows.
+        # A newer evald may write fields that this version does not know.
         return ParseDict(data, message, ignore_unknown_fields=True)
     except (ParseError, TypeError, AttributeError, json.JSONDecodeError) as problem:
         kind = message.DESCRIPTOR.name

@@ -9,21 +9,22 @@ from typing import Final, NamedTuple
 CONFIDENCE: Final = 0.95
 
 SIGNIFICANCE: Final = 0.05
-"""Level of one-sided tests: below it, chance alone is not believed."""
+"""The significance level of one-sided tests."""
 
 POWER: Final = 0.8
-"""How likely a drop of the smallest detectable size is to be found."""
+"""The probability of finding a drop of the smallest detectable size."""
 
 # Bisecting [0, 1] 60 times is more precise than a float.
 _HALVINGS: Final = 60
 
-# Divisible by 1 to 16 and by 100: means of up to 16 trials, and scores in percent, stay equal when they are.
+# Changes are rounded to this fraction. It is divisible by 1 to 16 and by 100, so that equal changes of means of
+# up to 16 trials, and of scores in percent, stay equal.
 _GRID: Final = 7_207_200
 
-# Additions of an exact permutation test: 0.2 s. Enough for 16 pairs, and for many whose changes are alike.
+# Limit of additions in an exact permutation test: 0.2 s. Enough for 16 pairs, or for many with few different changes.
 _MAX_EXACT_STEPS: Final = 200_000
 
-# So many broken pairs are significant if none is fixed: (1/2)^5 is below 5 %.
+# Fewest broken pairs that are significant if none is fixed: (1/2)^5 is below 5 %.
 _FEWEST_BROKEN: Final = 5
 
 
@@ -35,7 +36,7 @@ class Interval(NamedTuple):
 
 
 def wilson(hits: float, trials: float, confidence: float = CONFIDENCE) -> Interval:
-    """Return the two-sided score interval of a share; 0 to 1 without trials.
+    """Return the two-sided score interval of the share hits / trials; 0 to 1 without trials.
 
     Raises ValueError unless 0 <= hits <= trials.
     Source: Wilson, J. Am. Stat. Assoc. 22, 1927; recommended by Brown, Cai and DasGupta,
@@ -56,7 +57,7 @@ def wilson(hits: float, trials: float, confidence: float = CONFIDENCE) -> Interv
 
 
 def upper_bound(hits: int, trials: int, confidence: float = CONFIDENCE) -> float:
-    """Return the exact one-sided upper bound of a share; 1 without trials.
+    """Return the exact one-sided upper bound of the share hits / trials; 1 without trials.
 
     With 0 hits it is 1 - (1 - confidence)^(1/trials), about 3/trials at 95 % (the rule of three).
     Raises ValueError unless 0 <= hits <= trials.
@@ -78,9 +79,9 @@ def upper_bound(hits: int, trials: int, confidence: float = CONFIDENCE) -> float
 
 
 def pass_at_k(trials: int, passed: int, k: int) -> float | None:
-    """Return how likely at least one of k trials passes; None with fewer than k trials.
+    """Return the probability that at least one of k trials passes; None with fewer than k trials.
 
-    Unbiased: the share of the groups of k of these trials in which one passed.
+    Unbiased: the share of all groups of k of these trials in which at least one passed.
     Source: Chen et al., Evaluating Large Language Models Trained on Code, arXiv 2107.03374, 2021.
     """
     _check_trials(trials, passed, k)
@@ -88,9 +89,9 @@ def pass_at_k(trials: int, passed: int, k: int) -> float | None:
 
 
 def pass_hat_k(trials: int, passed: int, k: int) -> float | None:
-    """Return how likely all of k trials pass (pass^k); None with fewer than k trials.
+    """Return the probability that all of k trials pass (pass^k); None with fewer than k trials.
 
-    Unbiased: the share of the groups of k of these trials in which all passed.
+    Unbiased: the share of all groups of k of these trials in which all passed.
     Source: Yao et al., tau-bench, arXiv 2406.12045, 2024.
     """
     _check_trials(trials, passed, k)
@@ -105,13 +106,13 @@ class MeanEstimate(NamedTuple):
 
 
 def estimate_mean(shares: Iterable[tuple[float, int]], groups: float = 1.0) -> MeanEstimate:
-    """Return the mean of shares from 0 to 1, one from each case, with its interval. Raises ValueError without any.
+    """Return the mean share of the cases, with its interval. Raises ValueError without cases.
 
-    shares: a share and how many cases have it. groups: as how many independent observations one case may
-    count at most, for example its number of trials.
-    The interval is Wilson's with an effective number of cases: more than there are as far as the shares
-    differ less than passed and failed would, which is what trials within a case add. That factor is taken
-    with one passing and one failing case added, so that few cases, or cases that all agree, do not overstate it.
+    shares: pairs of a share from 0 to 1 and the number of cases with it. groups: the most independent
+    observations that one case may count as, for example its number of trials.
+    The interval is Wilson's with an effective number of cases. That number is above the real one if the shares
+    vary less than verdicts of 0 or 1 would, because each case has several trials. The factor is computed with one
+    passing and one failing case added, so that few cases, or cases that all agree, do not overstate it.
     Sources: effective size, Korn and Graubard, Survey Methodology 24(2), 1998; added cases, Agresti and Coull,
     The American Statistician 52(2), 1998.
     """
@@ -130,7 +131,7 @@ def estimate_mean(shares: Iterable[tuple[float, int]], groups: float = 1.0) -> M
 
 
 def mcnemar_p(broken: int, fixed: int) -> float:
-    """Return the one-sided exact p-value that pairs break more often than they are fixed; 1 without changes.
+    """Return the exact one-sided p-value for more broken than fixed pairs; 1 if none is broken.
 
     Sources: McNemar, Psychometrika 12(2), 1947; exact: the binomial test of the pairs that changed.
     """
@@ -139,15 +140,15 @@ def mcnemar_p(broken: int, fixed: int) -> float:
 
 
 def permutation_p(changes: Sequence[float]) -> float:
-    """Return the one-sided p-value that paired values got lower; 1 without changes.
+    """Return the one-sided p-value for a fall of paired values; 1 without changes.
 
-    Under the null hypothesis each change from -1 to 1 could as well have the other sign. All signs are counted
-    exactly where that is cheap; else up to 20,000 are drawn, always the same ones.
+    changes: from -1 to 1. Under the null hypothesis each change could as well have the other sign. All
+    combinations of signs are counted if that is cheap; else up to 20,000 are drawn, always the same ones.
     Sources: Fisher, The Design of Experiments, 1935, section 21; p-values of drawn permutations are never 0:
     Phipson and Smyth, Statistical Applications in Genetics and Molecular Biology 9(1), 2010.
     """
     steps = [step for step in (round(change * _GRID) for change in changes) if step]
-    # The sum over the changes that are negative: as low as seen means that at least as much is negative.
+    # With random signs, the sum is at most the observed one if the negative changes add up to at least `negative`.
     sizes = [abs(step) for step in steps]
     negative = sum(-step for step in steps if step < 0)
     exact = _exact_tail(sizes, negative)
@@ -155,7 +156,7 @@ def permutation_p(changes: Sequence[float]) -> float:
 
 
 def _exact_tail(sizes: list[int], least: int) -> float | None:
-    """Return how likely a random subset of sizes adds up to at least that; None when counting takes too long."""
+    """Return the probability that a random subset of sizes sums to at least `least`; None if counting takes too long."""
     ways: dict[int, int] = {0: 1}
     budget = _MAX_EXACT_STEPS
     for size in sizes:
@@ -170,15 +171,16 @@ def _exact_tail(sizes: list[int], least: int) -> float | None:
 
 
 def _drawn_tail(sizes: list[int], least: int) -> float:
-    """As `_exact_tail`, by drawing subsets.
+    """Estimate the probability of `_exact_tail` by drawing subsets.
 
-    A subset is the bits of one integer, and so is each binary digit of all sizes: adding up is counting bits.
+    A subset is one integer with a bit for each size. Each plane is an integer with one binary digit of every size,
+    so that counting bits gives the sum.
     """
     planes = [
         (1 << digit, int("".join("1" if size >> digit & 1 else "0" for size in sizes), 2))
         for digit in range(max(sizes).bit_length())
     ]
-    # Fewer for a million pairs, so that it takes seconds; the estimate of p is still within 0.01.
+    # Fewer draws for a million pairs, which then take seconds; the estimate of p is still within 0.01.
     draws = max(2000, min(20_000, 200_000_000 // len(sizes)))
     source = random.Random(len(sizes))  # noqa: S311  equal inputs must give equal figures
     hits = 0
@@ -190,7 +192,7 @@ def _drawn_tail(sizes: list[int], least: int) -> float:
 
 
 def effect_size(changes: Sequence[float]) -> float | None:
-    """Return the mean change in standard deviations of the changes; None when they do not vary.
+    """Return the mean change in standard deviations of the changes; None for fewer than 2, or equal ones.
 
     Source: d_z in Cohen, Statistical Power Analysis for the Behavioral Sciences, 1988, section 2.3.5.
     """
@@ -198,14 +200,14 @@ def effect_size(changes: Sequence[float]) -> float | None:
         return None
     mean = math.fsum(changes) / len(changes)
     variance = math.fsum((change - mean) ** 2 for change in changes) / (len(changes) - 1)
-    # Equal changes differ by rounding alone.
+    # Rounding alone makes the variance of equal changes differ from 0.
     return mean / math.sqrt(variance) if variance > 1e-18 else None
 
 
 def change_interval(both: int, broken: int, fixed: int, neither: int) -> Interval:
     """Return the interval of the change of a share over pairs, after minus before; -1 to 1 without pairs.
 
-    both, neither: pairs that passed, or failed, before and after.
+    both: number of pairs that passed before and after. neither: of pairs that failed before and after.
     Source: Newcombe, Statistics in Medicine 17(22), 1998, pages 2635 to 2650, method 10.
     """
     pairs = both + broken + fixed + neither
@@ -232,15 +234,15 @@ def change_interval(both: int, broken: int, fixed: int, neither: int) -> Interva
 
 
 def smallest_detectable_drop(pairs: int, noise: float = 0.0) -> float | None:
-    """Return the smallest drop of a share that `mcnemar_p` finds with 80 % power; None if it finds not even 1.
+    """Return the smallest drop of a share that `mcnemar_p` finds with 80 % power; None if it does not find even 1.
 
-    noise: share of pairs that change from failed to passed by chance; as many change back by chance.
-    Exact without noise; with noise the approximation of Connett, Smith and McHugh, Statistics in Medicine 6(5),
-    1987, unless that is smaller.
+    noise: share of pairs that change from failed to passed by chance; the same share changes back by chance.
+    Exact without noise. With noise: the approximation of Connett, Smith and McHugh, Statistics in Medicine 6(5),
+    1987, but at least the exact value.
     """
     if pairs < _FEWEST_BROKEN:
         return None
-    # Binomial: fewer than the fewest are broken with a probability of 1 - POWER.
+    # Binomial: with this drop, fewer than _FEWEST_BROKEN pairs break with a probability of 1 - POWER.
     exact = upper_bound(_FEWEST_BROKEN - 1, pairs, POWER)
     alpha, beta = (NormalDist().inv_cdf(share) for share in (1 - SIGNIFICANCE, POWER))
 
@@ -260,7 +262,7 @@ def smallest_detectable_drop(pairs: int, noise: float = 0.0) -> float | None:
 
 
 def _at_most(hits: int, trials: int, share: float) -> float:
-    """Return the binomial probability of at most so many hits, 0 < share < 1."""
+    """Return the binomial probability of at most `hits` hits. share: of one hit, above 0."""
     if share >= 1:
         return 0.0
     log_hit, log_miss = math.log(share), math.log1p(-share)

@@ -1,4 +1,4 @@
-"""Reads suites of cases from files: checks everything before anything runs, and reports all problems at once."""
+"""Reads suites of cases from files. Checks a suite before any case runs, and reports all problems at once."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,11 +33,11 @@ from .id_set import IdSet
 from .message_file import MessageFile
 from .transcripts import Transcripts
 
-# Reading goes on to report more, up to so many.
+# Reading stops after this many problems.
 _MOST_PROBLEMS: Final = 100
-# Ids that are kept to name the nearest one.
+# Number of ids kept for hints: "did you mean".
 _KEPT_IDS: Final = 10_000
-# Different evaluators of cases that are kept to be checked before anything runs.
+# Number of different evaluators of cases kept, to be checked before any case runs.
 _KEPT_SPECS: Final = 10_000
 _SHOWN_UNUSED: Final = 3
 
@@ -45,7 +45,7 @@ _PART: Final = re.compile(r"([^.\[\]]+)|\[(\d+)[:\]]")
 
 
 class Problem(NamedTuple):
-    """What is wrong, and where. line and column: 0 when they are not known."""
+    """A problem and its place. line, column: 0 when unknown."""
 
     file: str
     line: int
@@ -58,7 +58,7 @@ class Problem(NamedTuple):
 
 
 class SuiteProblems(ValueError):
-    """Suites cannot be run. problems: all that was found."""
+    """The error of suites that cannot be run. problems: all that were found."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = list(problems)
@@ -66,13 +66,13 @@ class SuiteProblems(ValueError):
 
 
 class Suite(NamedTuple):
-    """A suite that can be sent.
+    """A suite that is ready to be sent.
 
-    targets: what it names to be tested. connectors: its own, by name. open: what all cases share, without a
-    target. cases: those that the filters let through. skipped: (id, why).
-    place: FILE:LINE of a case; the file alone for those of a large suite. case_specs: the serialised
-    evaluators of cases, each once and the first 10,000 of them, with the place and the case of the first that has it.
-    part_place: FILE:LINE of a part of the suite beside its cases, by its path. case_count: of cases.
+    targets: names of the connectors to test. connectors: the suite's own, by name. open: the message with the
+    fields that all cases share; it has no target yet. cases: those that pass the filters. skipped: (id, reason).
+    place: returns FILE:LINE of a case by its id; the file alone for a large suite. case_specs: the first 10,000
+    different evaluators of cases, serialised, each with the place and the id of the first case that has it.
+    part_place: returns FILE:LINE of a part of the suite outside its cases, by its path. case_count: number of cases.
     """
 
     name: str
@@ -91,14 +91,14 @@ class Suite(NamedTuple):
 
 
 class CaseFilter(NamedTuple):
-    """Which cases to take: with any of the tags, with none of the excluded ones, of the ids. Empty: all."""
+    """A filter of cases: any of the tags, none of the excluded tags, one of the ids. Empty lists filter nothing."""
 
     tags: Sequence[str] = ()
     exclude_tags: Sequence[str] = ()
     ids: Sequence[str] = ()
 
     def takes(self, entry: CaseEntry) -> bool:
-        """Return whether a case is taken."""
+        """Return whether a case passes the filter."""
         return (
             (not self.tags or any(tag in self.tags for tag in entry.tags))
             and not any(tag in self.exclude_tags for tag in entry.tags)
@@ -116,10 +116,10 @@ def load_suites(
     targets: Sequence[str] = (),
     stopped: Event | None = None,
 ) -> list[Suite]:
-    """Read suites. Raises SuiteProblems, which lists all that is wrong with them.
+    """Read suites. Raises SuiteProblems with all problems found.
 
-    transcripts: files with recorded answers, which replace those of the cases. targets: what is tested instead of
-    the suites' own targets and of recorded answers. stopped: set by another thread to end reading.
+    transcripts: files with recorded answers, which replace those of the cases. targets: names of targets, which
+    replace the suites' own targets and recorded answers. stopped: another thread sets it to stop reading.
     """
     wanted = CaseFilter(tags, exclude_tags, ids)
     problems: list[Problem] = []
@@ -169,7 +169,7 @@ def _unused(transcripts: Transcripts) -> Iterator[str]:
 
 
 class _Raw(NamedTuple):
-    """A case as it stands in its file. path: of the case in the document."""
+    """A case as read from its file. path: of the case in the document."""
 
     data: Any
     document: Document
@@ -177,7 +177,7 @@ class _Raw(NamedTuple):
 
 
 class _SuiteReader:
-    """Reads the suite of one file. ids: the first ones, for hints. found: those of the filter that there are."""
+    """Reads the suite of one file. ids: the first case ids, for hints. found: the ids of the filter that exist."""
 
     def __init__(
         self,
@@ -198,11 +198,11 @@ class _SuiteReader:
         self._problems = problems
         self._stopped = stopped
         self._warnings: list[str] = []
-        self._document: Document | None = None  # of what is not JSON Lines
+        self._document: Document | None = None  # None for JSON Lines in our own format
         self._case_specs: dict[bytes, str] = {}
 
     def suite(self) -> Suite | None:
-        """Return the suite; None when something is wrong with it, and then the problems say what."""
+        """Return the suite. If it is invalid, add its problems to the list and return None."""
         before = len(self._problems)
         try:
             found = self._read()
@@ -239,7 +239,7 @@ class _SuiteReader:
         kept, lines, skipped, count, opening.cases_digest = self._check(shared)
         opening.case_count = count
         root: DataPath = ("suite",) if self._document is None else ()
-        # Without the cases, which are kept elsewhere.
+        # Without the lines of the cases, which `lines` keeps.
         places = {
             path: line
             for path, line in document.lines.items()
@@ -265,7 +265,7 @@ class _SuiteReader:
         )
 
     def _header(self) -> tuple[Any, Document]:
-        """Return the suite without its cases, and the document that it is in."""
+        """Return the suite's data without its cases, and its document."""
         if self._path.suffix == ".jsonl":
             self._document = self._adopted(foreign.convert_jsonl(self._path))
         if self._document is None and self._path.suffix in (".jsonl", ".ndjson"):
@@ -302,9 +302,9 @@ class _SuiteReader:
     def _check(
         self, shared: CaseShared | None
     ) -> tuple[MessageFile[suite_service_pb2.SuiteCase], dict[str, int], list[tuple[str, str]], int, str]:
-        """Check all cases. Returns them, their lines if they are few, those to skip, how many there are, a digest.
+        """Check all cases. Return them, their lines (none if they are many), the skipped ones, the count, a digest.
 
-        shared: None when the suite itself is wrong; then the cases are only read.
+        shared: None when the suite itself is invalid; then the cases are validated but not converted.
         """
         kept = MessageFile(suite_service_pb2.SuiteCase)
         lines: dict[str, int] = {}
@@ -356,7 +356,7 @@ class _SuiteReader:
     def _note_specs(
         self, raw: _Raw, entry: CaseEntry, pb: suite_service_pb2.SuiteCase, shared: CaseShared
     ) -> None:
-        """Note the evaluators of a case, beside those of the suite."""
+        """Keep the evaluators of a case that are not the suite's."""
         specs = [*pb.evaluators, *(spec for turn in pb.turns for spec in turn.evaluators)]
         for path, spec in zip(evaluator_paths(entry, shared) if specs else (), specs, strict=True):
             if path and len(self._case_specs) < _KEPT_SPECS:
@@ -371,7 +371,7 @@ class _SuiteReader:
     def _case(
         self, raw: _Raw, shared: CaseShared | None
     ) -> tuple[CaseEntry | None, suite_service_pb2.SuiteCase | None]:
-        """Return a case, and its message if it is to be sent. None, and a problem, for one that is wrong."""
+        """Return a case, and its message if it is to be sent. For an invalid case, add a problem and return None."""
         entry = self._validate(CaseEntry, raw.data, raw.document, raw.path)
         if entry is None:
             return None, None
@@ -417,7 +417,7 @@ class _SuiteReader:
                 yield _Raw(data, document, ())
 
     def _json_lines(self) -> Iterator[tuple[int, Document]]:
-        """Yield every value of JSON Lines with its number, from 0."""
+        """Yield each value of JSON Lines with its index."""
         with open_lines(self._path, self.name) as lines:
             count = 0
             for line in lines:
@@ -453,7 +453,7 @@ def _connectors(entry: SuiteEntry) -> dict[str, connector_service_pb2.Connector]
             found[name] = CONNECTOR.read({"name": name, **data})
         except InvalidInput as problem:
             if problem.path.startswith("headers"):
-                # They may hold secrets, which a log of CI would show.
+                # Headers may hold secrets, which a CI log would show.
                 problem = InvalidInput(problem.path, "another kind of value", problem.wanted)
             raise problem.below(f"connectors.{name}") from None
     return found
@@ -479,7 +479,7 @@ def _of_input(
 
 
 def _line(document: Document, path: tuple[str | int, ...], where: Sequence[str | int]) -> int:
-    """Return the line of what is below a path. where: keys in canonical spelling."""
+    """Return the line of the value at `where` below `path`. where: keys in canonical spelling, and indexes."""
     data: Any = document.data
     for part in path:
         data = data[part]
@@ -502,7 +502,7 @@ def _canonical(key: str) -> str:
 
 
 def _unknown(model: type[FilePart], where: Sequence[str | int]) -> str:
-    """Return what is wrong with an unknown key, with the nearest known one."""
+    """Return the message about an unknown key, with the nearest known one."""
     model = TurnEntry if "turns" in where[:-1] else model
     known = [*model.model_fields, *model.aliases, *(["cases"] if model is SuiteEntry else ())]
     return unknown_key(str(where[-1]), known)

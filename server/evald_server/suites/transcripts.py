@@ -1,6 +1,6 @@
-"""Recorded answers in files of their own: JSON Lines or CSV, joined with the cases by id, else by input.
+"""Recorded answers in separate files, JSON Lines or CSV, which are joined with the cases by id, else by input.
 
-Only a digest and the position of each row stay in memory; a row is read again when its case needs it.
+Memory holds only a digest and the position of each row; a row is read again when its case needs it.
 """
 
 import csv
@@ -28,7 +28,7 @@ _SHAPE: Final = (
 
 
 class Transcript(NamedTuple):
-    """One row: the answers of one trial, one for each turn, or an error instead. place: FILE:LINE."""
+    """One row: the answers of one trial, one for each turn, or its error. place: FILE:LINE."""
 
     place: str
     answers: list[Any]
@@ -36,10 +36,10 @@ class Transcript(NamedTuple):
 
 
 class Transcripts:
-    """The rows of some files, by case."""
+    """The rows of transcript files, by case."""
 
     def __init__(self, paths: list[Path]) -> None:
-        """Index the rows. Raises InvalidDocument for what cannot be read."""
+        """Index the rows. Raises InvalidDocument if one cannot be read."""
         self._files = [_TranscriptFile(path) for path in paths]
         digests, rows = array("Q"), array("Q")
         for number, file in enumerate(self._files):
@@ -52,9 +52,9 @@ class Transcripts:
         self._used = bytearray(len(order))
 
     def of(self, case_id: str, asked: str | None, turns: int, *, whole: bool = False) -> list[Transcript]:
-        """Return the trials of a case, by its id, else by what its last turn asks. Raises InvalidDocument.
+        """Return the trials of a case, by its id, else by the input of its last turn. Raises InvalidDocument.
 
-        whole: the case is one conversation from its beginning, with the user's messages.
+        whole: each trial is a whole conversation, with the user's messages.
         """
         rows = self._rows_of(("id", case_id))
         if not rows and asked is not None:
@@ -62,7 +62,7 @@ class Transcripts:
         return [_transcript(row, place, turns, whole=whole) for row, place in rows]
 
     def unused(self) -> Iterator[str]:
-        """Yield where rows are that no case has asked for."""
+        """Yield FILE:LINE of each row that no case has used."""
         return (self._row(index)[1] for index, used in enumerate(self._used) if not used)
 
     def _rows_of(self, key: tuple[str, str]) -> list[tuple[Mapping[str, Any], str]]:
@@ -83,7 +83,7 @@ class Transcripts:
 
 
 def _key(row: Mapping[str, Any], place: str) -> tuple[str, str]:
-    """Return what joins a row with its case."""
+    """Return the key that joins a row with its case: its id, else its input."""
     own = first_of(row, _ID)
     if own is not None:
         return "id", str(own)
@@ -99,7 +99,7 @@ def _key(row: Mapping[str, Any], place: str) -> tuple[str, str]:
 
 
 def asked_text(asked: Any) -> str | None:
-    """Return what the user says last, to compare with; None when it is no text."""
+    """Return the text of an input, or of its last message, for comparison; None if it is not text."""
     if isinstance(asked, str):
         return asked.strip()
     if isinstance(asked, list) and asked and isinstance(asked[-1], Mapping):
@@ -109,9 +109,9 @@ def asked_text(asked: Any) -> str | None:
 
 
 def _transcript(row: Mapping[str, Any], place: str, turns: int, *, whole: bool) -> Transcript:
-    """Return the answers of a row for so many turns. Raises InvalidDocument."""
+    """Return the answers of a row. turns: their number. Raises InvalidDocument."""
     if error := recorded_error(row):
-        # Whatever else there is: what the agent said before it broke is no answer.
+        # Other fields are ignored: messages of the agent before the error are no answer.
         return Transcript(place, [], error)
     about = {key: row[name] for name, key in _ABOUT_NAMES.items() if row.get(name) is not None}
     output, answers, messages = first_of(row, _OUTPUT), row.get("answers"), row.get("messages")
@@ -148,7 +148,7 @@ def _check_messages(messages: Any, place: str) -> None:
 
 
 def _whole(messages: Any, place: str) -> list[Any]:
-    """Return a conversation to the agent's last message; what the user says after it is answered by nobody."""
+    """Return a conversation up to the agent's last message; later user messages have no answer."""
     _check_messages(messages, place)
     end = len(messages)
     while end and messages[end - 1].get("role") in USER_ROLES:
@@ -157,7 +157,7 @@ def _whole(messages: Any, place: str) -> list[Any]:
 
 
 def _answers(messages: Any, place: str) -> list[Any]:
-    """Return what the agent said in each turn of a conversation."""
+    """Return the agent's messages for each turn of a conversation."""
     _check_messages(messages, place)
     found = []
     for start, end in turn_bounds(messages):
@@ -169,7 +169,7 @@ def _answers(messages: Any, place: str) -> list[Any]:
 
 
 class _TranscriptFile:
-    """One file, whose rows are known by the position of their first byte."""
+    """One transcript file. A row is identified by the position of its first byte."""
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
@@ -178,7 +178,7 @@ class _TranscriptFile:
         self._header: list[str] = []
 
     def rows(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
-        """Yield all rows with their positions and lines. Raises InvalidDocument."""
+        """Yield the position, the line number and the data of each row. Raises InvalidDocument."""
         with open_lines(self._path, self.name) as reading:
             if self._csv:
                 yield from self._csv_rows(reading)

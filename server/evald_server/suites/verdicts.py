@@ -1,7 +1,7 @@
-"""Verdicts of trials, cases and suites, and the figures of a suite run. The only place that computes them.
+"""Computes the verdicts of trials, cases and suites, and the figures of a suite run. No other module does.
 
-All verdicts are three-valued: what is in error could have passed or failed, so it decides nothing by itself,
-and a verdict that depends on it is ERROR.
+All verdicts are three-valued. A turn, trial or case in error could have passed or failed, so it decides nothing
+by itself; a verdict that depends on it is ERROR.
 """
 
 import math
@@ -19,17 +19,17 @@ _FAILED: Final = result_pb2.VERDICT_FAILED
 _ERROR: Final = result_pb2.VERDICT_ERROR
 _SKIPPED: Final = result_pb2.VERDICT_SKIPPED
 
-# What a field of the contract holds. A single answer may claim as many.
+# Largest value of an int64 field. A single answer may report that many.
 _MOST_TOKENS: Final = (1 << 63) - 1
 
-# More than any suite has evaluators. A suite whose cases all bring a config of their own has one each.
+# More than the evaluators of usual suites. Without a limit, cases with configs of their own add one entry each.
 _MAX_PROVENANCE: Final = 1000
 
 
 def trial_verdict(verdicts: Iterable[int]) -> "result_pb2.Verdict":
-    """Return the worst verdict of a trial's turns: FAILED, ERROR, PASSED, SKIPPED; ERROR when there is none.
+    """Return the worst verdict of a trial's turns: FAILED, ERROR, PASSED, SKIPPED; ERROR without turns.
 
-    What is not one of these counts as ERROR.
+    An unknown verdict counts as ERROR.
     """
     seen = set(verdicts)
     if _FAILED in seen:
@@ -56,7 +56,7 @@ def decide_trial(trial: suite_service_pb2.TrialResult) -> None:
 
 
 def _reason_of_turns(evaluated: list[run_service_pb2.RunTurn], verdict: int) -> str:
-    """Return the reason of the first turn with that verdict; when all is well, of the last one."""
+    """Return the reason of the first turn with this verdict; for PASSED and SKIPPED, of the last such turn."""
     if not evaluated:
         return "No turn was evaluated"
     ordered = evaluated[::-1] if verdict in (_PASSED, _SKIPPED) else evaluated
@@ -79,8 +79,8 @@ class CaseVerdict(NamedTuple):
 def case_verdict(verdicts: Iterable[int], min_passed: int = 0) -> CaseVerdict:
     """Return the verdict of a case whose trials have these verdicts.
 
-    PASSED when at least min_passed trials passed; FAILED when too few would have even if all trials in error
-    had; else ERROR; SKIPPED when all trials were. min_passed: 0 means every trial that was not skipped.
+    PASSED: at least min_passed trials passed. FAILED: too few would have passed even if all trials in error had
+    passed. SKIPPED: all trials were skipped. Otherwise ERROR. min_passed: 0 means all trials not skipped.
     """
     verdicts = list(verdicts)
     passed, failed, skipped = map(verdicts.count, (_PASSED, _FAILED, _SKIPPED))
@@ -99,7 +99,7 @@ def case_verdict(verdicts: Iterable[int], min_passed: int = 0) -> CaseVerdict:
 
 
 def decide_case(case: suite_service_pb2.CaseResult, min_passed: int = 0) -> None:
-    """Set verdict, score, reason and counts of a case from its trials, whose verdicts are set. See `case_verdict`."""
+    """Set verdict, score, reason and counts of a case from its trials, which have verdicts. See `case_verdict`."""
     trials = case.trials
     found = case_verdict([trial.verdict for trial in trials], min_passed)
     case.verdict = found.verdict
@@ -126,10 +126,10 @@ class SuiteVerdict(NamedTuple):
 
 
 def suite_verdict(passed: float, failed: float, errors: float, threshold: float) -> SuiteVerdict:
-    """Return the verdict of a suite whose cases weigh so much.
+    """Return the verdict of a suite run. passed, failed, errors: total weight of the cases with this verdict.
 
-    PASSED when the share that passed reaches the threshold even if every case in error had failed; FAILED when
-    it does not even if all of them had passed; else ERROR. ERROR, too, when nothing passed or failed.
+    PASSED: the passed share reaches the threshold even if all cases in error had failed. FAILED: it would not
+    reach it even if they had all passed. Otherwise ERROR, also when no case passed or failed.
     """
     whole = passed + failed + errors
     if not passed + failed:
@@ -142,7 +142,7 @@ def suite_verdict(passed: float, failed: float, errors: float, threshold: float)
         reason = (
             f"{_percent(at_least)} to {_percent(at_most)} of the cases passed, because of errors, {wanted}"
         )
-    if threshold == 1:  # of all cases, however little one of them weighs beside the others
+    if threshold == 1:  # every case must pass, however small its weight
         return SuiteVerdict(_FAILED if failed else _ERROR if errors else _PASSED, reason)
     if reaches(at_least, threshold):
         return SuiteVerdict(_PASSED, reason)
@@ -150,7 +150,7 @@ def suite_verdict(passed: float, failed: float, errors: float, threshold: float)
 
 
 def _percent(share: float) -> str:
-    """Return a share in percent. One that is not 0 or 1 does not look like it."""
+    """Return a share in percent. A share between 0 and 1 is never rounded to 0 % or 100 %."""
     rounded = round(share * 100, 1)
     if 0 < share < 1:
         rounded = min(max(rounded, 0.1), 99.9)
@@ -158,7 +158,7 @@ def _percent(share: float) -> str:
 
 
 class _Spending:
-    """Tokens and money. What was never reported stays absent."""
+    """Sums of tokens and money. Values that were never reported stay absent."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, int] = {}
@@ -179,8 +179,7 @@ class _Spending:
             self.money[currency] = self.money.get(currency, 0.0) + amount
 
     def fill(self, run: suite_service_pb2.SuiteRun, prefix: str = "") -> None:
-        """Set the fields of a suite run. Amounts of several currencies have no sum, so they are left out, and one
-        that no double holds."""
+        """Set the fields of a suite run. The cost is left out if it has several currencies, or exceeds a double."""
         for name in ("token_usage", "cost"):
             run.ClearField(prefix + name)
         for name, count in self.tokens.items():
@@ -191,7 +190,7 @@ class _Spending:
 
 
 class _EvaluatorCounts:
-    """Verdicts of one evaluator, and the sum and number of values of a metric."""
+    """The verdict counts of one evaluator, and the sum and number of a metric's values."""
 
     __slots__ = ("errors", "failed", "passed", "sum", "values")
 
@@ -208,15 +207,15 @@ class _EvaluatorCounts:
 
 
 class SuiteTotals:
-    """Adds up the cases of a suite run. Memory grows with evaluators and trials, not with cases."""
+    """The totals of a suite run. Memory grows with evaluators and trials, not with cases."""
 
     def __init__(self, threshold: float = 1.0) -> None:
         self.threshold = threshold
         self.verdicts: Counter[int] = Counter()
         self.weights = {_PASSED: 0.0, _FAILED: 0.0, _ERROR: 0.0, _SKIPPED: 0.0}
-        self.norm = 0.0  # root of the sum of the squares of weights
+        self.norm = 0.0  # Euclidean norm of the weights of passed and failed cases
         self.scores, self.scored = 0.0, 0
-        # Cases by number of trials with a verdict, and of those that passed.
+        # Number of cases by (trials that passed or failed, trials that passed).
         self.trials: Counter[tuple[int, int]] = Counter()
         self.sizes: set[int] = set()
         self.evaluators: dict[str, _EvaluatorCounts] = {}
@@ -225,8 +224,8 @@ class SuiteTotals:
         self.agent, self.judges = _Spending(), _Spending()
 
     def add(self, case: suite_service_pb2.CaseResult, *, results: bool = True) -> None:
-        """Add a case that is decided. See `decide_case`. results: those of its evaluators, too; without them
-        `count` and `add_provenance` are to be called."""
+        """Add a case with a verdict; see `decide_case`. results: whether to add its evaluators' results. If not,
+        the caller adds them with `count` and `add_provenance`."""
         verdict = case.verdict
         if verdict not in self.weights:
             verdict = _ERROR
@@ -251,7 +250,7 @@ class SuiteTotals:
                     self.add_provenance(result)
 
     def count(self, name: str, verdict: int, value: float | None, count: int = 1) -> None:
-        """Add equal results of an evaluator. value: of a metric; None when it was unavailable."""
+        """Add `count` equal results of an evaluator. value: of a metric; None when unavailable."""
         counts = self.evaluators.get(name)
         if counts is None:
             counts = self.evaluators[name] = _EvaluatorCounts()
@@ -266,7 +265,7 @@ class SuiteTotals:
             counts.errors += count
 
     def add_provenance(self, result: result_pb2.EvaluationResult) -> None:
-        """Add what a result says of its evaluator."""
+        """Add the provenance of a result."""
         if result.HasField("provenance") and len(self.provenance) < _MAX_PROVENANCE:
             key = (result.name, result.type, result.version, result.provenance.SerializeToString())
             self.provenance.setdefault(key)
@@ -328,7 +327,7 @@ class SuiteTotals:
         judged = self.weights[_PASSED] + self.weights[_FAILED]
         if judged:
             share = self.weights[_PASSED] / judged
-            # Kish's effective size: as many cases of equal weight say as much.
+            # Kish's effective size: the number of cases of equal weight with the same precision.
             size = (judged / self.norm) ** 2
             run.pass_rate.CopyFrom(_estimate(share, wilson(share * size, size)))
         if judged + self.weights[_ERROR]:
@@ -367,7 +366,7 @@ class SuiteTotals:
 
 
 def trial_estimate(trials: Mapping[tuple[int, int], int], k: int) -> suite_service_pb2.TrialEstimate | None:
-    """Return pass@k and pass^k over cases with at least k trials; None when there are none.
+    """Return pass@k and pass^k over the cases with at least k trials; None without such cases.
 
     trials: number of cases by (trials that passed or failed, trials that passed).
     """
@@ -375,7 +374,7 @@ def trial_estimate(trials: Mapping[tuple[int, int], int], k: int) -> suite_servi
     number = sum(count for _, _, count in cases)
     if not number:
         return None
-    # So many separate groups of k trials has a case.
+    # Mean number of separate groups of k trials per case.
     groups = sum(n * count for n, _, count in cases) / k / number
     some = estimate_mean(((pass_at_k(n, c, k) or 0.0, count) for n, c, count in cases), groups)
     every = estimate_mean(((pass_hat_k(n, c, k) or 0.0, count) for n, c, count in cases), groups)

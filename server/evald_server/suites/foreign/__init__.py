@@ -1,4 +1,4 @@
-"""Suites of other tools, each converted to the data of a suite file of ours, or refused with the reason."""
+"""Converts suites of other tools to the data of an evald suite file, or refuses them with a reason."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +18,9 @@ _FORMATS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Document], Converte
 
 
 def convert(document: Document) -> Converted | None:
-    """Convert a document in the format of another tool; None for any other.
+    """Convert a document in the format of another tool; return None for any other document.
 
-    Raises InvalidDocument for what has no counterpart in evald.
+    Raises InvalidDocument for a feature without a counterpart in evald.
     """
     for is_it, convert_it in _FORMATS:
         if is_it(document.data):
@@ -32,7 +32,7 @@ def convert(document: Document) -> Converted | None:
 
 
 def convert_jsonl(path: Path) -> Converted | None:
-    """Convert a JSONL file of AgentV's, which has a YAML file of the same name beside it; None for any other."""
+    """Convert an AgentV JSONL file, which has a YAML file of the same name beside it; return None for any other file."""
     for suffix in (".yaml", ".yml"):
         beside = path.with_suffix(suffix)
         if beside.is_file() and agentv.is_it(read_document(beside).data):
@@ -41,7 +41,7 @@ def convert_jsonl(path: Path) -> Converted | None:
 
 
 def as_document(converted: Converted, file: str) -> Document:
-    """Return a converted suite as a document of ours. A value's line is that of its case."""
+    """Return a converted suite as an evald document. The line of a value is that of its case."""
     lines: dict[DataPath, int] = {
         (): 1,
         **{("cases", index): line for index, line in enumerate(converted.lines)},

@@ -1,4 +1,4 @@
-"""AgentV's suites: YAML, and JSONL with a YAML file of the same name beside it."""
+"""Converts AgentV's suites: YAML, or JSONL with a YAML file of the same name beside it."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -60,18 +60,18 @@ _REFUSED: Final[Mapping[str, str]] = {
 
 
 def is_it(data: Any) -> bool:
-    """Return whether data are a suite of AgentV: cases under one of its names, and what evald's own has not."""
+    """Return whether data are an AgentV suite, by keys that evald's own suites do not have."""
     if not isinstance(data, Mapping):
         return False
     if any(key in data for key in ("tests", "evalcases", "eval_cases", "testcases")):
         return "providers" not in data
     own = ("cases" in data and "execution" in data) or str(data.get("$schema", "")).startswith("agentv")
-    # The file beside a JSONL file has no cases.
+    # The YAML file beside a JSONL file has no cases.
     return own or ("dataset" in data and ("execution" in data or "evaluator" in data or "grader" in data))
 
 
 def convert(document: Document) -> Converted:
-    """Convert a suite. Raises InvalidDocument for what has no counterpart."""
+    """Convert a suite. Raises InvalidDocument for a feature without a counterpart."""
     root = Node.of(document)
     if not any(key in root for key in _CASES):
         return convert_jsonl(Path(document.file).with_suffix(".jsonl"))
@@ -79,7 +79,7 @@ def convert(document: Document) -> Converted:
 
 
 def convert_jsonl(path: Path) -> Converted:
-    """Convert a JSONL file with one case a line and the YAML file beside it, if there is one."""
+    """Convert a JSONL file with one case per line, and the YAML file beside it if there is one."""
     beside = next(
         (found for suffix in (".yaml", ".yml") if (found := path.with_suffix(suffix)).is_file()), None
     )
@@ -101,7 +101,7 @@ def _cases(root: Node) -> Iterator[Node]:
 
 
 class _Suite:
-    """What a suite says for all of its cases."""
+    """The settings of a suite for all its cases."""
 
     def __init__(self, root: Node, stem: str = "") -> None:
         root.keys(*_KEYS, refused=_REFUSED_KEYS)
@@ -114,7 +114,7 @@ class _Suite:
         self._prompt = _single_prompt(root)
 
     def converted(self, cases: Iterator[Node]) -> Converted:
-        """Return the whole suite."""
+        """Return the suite with its cases."""
         root = self._root
         suite: dict[str, Any] = {"name": str(self._name)}
         if "description" in root:
@@ -180,7 +180,7 @@ class _Suite:
             made["expected"] = _expected(expected)
         judge = _Judge(criteria, expected.data is not None)
         made["evaluators"] = list(self._evaluators(node, execution, judge))
-        # Everything of the suite is among them, unless the case opts out of it.
+        # The list has the suite's evaluators already, unless the case skips them.
         made["inherit"] = False
         threshold = node["threshold"] if "threshold" in node else execution["threshold"]
         if threshold.data is not None:
@@ -205,7 +205,7 @@ class _Suite:
         return messages
 
     def _evaluators(self, node: Node, execution: Node, judge: "_Judge") -> Iterator[Spec]:
-        """Yield the evaluators of a case: its own, then the suite's; the judge of its criteria when there is none."""
+        """Yield the evaluators of a case: its own, then the suite's; without any, the judge of its criteria."""
         found: list[Spec] = []
         own = _lists(node, execution)
         suite = [] if _skips_defaults(execution) else _lists(self._root, self._execution)
@@ -218,7 +218,7 @@ class _Suite:
         yield from found
 
     def _legacy(self, node: Node, judge: "_Judge") -> Spec:
-        """Return the one evaluator of the fields `evaluator` and `grader`; without both it is the judge."""
+        """Return the judge. Warn of the deprecated field `grader`, and if `evaluator` or `grader` names an unknown type."""
         for place in (node, self._root):
             if "grader" in place:
                 place["grader"].warn("`grader` is deprecated; write `evaluator`")
@@ -269,7 +269,7 @@ def _skips_defaults(execution: Node) -> bool:
 
 
 def _check_texts(node: Node) -> None:
-    """Raise InvalidDocument for a variable of the environment in any text."""
+    """Raise InvalidDocument for an environment variable in any text."""
     if isinstance(node.data, str) and "${{" in node.data:
         raise node.refuse("holds a variable of the environment (${{...}}), which evald does not fill in")
     inner = range(len(node.data)) if isinstance(node.data, list) else node.data
@@ -321,7 +321,7 @@ def _listed(messages: Any) -> list[Any]:
 
 
 def _messages(node: Node) -> Any:
-    """Return an input: text, or messages with the files of their content read."""
+    """Return an input as text, or as messages with the text of the files in their content."""
     if isinstance(node.data, str):
         return node.data
     if isinstance(node.data, dict):
@@ -339,7 +339,7 @@ def _message(node: Node) -> dict[str, Any]:
 
 
 def _block(node: Node) -> str:
-    """Return the text of a content block; that of a file is read."""
+    """Return the text of a content block; for a file, its content."""
     node.keys("type", "value", "text")
     kind = node["type"].choice({"text": "text", "file": "file"})
     value = node.first("value", "text")
@@ -349,7 +349,7 @@ def _block(node: Node) -> str:
 
 
 def _expected(node: Node) -> dict[str, Any] | str:
-    """Return the expected answer: text, data where the content is data, and messages where there are several."""
+    """Return the expected answer: text, data if the content is data, or messages."""
     if isinstance(node.data, str):
         return node.data
     if isinstance(node.data, dict):
@@ -369,14 +369,14 @@ def _reference(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Judge:
-    """Makes specs; those of judges fall back to the case's criteria and are shown its expected answer."""
+    """Makes specs of evaluators. Judges default to the case's criteria, and get its expected answer."""
 
     def __init__(self, criteria: str | None, expected: bool) -> None:
         self.criteria = criteria
         self._expected = expected
 
     def specs(self, node: Node) -> Iterator[Spec]:
-        """Yield the specs of a list. Texts in it are items of one rubric."""
+        """Yield the specs of a list of evaluators. Texts in it become the items of one rubric."""
         texts = [one for one in node if isinstance(one.data, str)]
         if texts:
             yield _items(node.replaced([one.data for one in texts]), "criteria")
@@ -415,7 +415,7 @@ class _Judge:
                 )
         config: dict[str, Any] = {}
         rubrics = keys.pop("rubrics", None)
-        # Without keys it may be the case itself, whose criteria are here already.
+        # Without keys the node may be the case itself, whose criteria are in self.criteria.
         given = node.replaced(None) if not keys else node.first("criteria", "value")
         _pop(keys, "criteria", "value")
         if rubrics is not None:
@@ -479,7 +479,7 @@ _JUDGES: Final = (
 
 
 def _common(node: Node, keys: dict[str, Any]) -> Spec:
-    """Take what every evaluator has: name, weight, required, negate, and the score that passes."""
+    """Remove the keys that all evaluators share: name, weight, required, negate, min_score. Return them as a spec."""
     keys.pop("type", None)
     spec: Spec = {}
     name = keys.pop("name", None) or keys.pop("metric", None)
@@ -508,7 +508,7 @@ _REFUSED_ITEM_KEYS: Final = dict.fromkeys(
 
 
 def _items(node: Node, name: str) -> Spec:
-    """Return the spec of a judge by items: texts, or mappings with an id, a text, a weight and `required`."""
+    """Return the spec of a judge with items: texts, or mappings with an id, a text, a weight and `required`."""
     items = []
     for number, one in enumerate(node, 1):
         if isinstance(one.data, str):
@@ -540,7 +540,7 @@ def _prompt(node: Node) -> str:
 
 
 def _pop(keys: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Take keys out. Returns those that are not null."""
+    """Remove keys. Return those that are not null."""
     found = {name: keys.pop(name, None) for name in names}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -558,7 +558,7 @@ def _code(node: Node, keys: dict[str, Any]) -> Spec:
         config["timeoutMs"] = timeout
     if keys.pop("target", None) is not None:
         raise node["target"].refuse("a script of evald gets no model of the test runner")
-    # AgentV passes every further key to the script.
+    # AgentV passes all other keys to the script.
     given = node["config"].mapping() if keys.pop("config", None) is not None else {}
     further = {**given, **keys}
     keys.clear()

@@ -1,4 +1,4 @@
-"""promptfoo's `assert:` vocabulary as evald's specs: `type`, `value`, `threshold`, `weight`, `metric`, `not-`."""
+"""Converts promptfoo's `assert:` vocabulary to evald's specs: `type`, `value`, `threshold`, `weight`, `metric`, `not-`."""
 
 import csv
 import json
@@ -85,7 +85,7 @@ def assert_set(node: Node) -> Spec:
 
 
 def common(node: Node) -> Spec:
-    """Return what every kind has: name and weight. A weight of 0 reports without deciding."""
+    """Return the keys of every kind: name and weight. An assertion of weight 0 is reported but decides nothing."""
     spec: Spec = {}
     if "metric" in node:
         spec["name"] = node["metric"].text()
@@ -96,7 +96,7 @@ def common(node: Node) -> Spec:
 
 
 def spec_of(kind: str, node: Node) -> Spec:
-    """Return the spec of one kind by its value and threshold. Raises InvalidDocument."""
+    """Return the spec of one kind, with its value and threshold. Raises InvalidDocument."""
     plain = kind.removeprefix("not-")
     if plain in REFUSED:
         raise node["type"].refuse(f"{kind}: {REFUSED[plain]}")
@@ -115,7 +115,7 @@ def _spec(kind: str, **config: Any) -> Spec:
 
 
 def string_value(node: Node) -> str:
-    """Return a value that stands for text: a text, the content of a file, a number, true or false."""
+    """Return the value as text: a text, the content of a file, a number, true or false."""
     value = node["value"]
     if isinstance(value.data, str) and value.data.startswith("file://"):
         return value.file_text()
@@ -125,7 +125,7 @@ def string_value(node: Node) -> str:
 
 
 def list_value(node: Node) -> list[str]:
-    """Return a list of texts; a text is split at commas, with quotes as in CSV."""
+    """Return the value as a list of texts; a text is split at commas, with quotes as in CSV."""
     value = node["value"]
     if isinstance(value.data, str):
         try:
@@ -140,7 +140,7 @@ def list_value(node: Node) -> list[str]:
 
 
 def data_value(node: Node) -> Any:
-    """Return a value that stands for data: as it is, from a file, or YAML in a text."""
+    """Return the value as data: unchanged, from a file, or parsed from YAML in a text."""
     value = node["value"]
     if not isinstance(value.data, str):
         return value.data
@@ -338,7 +338,7 @@ _WITH_THRESHOLD: Final = (
     *("latency", "cost", "levenshtein", "rouge-n", "bleu", "gleu"),
     *("llm-rubric", "model-graded-closedqa", "g-eval", "tool-call-f1"),
 )
-# Those that ask a model.
+# Kinds that ask a model.
 JUDGED: Final = frozenset(
     {"llm-rubric", "model-graded-closedqa", "g-eval", "factuality", "model-graded-factuality"}
 )

@@ -1,4 +1,4 @@
-"""A place in a foreign document, which reads what is there and refuses what evald has no counterpart for."""
+"""Reads the values of another tool's document, and refuses features without a counterpart in evald."""
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,12 +19,12 @@ from ..documents import (
 
 NOTHING: Final[Mapping[str, str]] = {}
 
-# Converting goes on to report more, up to so many.
+# Converting stops after this many problems.
 _MOST_PROBLEMS: Final = 100
 
 
 class Converted(NamedTuple):
-    """A foreign suite as data of our suite file. lines: the line of every case."""
+    """Another tool's suite as data of an evald suite file. lines: the line of every case."""
 
     suite: dict[str, Any]
     lines: list[int]
@@ -32,7 +32,7 @@ class Converted(NamedTuple):
 
 
 class Node:
-    """A value of a document, with its place for errors and the folder that file names are relative to."""
+    """A value of a document, with its place for errors and the base folder of relative file names."""
 
     def __init__(
         self, document: Document, data: Any, path: DataPath = (), warnings: list[str] | None = None
@@ -49,20 +49,20 @@ class Node:
 
     @property
     def line(self) -> int:
-        """The line."""
+        """The line of the value."""
         return self.document.line(self.path)
 
     @property
     def folder(self) -> Path:
-        """The folder of the file."""
+        """The folder of the document's file."""
         return Path(self.document.file).parent
 
     def refuse(self, message: str) -> InvalidDocument:
-        """Return the error that refuses this value."""
+        """Return an error about this value, with its place."""
         return InvalidDocument(self.document.file, self.line, f"{self._place}{message}")
 
     def warn(self, message: str) -> None:
-        """Note what a reader should know."""
+        """Add a warning about this value."""
         self.warnings.append(f"{self.document.file}:{self.line}: {self._place}{message}")
 
     @property
@@ -73,7 +73,7 @@ class Node:
         return isinstance(self.data, Mapping) and self.data.get(key) is not None
 
     def __getitem__(self, key: str | int) -> "Node":
-        """Return the value under a key; its data are None when there is none."""
+        """Return the value of a key or index; its data are None if the key is absent."""
         data = None
         if isinstance(self.data, Mapping):
             data = self.data.get(key)
@@ -86,14 +86,14 @@ class Node:
             yield self[index]
 
     def first(self, *keys: str) -> "Node":
-        """Return the value under the one of these keys that is there. Raises InvalidDocument for two of them."""
+        """Return the value of the one key that is present. Raises InvalidDocument if two are."""
         found = [key for key in keys if key in self]
         if len(found) > 1:
             raise self[found[1]].refuse(f"given together with {found[0]}; give one of the two")
         return self[found[0] if found else keys[0]]
 
     def keys(self, *known: str, refused: Mapping[str, str] = NOTHING) -> list[str]:
-        """Return the keys. Raises InvalidDocument for an unknown one. refused: why others are, too."""
+        """Return the keys. Raises InvalidDocument for an unknown or refused key. refused: reasons by key."""
         names = list(self.mapping())
         for name in names:
             if name not in known and name not in refused:
@@ -144,7 +144,7 @@ class Node:
         return self.data
 
     def choice(self, choices: Mapping[str, Any]) -> Any:
-        """Return what a text stands for. Raises InvalidDocument."""
+        """Return the choice for a text. Raises InvalidDocument for an unknown text."""
         text = self.text()
         if text not in choices:
             raise self.refuse(f"got {text[:80]!r}, wanted one of: {', '.join(choices)}")
@@ -177,19 +177,19 @@ class Node:
         return Node(document, document.data, (), self.warnings)
 
     def replaced(self, data: Any) -> "Node":
-        """Return other data at the same place."""
+        """Return a node with other data at the same place."""
         return Node(self.document, data, self.path, self.warnings)
 
 
 def convert_each(
     nodes: Iterable[Node], convert: Callable[[Node], Iterable[dict[str, Any]]]
 ) -> tuple[list[dict[str, Any]], list[int]]:
-    """Convert nodes. Returns what came of them, and the line of each.
+    """Convert nodes. Return the results, and the line of each result.
 
-    Raises InvalidDocuments with what is wrong in all of them.
+    Raises InvalidDocuments with the problems of all nodes.
     """
     made, lines, rest = [], [], iter(nodes)
-    problems: dict[str, InvalidDocument] = {}  # what they share is said once
+    problems: dict[str, InvalidDocument] = {}  # by text, to report shared problems once
     while len(problems) < _MOST_PROBLEMS:
         try:
             node = next(rest, None)
@@ -207,7 +207,7 @@ def convert_each(
 
 
 def load_yaml(text: str, node: Node) -> Any:
-    """Parse YAML within a text of a document. Raises InvalidDocument at the place of the text."""
+    """Parse a text of a document as YAML. Raises InvalidDocument with the place of the text."""
     try:
         return parse_yaml(text, node.document.file).data
     except InvalidDocument as problem:
@@ -219,7 +219,7 @@ def _shown(value: Any) -> str:
 
 
 def asked(messages: Any) -> dict[str, Any]:
-    """Return what an agent is asked as keys of a case: what comes after the last answer, and before it the rest."""
+    """Return messages as keys of a case: `input` is all after the last answer, `messages` the rest."""
     if isinstance(messages, str):
         return {"input": messages}
     roles = [one.get("role") if isinstance(one, Mapping) else None for one in messages]

@@ -1,6 +1,6 @@
-"""OpenAI's graders: a grader, an eval with its testing criteria, or a request to run one, as JSON.
+"""Converts OpenAI's graders: a grader, an eval with its testing criteria, or a request to run one, as JSON.
 
-The items are in the file, or in a JSONL file of the same name beside it: `{"item": {...}, "sample": {...}}` a line.
+The items are in the file, or in a JSONL file of the same name beside it: `{"item": {...}, "sample": {...}}` per line.
 """
 
 import json
@@ -16,7 +16,7 @@ from .node import Converted, Node, asked, convert_each
 
 _TYPES: Final = ("string_check", "text_similarity", "score_model", "label_model", "python", "multi")
 _DEFAULT_THRESHOLD: Final = 0.8
-# Allowed by its bare name: examples/code/openai_python_grader.py.
+# --allow-code allows it by this bare name. It is examples/code/openai_python_grader.py.
 PYTHON_COMMAND: Final = "openai_python_grader.py"
 
 _VARIABLE: Final = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
@@ -48,7 +48,7 @@ def is_it(data: Any) -> bool:
 
 
 def convert(document: Document) -> Converted:
-    """Convert a grader or an eval with its items. Raises InvalidDocument for what has no counterpart."""
+    """Convert a grader or an eval with its items. Raises InvalidDocument for a feature without a counterpart."""
     root = Node.of(document)
     path = Path(document.file)
     suite: dict[str, Any] = {"name": str(root["name"].data or path.stem)}
@@ -85,7 +85,7 @@ def convert(document: Document) -> Converted:
 
 
 def _grader(node: Node, name: str = "") -> Spec:
-    """Return the spec of a grader. name: of one that is part of a multi grader."""
+    """Return the spec of a grader. name: of a part of a multi grader."""
     kind = node["type"].choice({kind: kind for kind in _TYPES})
     name = name or str(node["name"].data or kind)
     return {"name": name, **_KINDS[kind](node)}
@@ -206,7 +206,7 @@ def _multi(node: Node) -> Spec:
     formula = node["calculate_output"].text()
     warned = len(node.warnings)
     children = [_grader(grader, name) for name, grader in graders.items()]
-    # A part needs no threshold: its number counts.
+    # A part needs no threshold: the formula uses its number.
     node.warnings[warned:] = [text for text in node.warnings[warned:] if "no pass_threshold" not in text]
     config = {"formula": formula, "evaluators": children, "threshold": _threshold(node)}
     return {"type": "formula", "config": config}
@@ -226,7 +226,7 @@ _KINDS: Final[Mapping[str, Callable[[Node], Spec]]] = {
 
 
 def _target(source: Node) -> dict[str, Any]:
-    """Return the model that a run asks, as a target."""
+    """Return the model of a run as keys of a suite: a target with its connector."""
     source["type"].choice({"completions": None, "responses": None, "jsonl": None})
     if "model" not in source:
         return {}
@@ -245,7 +245,7 @@ def _target(source: Node) -> dict[str, Any]:
 
 
 def _rows(root: Node, source: Node, path: Path) -> Iterator[Node]:
-    """Yield the items with their samples: of the request, of the run, or of the file beside it."""
+    """Yield the items with their samples, from the request, the run or the JSONL file beside it."""
     if "item" in root or "model_sample" in root:
         row = {"item": root["item"].data or {}, "sample": {"output_text": root["model_sample"].data}}
         yield root.replaced({key: value for key, value in row.items() if value != {"output_text": None}})
@@ -263,7 +263,7 @@ def _rows(root: Node, source: Node, path: Path) -> Iterator[Node]:
 
 
 class _Rows:
-    """Makes cases of items. uses: the graders as JSON, to see which variables they use."""
+    """Makes cases from items. graders: as JSON, to find the variables that they use."""
 
     def __init__(self, source: Node, graders: str) -> None:
         self._messages = source["input_messages"]
@@ -288,7 +288,7 @@ class _Rows:
         if "sample" in row:
             case["output"] = _output(row["sample"])
         elif not self._judges_sample:
-            # The graders look at the item alone, which is what stands for an answer then.
+            # The graders check the item alone, so it serves as the answer.
             case["output"] = json.dumps(item, ensure_ascii=False)
         elif messages is None:
             raise row.refuse("no sample, and no input_messages that say what to ask")

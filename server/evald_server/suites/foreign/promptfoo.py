@@ -1,4 +1,4 @@
-"""promptfoo's configuration: every prompt with every test is a case, every provider a target."""
+"""Converts promptfoo's configuration: every prompt with every test is a case, every provider a target."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ from .node import Converted, Node, asked, convert_each
 
 _REPORTS: Final = "is about promptfoo's own reports; see `evald test --output`"
 _NO_CODE: Final = "runs code of the suite inside the test runner"
-# Keys that change no verdict: noted as a warning.
+# Keys that change no verdict; they cause warnings.
 _UNUSED: Final = frozenset(
     {"outputPath", "sharing", "commandLineOptions", "derivedMetrics", "writeLatestResults", "env", "$schema"}
 )
@@ -54,7 +54,7 @@ _REFUSED_RUN_KEYS: Final = {
     "delay": "evald waits where an endpoint asks for it",
     "generateSuggestions": "evald writes no prompts",
 }
-# Of listed values of one test.
+# Combinations of the values of lists in one test.
 _MOST_COMBINATIONS: Final = 10_000
 
 _CODE_FILES: Final = (".js", ".cjs", ".mjs", ".ts", ".py", ".rb", ".go", ".sh")
@@ -82,7 +82,7 @@ def is_it(data: Any) -> bool:
 
 
 def convert(document: Document) -> Converted:
-    """Convert a configuration. Raises InvalidDocument for what has no counterpart."""
+    """Convert a configuration. Raises InvalidDocument for a feature without a counterpart."""
     root = Node.of(document)
     for key in root.keys(*_KEYS, refused=_REFUSED_KEYS):
         if key in _UNUSED and key != "$schema":
@@ -127,7 +127,7 @@ _OPENAI_PARAMETERS: Final = frozenset(
 
 
 def _targets(node: Node, suite: dict[str, Any]) -> bool:
-    """Fill in the targets and connectors. Returns True when the only provider echoes the prompt."""
+    """Fill in the targets and connectors. Return True if the only provider echoes the prompt."""
     providers = list(node) if isinstance(node.data, list) else [node]
     names = [_provider(provider, suite) for provider in providers if provider.data is not None]
     if names == ["echo"]:
@@ -150,7 +150,7 @@ _REFUSED_PROVIDER_KEYS: Final = {
 
 
 def _provider(node: Node, suite: dict[str, Any]) -> str:
-    """Return the name of a provider's target; a connector is added where there is one for it."""
+    """Return the name of a provider's target, and add its connector to the suite if evald has one."""
     data = node.data
     if isinstance(data, str):
         identifier, name, config = data, data, node.replaced({})
@@ -175,7 +175,7 @@ def _provider(node: Node, suite: dict[str, Any]) -> str:
 
 
 def _connector(identifier: str, config: Node) -> dict[str, Any] | str:
-    """Return a connector, or why there is none."""
+    """Return a connector, or the reason why there is none."""
     if identifier.startswith(("http://", "https://")):
         return _http(identifier, config)
     found = _OPENAI.fullmatch(identifier)
@@ -269,7 +269,7 @@ def _prompt_file(node: Node, suffix: str) -> Iterator[_Prompt]:
 
 
 def _chat(text: str, node: Node) -> Any:
-    """Return a prompt that is a JSON list of messages as data, any other as it is."""
+    """Return a prompt as data if it is a JSON list of messages, else unchanged."""
     if not text.startswith("[") or '"role"' not in text:
         return text
     try:
@@ -380,7 +380,7 @@ def _csv_test(row: Mapping[Any, Any], node: Node) -> dict[str, Any]:
 
 
 def _csv_assertion(cell: str, node: Node) -> dict[str, Any]:
-    """Return the assertion of a cell: `type(threshold): value`, or a text that the answer equals."""
+    """Return the assertion of a cell: `type(threshold): value`, or a text that the answer must equal."""
     code = re.match(r"(javascript|fn|eval|python):", cell)
     if code:
         return {"type": "python" if code[1] == "python" else "javascript"}
@@ -404,7 +404,7 @@ def _cell_number(text: str, node: Node) -> float:
 
 
 class _Test:
-    """A test with the default test's keys under its own."""
+    """A test, with the default test's values for missing keys."""
 
     def __init__(self, node: Node, default: Node, templates: Node) -> None:
         node.keys(*_TEST_KEYS, refused=_REFUSED_TEST_KEYS)
@@ -422,7 +422,7 @@ class _Test:
             )
 
     def cases(self, identifier: str, prompts: list[_Prompt], *, echo: bool) -> Iterator[dict[str, Any]]:
-        """Yield a case for every prompt and every combination of listed values."""
+        """Yield a case for every prompt and every combination of the values of lists."""
         combinations = list(self._combinations())
         for number, (prompt, variables) in enumerate(itertools.product(prompts, combinations), 1):
             several = len(prompts) * len(combinations) > 1
@@ -484,7 +484,7 @@ class _Test:
         return found
 
     def _combinations(self) -> Iterator[dict[str, Any]]:
-        """Yield the variables, once for every combination of values of lists."""
+        """Yield the variables for every combination of the values of lists."""
         variables: dict[str, Any] = {}
         for place in (self._default, self._node):
             if "vars" in place:
@@ -508,7 +508,7 @@ class _Test:
 
 
 def _variable(node: Node) -> Any:
-    """Return the value of a variable, of a file where it or an item of its list names one."""
+    """Return the value of a variable. A file name, also as an item of a list, is replaced by the file's content."""
     if isinstance(node.data, list):
         return [_variable(one) if isinstance(one.data, str) else one.data for one in node]
     if not isinstance(node.data, str) or not node.data.startswith("file://"):
@@ -524,7 +524,7 @@ def _variable(node: Node) -> Any:
 
 
 def _rendered(value: Any, variables: Mapping[str, Any], node: Node) -> Any:
-    """Fill in the variables of every text, in one pass."""
+    """Return the value with the variables of all its texts filled in, in one pass."""
     if isinstance(value, str):
         if "{%" in value or "{#" in value:
             raise node.refuse("template code ({% ... %}); evald fills in {{variables}} only")

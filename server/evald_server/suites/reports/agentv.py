@@ -1,4 +1,4 @@
-"""AgentV's result files: JSON Lines with a line for each trial, and the fields of its results."""
+"""AgentV's result files: JSON Lines with a line for each trial, in AgentV's fields."""
 
 import json
 from collections.abc import Sequence
@@ -30,10 +30,10 @@ def agentv_result(
     trial: suite_service_pb2.TrialResult,
     run: suite_service_pb2.SuiteRun,
 ) -> dict[str, Any]:
-    """Return a trial as AgentV's result.
+    """Return a trial as an AgentV result.
 
-    One evaluator: its request is `evaluator_raw_request`; several: `evaluator_results` has one entry for each. An
-    evaluator in error has score 0 with the error among the misses, and `error` says so beside the score.
+    With one evaluator, `evaluator_raw_request` has its request; with several, `evaluator_results` has one entry for
+    each. An evaluator in error has score 0 and its error among the misses; a trial in error has the key `error`.
     """
     results = [result for turn in trial.turns for result in _counted(turn.evaluation)]
     entries = [_entry(result) for result in results]
@@ -60,7 +60,7 @@ def agentv_result(
 
 
 def _counted(evaluation: result_pb2.AggregatedEvaluation) -> list[result_pb2.EvaluationResult]:
-    """Return the assertions that count and were not skipped."""
+    """Return the assertions that are not shadow and were not skipped."""
     return [
         result
         for result in evaluation.results
@@ -93,7 +93,7 @@ def _entry(result: result_pb2.EvaluationResult) -> dict[str, Any]:
 
 
 def _score(trial: suite_service_pb2.TrialResult, entries: Sequence[dict[str, Any]]) -> float:
-    """Return the weighted mean of the last turn; with an error, the mean of all with 0 for it."""
+    """Return the weighted mean of a single turn. After an error or with several turns: the mean of all entries."""
     if trial.turns and read_verdict(trial.verdict) is not Verdict.ERROR:
         evaluation = trial.turns[-1].evaluation
         if len(trial.turns) == 1 and evaluation.HasField("mean_score"):

@@ -1,4 +1,4 @@
-"""Cases as a page shows them: cut to size, and with control characters made visible."""
+"""Cases as a page shows them: long texts are cut, and control characters are made visible."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from evald_server.untrusted import one_line, visible
 
 from .report import is_metric, measured, reason_of
 
-# What one case shows at most. A page is for reading: whoever wants all of it takes the JSON.
+# Limits of what one case shows. The JSON results have everything.
 _MOST_TEXT: Final = 4000
 _LONG_TEXT: Final = 300
 _MOST_REASON: Final = 2000
@@ -27,7 +27,7 @@ _RED: Final = (Verdict.FAILED, Verdict.ERROR)
 
 
 class Text(NamedTuple):
-    """A text and how many characters of it are not shown."""
+    """A text and the number of its characters that are not shown."""
 
     shown: str
     cut: int = 0
@@ -41,7 +41,7 @@ class CallView(NamedTuple):
 
 
 class MessageView(NamedTuple):
-    """A message. name: of its author or tool. folded: what stands for a long text until it is unfolded, or ""."""
+    """A message. name: of its author or tool. folded: shown for a long text until it is unfolded, or ""."""
 
     role: str
     name: str
@@ -51,9 +51,9 @@ class MessageView(NamedTuple):
 
 
 class ResultView(NamedTuple):
-    """A row of one of the two tables. flags: pending, shadow, cached. facts: what judged, how long, for how much.
+    """A row of the table of assertions or metrics. flags: pending, shadow, cached.
 
-    raw_request: what a judge was asked. Reports leave both out.
+    facts: evaluator version, judge, instance, duration, tokens, cost. raw_request: of a judge. Reports omit both.
     """
 
     title: str
@@ -96,8 +96,8 @@ class TrialView(NamedTuple):
 class CaseView(NamedTuple):
     """A case.
 
-    trials: None where the page has no room for them. counts: of several trials, in words.
-    first_red: position of the first trial that did not pass, from 1; 1 when all did.
+    trials: None if the page has no room for them. counts: verdicts of several trials, as text.
+    first_red: position of the first trial that failed or is in error, from 1; 1 if there is none.
     """
 
     case_id: str
@@ -113,7 +113,7 @@ class CaseView(NamedTuple):
 
 
 def case_view(case: suite_service_pb2.CaseResult, verdict: Verdict, place: str, *, whole: bool) -> CaseView:
-    """Return what a page shows of a case. whole: with its trials."""
+    """Return the view of a case. place: FILE:LINE. whole: with its trials."""
     counts = ""
     if len(case.trials) > 1 or case.passed_count + case.failed_count + case.error_count > 1:
         parts = (
@@ -137,7 +137,7 @@ def case_view(case: suite_service_pb2.CaseResult, verdict: Verdict, place: str, 
 
 
 def size(view: Any) -> int:
-    """Return about how many characters a view adds to a page."""
+    """Return the approximate number of characters that a view adds to a page."""
     if isinstance(view, str):
         return len(view)
     if isinstance(view, tuple | list):
@@ -169,7 +169,7 @@ def _trial(trial: suite_service_pb2.TrialResult) -> TrialView:
     views = [_turn(turn, trial.messages) for turn in turns]
     after = turns[-1].first_message + turns[-1].message_count if turns else first
     if not trial.turns and trial.messages:
-        first = 0  # nothing was evaluated: what was said is shown all the same
+        first = 0  # no turn was evaluated: show the messages anyway
         views = [_turn(run_service_pb2.RunTurn(turn=1, message_count=len(trial.messages)), trial.messages)]
     elif len(trial.messages) > after and not len(trial.turns) > _MOST_TURNS:
         rest = run_service_pb2.RunTurn(
@@ -222,13 +222,13 @@ def _facts(turn: run_service_pb2.RunTurn) -> Iterable[str]:
 
 
 def message_view(pb: message_pb2.ChatMessage, limit: int = _MOST_TEXT) -> MessageView:
-    """Return what a page shows of a message. limit: of its characters."""
+    """Return the view of a message. limit: most characters shown of each text."""
     text = message_text(pb)
     calls = [
         CallView(_name(call.function.name), _text(call.function.arguments, limit))
         for call in pb.tool_calls[:50]
     ]
-    # What people and agents say to each other stays open: it is what one looks for.
+    # Messages of users and agents stay unfolded, because readers look for them.
     long = len(text) > _LONG_TEXT and pb.role not in ("user", "assistant")
     folded = f"{one_line(text, 60)} ({count(len(text), 'character')})" if long else ""
     return MessageView(_name(pb.role), _name(pb.name), _text(text, limit), folded, calls)
@@ -250,7 +250,7 @@ def message_text(pb: message_pb2.ChatMessage) -> str:
 
 
 def result_view(result: result_pb2.EvaluationResult, *, whole: bool = False) -> ResultView:
-    """Return a row of one of the two tables. whole: with facts and raw request."""
+    """Return the row of a result. whole: with facts and raw request."""
     data = struct_to_dict(result.metadata) if result.HasField("metadata") else {}
     flags = {
         "pending": result.pending,

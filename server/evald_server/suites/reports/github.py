@@ -12,7 +12,7 @@ from evald_server.untrusted import visible
 
 from .report import SuiteReport, checked_cases, lacks_a_red_case
 
-# GitHub shows 10 errors and 10 warnings of a step and drops the others without a word.
+# GitHub shows 10 errors and 10 warnings of a step, and silently drops the rest.
 _MOST: Final = 10
 _MOST_TEXT: Final = 1000
 _COMMANDS: Final = {Verdict.FAILED: "error", Verdict.ERROR: "warning"}
@@ -20,9 +20,9 @@ _WORDS: Final = {Verdict.FAILED: "failed", Verdict.ERROR: "inconclusive"}
 
 
 def write_github(reports: Sequence[SuiteReport], stream: TextIO) -> None:
-    """Write an error for each case that failed and a warning for each without a verdict, ten of each.
+    """Write an error for each failed case and a warning for each inconclusive case, at most ten of each.
 
-    Further ones are counted in a notice. Raises WrongCases.
+    A notice has the number of the others. Raises WrongCases.
     """
     written = dict.fromkeys(_COMMANDS, 0)
     for report in reports:

@@ -1,4 +1,4 @@
-"""JSON and JSON Lines: the messages of the contract, whole, in protobuf's JSON form."""
+"""JSON and JSON Lines: complete suite runs and cases in protobuf's JSON form."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""JUnit XML: what failed is a failure, what gave no verdict an error."""
+"""JUnit XML: a failed case is a failure, an inconclusive case an error."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,14 +21,14 @@ from .report import (
     results,
 )
 
-# 8,000 characters: a CI system shows the text of every failure on one page.
+# Limit of characters: a CI system shows the text of every failure on one page.
 _MOST_TEXT: Final = 8000
 
 
 def write_junit(reports: Sequence[SuiteReport], stream: TextIO) -> None:
     """Write a test suite for each suite run and a test case for each case.
 
-    A run that did not pass, and in which no case failed or erred, has one more test case with the error.
+    If a suite run did not pass, but no case failed or is in error, one more test case has the error.
     Raises WrongCases.
     """
     xml = _Xml(stream)
@@ -39,7 +39,7 @@ def write_junit(reports: Sequence[SuiteReport], stream: TextIO) -> None:
 
 
 class _Xml:
-    """Writes elements as they come. Whatever XML cannot hold is replaced."""
+    """A streaming writer of XML elements. Characters that XML cannot hold are replaced."""
 
     def __init__(self, stream: TextIO) -> None:
         self._write = stream.write

@@ -24,22 +24,22 @@ from evald_server.untrusted import one_line
 
 from .report import SuiteReport, checked_cases
 
-# GitHub refuses comments of more than 65,536 characters; counted in bytes, because others count those.
+# GitHub refuses comments of more than 65,536 characters. We count bytes, because other services do.
 MOST_BYTES: Final = 65_536
-# Rows of one table, at most: the rest is in other reports, and nobody reads it here.
+# Limit of rows in one table. Other reports have the rest.
 _MOST_ROWS: Final = 200
 _MOST_REASON: Final = 300
 _MOST_NAME: Final = 120
 
-# All that Markdown, HTML and GitHub read as markup; "." and ":" for links without brackets.
+# All characters that Markdown, HTML and GitHub read as markup; "." and ":" because of links without brackets.
 _MARKUP: Final = re.compile(r"[^\w\s/,;%-]|_")
 
 
 def inline_code(text: str, limit: int = _MOST_REASON) -> str:
-    """Return untrusted text as inline code of one line, for any place in Markdown, cells of tables too.
+    """Return untrusted text as inline code on one line, for any place in Markdown, also table cells.
 
-    `<code>` with every special character as a numeric reference: unlike backticks it holds "|" and "`",
-    and within it GitHub looks for no mentions, issues or emoji.
+    The text is in `<code>`, with every special character as a numeric reference. Unlike backticks this can hold
+    "|" and "`", and GitHub does not look for mentions, issues or emoji in it.
     """
     escaped = _MARKUP.sub(lambda found: f"&#{ord(found[0])};", one_line(text, limit))
     return f"<code>{escaped}</code>" if escaped else ""
@@ -48,7 +48,7 @@ def inline_code(text: str, limit: int = _MOST_REASON) -> str:
 def write_markdown(reports: Sequence[SuiteReport], stream: TextIO) -> None:
     """Write a summary, the comparisons, and the cases that did not pass. Raises WrongCases.
 
-    The text stays below GitHub's limit; what is cut is said.
+    The text stays below GitHub's limit. If it is cut, a last line says so.
     """
     page = _Page()
     page.add(_summary(reports))
@@ -65,7 +65,7 @@ def write_markdown(reports: Sequence[SuiteReport], stream: TextIO) -> None:
 
 
 class _Page:
-    """Text that stays within the limit."""
+    """Text within GitHub's limit."""
 
     # Room for the last line, and for the end of an open table.
     _RESERVE: Final = 400
@@ -80,7 +80,7 @@ class _Page:
         return "".join(self._parts)
 
     def add(self, text: str) -> bool:
-        """Add a part that is wanted whole. Returns False where there is no room for it."""
+        """Add a part that must not be cut. Return False if there is no room for it."""
         size = len(text.encode())
         if size > self._room:
             self.is_cut = True
@@ -206,7 +206,7 @@ def _add_unpassed(report: SuiteReport, page: _Page) -> None:
                 shown += 1
             more = f"\n{count(total - shown, 'case')} more.\n" if total > shown else ""
             page.add_reserved(f"{more}\n</details>\n")
-    for _ in rows:  # to the end, so that the counts are checked
+    for _ in rows:  # read all rows, which checks the counts
         pass
 
 

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: it loads nothing, and reads without script."""
+"""One self-contained HTML page. It loads nothing, and is readable without scripts."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from .report import SuiteReport, checked_cases, is_metric, results
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# What a page holds at most, over all suite runs: a browser takes about a second to show that much.
+# Limits of a page over all suite runs: a browser takes about a second to show that much.
 _MOST_CASES: Final = 2000
 _MOST_CHARACTERS: Final = 12_000_000
 # Suite runs with more cases are not compared case by case: their verdicts alone would fill the memory.
@@ -57,14 +57,14 @@ class Section(NamedTuple):
 
 
 class TargetDifference(NamedTuple):
-    """A case on which targets differ, with its verdict for each; None where it was not run."""
+    """A case on which targets differ, with its verdict for each target; None if it was not run."""
 
     case_id: str
     verdicts: list[Verdict | None]
 
 
 class Matrix(NamedTuple):
-    """The cases of a suite on which targets differ. hidden: how many more there are."""
+    """The cases of a suite on which targets differ. hidden: number of rows left out."""
 
     suite: str
     targets: list[str]
@@ -73,7 +73,7 @@ class Matrix(NamedTuple):
 
 
 def write_page(reports: Sequence[SuiteReport], stream: TextIO) -> None:
-    """Write the page. Cases that failed or erred come first; what it has no room for is said.
+    """Write the page. Failed and inconclusive cases come first; the page says how many are left out.
 
     Raises WrongCases, and MissingPackage without Jinja2.
     """
@@ -96,7 +96,7 @@ def _templates() -> "Environment":
 
 
 class _Room(NamedTuple):
-    """What each suite run may take of the page."""
+    """The limits of each suite run on the page."""
 
     cases: int
     characters: int
@@ -135,12 +135,12 @@ def _section(
 
 
 class _Kept:
-    """The cases that a page shows: as many as there is room for, those that did not pass first."""
+    """The cases that a page shows: as many as fit, those that did not pass first."""
 
     def __init__(self, room: _Room) -> None:
         self._room = room
         self._views: dict[Verdict, list[CaseView]] = {verdict: [] for verdict in Verdict}
-        self._used = {True: 0, False: 0}  # characters of those that passed or were skipped, and of the others
+        self._used = {True: 0, False: 0}  # characters of cases, by whether they passed or were skipped
         self.names: dict[str, tuple[str, bool]] = {}
         """Title of each evaluator, and whether it is a metric, by its name in results."""
 
@@ -149,7 +149,7 @@ class _Kept:
         if len(views) >= self._room.cases:
             return
         green = verdict in (Verdict.PASSED, Verdict.SKIPPED)
-        # Those that passed take no more than half of the room, because failures may follow.
+        # Passed cases take at most half of the room, because failures may follow.
         whole = sum(self._used.values()) < self._room.characters
         whole = whole and (not green or self._used[green] < self._room.characters / 2)
         view = case_view(case, verdict, report.place(case.case_id), whole=whole)
@@ -217,7 +217,7 @@ def _said(estimate: suite_service_pb2.Estimate) -> str:
 def past_runs(
     run: suite_service_pb2.SuiteRun, history: Iterable[suite_service_pb2.SuiteRun]
 ) -> list[suite_service_pb2.SuiteRun]:
-    """Return the suite runs with a pass rate, oldest first, this one last."""
+    """Return the latest suite runs with a pass rate, oldest first, with `run` last."""
     past = [one for one in history if one.HasField("pass_rate") and one.id != run.id]
     past.sort(key=lambda one: (one.create_time.seconds, one.create_time.nanos))
     now = [run] if run.HasField("pass_rate") else []

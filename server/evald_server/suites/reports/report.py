@@ -1,4 +1,4 @@
-"""What a report is made of."""
+"""The data of a report, and functions that several reports share."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,12 +11,12 @@ from evald.v1 import evaluator_pb2, result_pb2, suite_service_pb2
 
 
 class SuiteReport(NamedTuple):
-    """One suite run, to be written as a report.
+    """The data of a report about one suite run.
 
-    cases: read once by each writer, so that they may come from a file or a store page by page; a list, or
-        anything else that can be read again, serves several writers.
-    left_out: cases that the suite's file says to skip, with the reason. They were not sent.
-    place: "FILE:LINE" of a case; "" where nobody knows.
+    cases: each writer reads them once, so they may be streamed from a file or a store. Several writers need a list,
+        or another iterable that can be read again.
+    left_out: (id, reason) of the cases that the suite file skips. They were not sent.
+    place: returns "FILE:LINE" of a case by its id; "" if unknown.
     comparison: with an earlier suite run. history: earlier suite runs of the same suite and target.
     """
 
@@ -29,17 +29,17 @@ class SuiteReport(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The suite and what was tested."""
+        """The names of the suite and the target."""
         return f"{self.run.suite}/{self.run.target}" if self.run.target else self.run.suite
 
     def file_and_line(self, case_id: str) -> dict[str, str]:
-        """Return `file` and `line` of a case; nothing where they are not known."""
+        """Return `file` and `line` of a case; an empty dict if they are unknown."""
         file, _, line = self.place(case_id).rpartition(":")
         return {"file": file, "line": line} if file and line.isdigit() else {}
 
 
 class WrongCases(ValueError):
-    """The cases are not those of the suite run: a report would say what is not so."""
+    """The error of cases that do not match the suite run. A report about them would be wrong."""
 
 
 _COUNTS: Final = {
@@ -51,7 +51,7 @@ _COUNTS: Final = {
 
 
 def checked_cases(report: SuiteReport) -> Iterator[tuple[suite_service_pb2.CaseResult, Verdict]]:
-    """Yield the cases with their verdicts; one of an unknown verdict is an ERROR.
+    """Yield the cases with their verdicts; an unknown verdict becomes ERROR.
 
     Raises WrongCases after the last one unless they add up to the counts of the suite run.
     """
@@ -69,12 +69,12 @@ def checked_cases(report: SuiteReport) -> Iterator[tuple[suite_service_pb2.CaseR
 
 
 def lacks_a_red_case(run: suite_service_pb2.SuiteRun) -> bool:
-    """Return whether a run that did not pass has no case that says so, such as one without cases."""
+    """Return whether a run did not pass although no case failed or is in error, for example without cases."""
     return read_verdict(run.verdict) is not Verdict.PASSED and not run.failed_count and not run.error_count
 
 
 def results(case: suite_service_pb2.CaseResult) -> Iterator[tuple[str, result_pb2.EvaluationResult]]:
-    """Yield all results of a case, each with where it is, such as "trial 2, turn 1"; "" in the usual case."""
+    """Yield each result of a case with its place, such as "trial 2, turn 1"; "" if there is one trial with one turn."""
     for trial in case.trials:
         for turn in trial.turns:
             places = (f"trial {trial.trial}",) if len(case.trials) > 1 else ()
@@ -85,7 +85,7 @@ def results(case: suite_service_pb2.CaseResult) -> Iterator[tuple[str, result_pb
 
 
 def red_results(case: suite_service_pb2.CaseResult) -> Iterator[str]:
-    """Yield a line for everything that failed or gave no verdict in a case."""
+    """Yield a line for each error of a trial, and for each failed or inconclusive result."""
     for trial in case.trials:
         if trial.HasField("error"):
             number = f"trial {trial.trial}: " if len(case.trials) > 1 else ""
@@ -111,7 +111,7 @@ def is_metric(result: result_pb2.EvaluationResult) -> bool:
 
 
 def measured(result: result_pb2.EvaluationResult) -> float | None:
-    """Return what a metric measured; None where it could not, and for assertions."""
+    """Return the value of a metric; None if it is unavailable, and for assertions."""
     if (
         not is_metric(result)
         or read_verdict(result.verdict) is not Verdict.PASSED
@@ -122,6 +122,6 @@ def measured(result: result_pb2.EvaluationResult) -> float | None:
 
 
 def case_seconds(case: suite_service_pb2.CaseResult) -> float:
-    """Return how long the agent and the evaluators took over a case, all its trials together."""
+    """Return the seconds that the agent and the evaluators took for all trials of a case."""
     turns = [turn for trial in case.trials for turn in trial.turns]
     return sum(duration_ms(turn.latency) + duration_ms(turn.evaluation.duration) for turn in turns) / 1000
