@@ -142,7 +142,7 @@ def _pair(base: SuiteResults | None, new: SuiteResults | None) -> RunPair:
     """Pair the suite runs of one suite and target. At least one must not be None."""
     if new is None:
         assert base is not None
-        # A suite run without status, verdict and cases.
+        # An empty suite run: the new file has none of this suite and target.
         new = SuiteResults(suite_service_pb2.SuiteRun(suite=base.run.suite, target=base.run.target), [])
 
     async def comparer(max_drop: float) -> suite_service_pb2.SuiteComparison:

@@ -414,7 +414,7 @@ def build_parser() -> Parser:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the arguments. `command` is None if there is none; `words` are the unparsed arguments."""
+    """Parse the arguments. `command` is None if there is none; `words` are all arguments as given."""
     parser = build_parser()
     words = sys.argv[1:] if argv is None else list(argv)
     args: argparse.Namespace

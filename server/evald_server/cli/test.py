@@ -158,7 +158,7 @@ class _SuiteOn(NamedTuple):
 class _Ended(NamedTuple):
     """A suite run that has ended.
 
-    unpassed: case id, verdict and reason of the first SHOWN_CASES cases that did not pass. hidden: number of the rest.
+    unpassed: case id, verdict and reason of the first SHOWN_CASES failed or broken cases. hidden: number of the rest.
     """
 
     on: _SuiteOn
