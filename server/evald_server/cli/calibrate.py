@@ -120,7 +120,7 @@ def _labelled_cases(files: Sequence[str], format_name: str | None) -> tuple[list
 
 
 def _check_expected(spec: Mapping[str, Any], place: str, cases: Sequence[Case]) -> None:
-    """Refuse `includeExpected` if a case has no expected answer: the judge would fail the case unread."""
+    """Refuse `includeExpected` if a case has no expected answer: the judge would not read such a case."""
     config = spec.get("config")
     if not isinstance(config, Mapping) or not (
         config.get("includeExpected") or config.get("include_expected")

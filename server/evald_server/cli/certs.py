@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
             raise usage_error(f"--name: got {name!r}, wanted a host name or an address")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Made in a temporary directory, so that a failure leaves none of the files.
+        # Made in a temporary directory, so that a failure of openssl leaves none of the files.
         with tempfile.TemporaryDirectory(dir=folder) as place:
             make_certificates(Path(place), names, args.days)
             for name in FILES:

@@ -1,4 +1,4 @@
-"""Reading of recorded conversations from JSON, a JSON list or JSON Lines, and splitting into turns.
+"""Recorded conversations: reading from JSON, a JSON list or JSON Lines, and splitting into turns.
 
 A turn is the agent's activity after a user message, or before the first one.
 """

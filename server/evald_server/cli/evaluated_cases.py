@@ -39,7 +39,7 @@ class EvaluatedCases:
         self._stored = MessageFile(suite_service_pb2.CaseResult)
 
     def add(self, evaluated: "EvaluatedConversation") -> None:
-        """Add a conversation. A duplicate id gets the conversation's number, so that ids in reports are unique."""
+        """Add a conversation. A duplicate id gets the conversation's number appended: ids are unique."""
         case = case_of(evaluated, every_turn=self._every_turn)
         self._count += 1
         if not self._ids.add(case.case_id):

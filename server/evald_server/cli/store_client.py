@@ -67,7 +67,7 @@ _GOING_ON: Final = (run_service_pb2.RUN_STATUS_QUEUED, run_service_pb2.RUN_STATU
 
 @asynccontextmanager
 async def open_store(args: argparse.Namespace) -> AsyncIterator["StoreClient"]:
-    """Connect to the server, as `channel_to_server` does."""
+    """Yield a client of the server that `channel_to_server` connects to."""
     options = [*channel_options(-1), ("grpc.initial_reconnect_backoff_ms", 100)]
     async with channel_to_server(args, options) as (channel, address, access):
         yield StoreClient(channel, address, access)
@@ -171,12 +171,12 @@ class StoreClient:
     ) -> run_service_pb2.Run:
         """Call `on_event` once for each event of a run until the run has ended. Returns the run.
 
-        A lost connection resumes after the last event. Raises Unavailable if the server stays lost for
+        A lost watch resumes after the last event. Raises Unavailable if the server stays lost for
         LOST_SECONDS, and at once if it has never responded.
         """
         loop = asyncio.get_running_loop()
         after, pause = 0, _FIRST_PAUSE
-        give_up: float | None = None  # while the server is lost
+        give_up: float | None = None  # the loop's time at which to stop trying; None while connected
         while True:
             try:
                 with self._typed_errors:

@@ -1,4 +1,4 @@
-"""`evald import`: store the resources of files. Creates, or updates by id or name, and prints each outcome."""
+"""Import of resources from files, for `evald import` and `create`. Creates, or updates by id or name."""
 
 import argparse
 from collections import Counter

@@ -180,8 +180,8 @@ class _Testing:
         self._connectors = connectors
         self._targets: Sequence[str] = args.targets or list(connectors)
         self._wanted: Sequence[_SuiteOn] = ()
-        self._started: _pb.SuiteRun | None = None  # while it has not ended
-        self._stored = 0  # cases of it
+        self._started: _pb.SuiteRun | None = None  # the suite run in progress
+        self._stored = 0  # number of its stored cases
 
     def say_how_to_resume(self) -> None:
         """Print how to resume an interrupted suite run, if there is one."""
@@ -221,7 +221,7 @@ class _Testing:
         """Print the warnings of suites, and pair each suite with its targets."""
         for warning in [one for suite in suites for one in suite.warnings][:_SHOWN_WARNINGS]:
             warn(f"warning: {clean(warning)}")
-        recorded = [""]  # their answers
+        recorded = [""]  # the target of recorded answers
         self._wanted = [
             _SuiteOn(suite, one)
             for suite in suites
@@ -230,7 +230,7 @@ class _Testing:
 
     async def run(self) -> int:
         """Run everything. Returns the exit code. Raises SuiteProblems."""
-        # Small suites are read first, so that their problems are reported without starting a server.
+        # Small suites are read before a server starts, so that their problems are reported at once.
         # Batch processes evaluate recorded answers only.
         suites = None if not self._targets and _are_large(self._args.files) else self.load()
         async with open_suites(self._args, large_batch=suites is None) as client:
