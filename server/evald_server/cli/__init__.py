@@ -19,7 +19,7 @@ _MODULES = {
     **dict.fromkeys(("scenarios", "personas", "connectors", "experiments"), "resources"),
 }
 
-# What `evald[server]` installs beside the SDK, by the names that Python imports. All optional there, so that
+# The import names of the packages that `evald[server]` adds to the SDK. They are optional:
 # this module must not import them.
 _SERVER_PACKAGES = (
     "alembic",
@@ -39,14 +39,14 @@ _SERVER_PACKAGES = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    argv: without the program's name; None means those of the process.
+    argv: the arguments without the program's name; None: the arguments of the process.
 
-    Raises SystemExit for help and for a wrong command line, and KeyboardInterrupt, also for SIGTERM.
+    Raises SystemExit for help and for an invalid command line, and KeyboardInterrupt for SIGINT and SIGTERM.
     """
     _open_closed_streams()
     try:
         code = _run(parse(argv))
-        sys.stdout.flush()  # raises for output that cannot be written here rather than at exit
+        sys.stdout.flush()  # raises write errors here and not at exit
     except BrokenPipeError:
         code = _PIPE_CLOSED
     except Exception as problem:  # noqa: BLE001 - reported to the user
@@ -78,17 +78,17 @@ def _run(args: argparse.Namespace) -> int:
 def _open_closed_streams() -> None:
     """Open standard streams that the parent has closed, so that no socket gets their numbers.
 
-    Nothing can be read from standard input then, and writing to standard output fails.
+    A reopened standard input is empty; writing to a reopened standard output fails.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            # The lowest free number, which is this one.
+            # os.open returns the lowest free number, which is this stream's.
             opened = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
             setattr(sys, name, open(opened, "w" if number else "r", encoding="utf-8"))  # noqa: PTH123, SIM115 - a number
 
 
 def _discard_unwritten() -> None:
-    """Drop what cannot be written: Python would try again at exit, and change the exit code."""
+    """Discard output that cannot be written. Python would try again at exit and change the exit code."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -39,7 +39,7 @@ examples:
 
 
 def _days(text: str) -> int | None:
-    """Parse a time of life in days: 90d, or never."""
+    """Parse a lifetime in days: 90d, or never (None)."""
     if text == "never":
         return None
     number = text.removesuffix("d")
@@ -56,7 +56,7 @@ def _count_of_days(text: str) -> int:
 
 
 def add_access_commands(command: Callable[..., Any]) -> None:
-    """Add `evald keys` and `evald certs`. command: adds one, with its help."""
+    """Add `evald keys` and `evald certs`. command: (name, summary, text, examples) -> parser of the command."""
     certs = command("certs", "make certificates for trying TLS out", _CERTS, _CERTS_EXAMPLES)
     making = certs.add_subparsers(metavar="ACTION", title="actions", dest="action", required=True)
     dev = making.add_parser("dev", help="make a CA, a server's and a client's certificate")

@@ -1,4 +1,4 @@
-"""Evaluation of recorded conversations: last turns as one batch, or every turn through sessions."""
+"""Evaluation of recorded conversations: last turns in one batch, or every turn through sessions."""
 
 import asyncio
 from collections import deque
@@ -12,12 +12,12 @@ from .specs import SpecSet
 if TYPE_CHECKING:
     from evald import AsyncClient, Evaluation
 
-# Concurrent sessions: enough to hide the latency of judges, few enough to leave room for other clients.
+# Concurrent sessions: enough to hide the latency of judges, few enough not to crowd out other clients.
 _SESSIONS = 8
 
 
 class EvaluatedConversation(NamedTuple):
-    """A conversation with the evaluations of its turns; a string is the error of a refused turn."""
+    """A conversation with the evaluations of its turns. A string is the error message of a refused turn."""
 
     conversation: RecordedConversation
     turns: "list[Evaluation | str]"
@@ -47,7 +47,7 @@ class EvaluatedConversation(NamedTuple):
 
 
 def concluded(conversation: RecordedConversation, turns: "list[Evaluation | str]") -> EvaluatedConversation:
-    """Return a conversation with its turns; one that was recorded with an error has that instead of evaluations."""
+    """Return a conversation with its turns. A recorded error replaces every evaluation."""
     if error := recorded_error(conversation.data):
         turns = [f"{RECORDED_ERROR}: {error}"] * len(turns)
     return EvaluatedConversation(conversation, turns)
@@ -56,7 +56,7 @@ def concluded(conversation: RecordedConversation, turns: "list[Evaluation | str]
 async def evaluate_session(
     client: "AsyncClient", conversation: RecordedConversation, specs: SpecSet
 ) -> "AsyncIterator[Evaluation | str]":
-    """Evaluate every turn through one session. Yields the error message of a turn that is refused."""
+    """Evaluate every turn through one session. Yields an evaluation, or the error message of a refused turn."""
     from evald import TurnRefused
 
     base = session_base(conversation)
@@ -71,7 +71,7 @@ async def evaluate_session(
 async def evaluate_last_turns(
     client: "AsyncClient", conversations: Iterator[RecordedConversation], specs: SpecSet
 ) -> AsyncIterator[EvaluatedConversation]:
-    """Evaluate the last turns as one batch. Yields in the order of the input."""
+    """Evaluate the last turns in one batch. Yields in the order of the input."""
     items = _BatchItems(conversations)
     done: dict[str, Evaluation | str] = {}
     next_number = 0
@@ -86,7 +86,7 @@ async def evaluate_last_turns(
 
 
 class _BatchItems:
-    """Iterates over numbered turns for a batch. `problem` is the error that has ended the input early."""
+    """An iterable of numbered turns for a batch. problem: the error that ended the input early."""
 
     def __init__(self, conversations: Iterator[RecordedConversation]) -> None:
         self._conversations = conversations

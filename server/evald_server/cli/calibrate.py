@@ -1,4 +1,4 @@
-"""`evald calibrate`: measure how far a judge can be trusted, as figures, a card and an exit code."""
+"""`evald calibrate`: measure the reliability of a judge. Prints figures, writes a card, returns an exit code."""
 
 import argparse
 from collections import Counter
@@ -40,12 +40,12 @@ _EXIT_CODES: Final = {
     "ERROR": ExitCode.INCONCLUSIVE,
 }
 
-# Criteria of a case, to validate the config that results from them.
+# Example criteria of a case, to validate the judge's config with such criteria.
 _EXAMPLE_CRITERIA: Final = "The answer is right."
 
 
 class CalibrationPlan(NamedTuple):
-    """What the command line asks for. place: where the judge was named, for messages."""
+    """The calibration that the command line requests. place: file or option of the judge, for messages."""
 
     spec: dict[str, Any]
     place: str
@@ -120,7 +120,7 @@ def _labelled_cases(files: Sequence[str], format_name: str | None) -> tuple[list
 
 
 def _check_expected(spec: Mapping[str, Any], place: str, cases: Sequence[Case]) -> None:
-    """Refuse `includeExpected` if a case has no expected answer: the judge would fail it unseen."""
+    """Refuse `includeExpected` if a case has no expected answer: the judge would not read such a case."""
     config = spec.get("config")
     if not isinstance(config, Mapping) or not (
         config.get("includeExpected") or config.get("include_expected")
@@ -136,7 +136,7 @@ def _check_expected(spec: Mapping[str, Any], place: str, cases: Sequence[Case]) 
 
 
 def _check_limits(limits: GateLimits, cases: Sequence[Case]) -> None:
-    """Refuse limits for which nothing would be measured, before anything is paid for."""
+    """Refuse limits whose figure would not be measured, before any query costs money."""
     labelled = any(not case.family for case in cases)
     attacks = any(case.family for case in cases)
     needs = (
@@ -178,8 +178,8 @@ async def _calibrate(args: argparse.Namespace, plan: CalibrationPlan) -> int:
 
 
 async def _judge_under_test(client: "AsyncClient", plan: CalibrationPlan) -> JudgeUnderTest | None:
-    """Validate the judge on the server. Returns None after complaints have been printed."""
-    # A case's criteria replace the judge's own, so both configs have to be valid.
+    """Validate the judge on the server. Returns None after printing violations."""
+    # A case's criteria replace the judge's own, so both configs must be valid.
     specs = [plan.spec, with_criteria(plan.spec, _EXAMPLE_CRITERIA)]
     violations = await find_violations(
         client, SpecSet(specs, {}, [plan.place, f"{plan.place}, with a case's criteria"])

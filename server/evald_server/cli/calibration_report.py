@@ -15,7 +15,7 @@ _SHOWN_IDS = 8
 
 
 def card_tables(card: CalibrationCard) -> list[RenderableType]:
-    """Return figures, attacks by family, gates, and the ids of disagreements and failed controls."""
+    """Return tables of figures, attacks by family and gates, and the ids of disagreements and failed controls."""
     parts: list[RenderableType] = [Text("Figures", "bold"), _figures(card)]
     if card.attacks:
         parts += [Text("Attacks", "bold"), _attacks(card)]

@@ -1,4 +1,4 @@
-"""`evald types`: list what a server can evaluate, or show one evaluator with the keys of its config."""
+"""`evald types`: list a server's evaluator types, or show one with the keys of its config."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ from .server_connection import connect, run_async
 if TYPE_CHECKING:
     from evald import EvaluatorType
 
-# Deep enough for evaluators within evaluators; ends recursive schemas, too.
+# Deep enough for nested evaluators. Also stops the recursion of recursive schemas.
 _MAX_DEPTH: Final = 3
 
 _BOUNDS: Final = {
@@ -112,7 +112,7 @@ def _location(entry: "EvaluatorType") -> str:
 
 
 class ConfigKey(NamedTuple):
-    """One key of a config. default: JSON; "required" for a required key, "" for one that may be absent."""
+    """One key of a config. default: JSON; "required" for a required key; "" for an optional key without a default."""
 
     key: str
     type: str
@@ -121,7 +121,7 @@ class ConfigKey(NamedTuple):
 
 
 def config_keys(schema: Mapping[str, Any]) -> list[ConfigKey]:
-    """Return the keys of a config's JSON Schema in its order, nested keys after their parent."""
+    """Return the keys of a config's JSON Schema in the schema's order, nested keys after their parent."""
     return list(_keys(schema, schema, "", 0))
 
 

@@ -1,4 +1,4 @@
-"""`evald certs dev`: a CA, a server's and a client's certificate, for trying TLS out."""
+"""`evald certs dev`: make a CA, a server's and a client's certificate, for trying TLS out."""
 
 import argparse
 import socket
@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
             raise usage_error(f"--name: got {name!r}, wanted a host name or an address")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Together or not at all.
+        # Made in a temporary directory, so that a failure of openssl leaves none of the files.
         with tempfile.TemporaryDirectory(dir=folder) as place:
             make_certificates(Path(place), names, args.days)
             for name in FILES:

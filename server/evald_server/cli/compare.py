@@ -1,4 +1,4 @@
-"""`evald compare`: say whether suite runs are worse than others, and whether a gate lets them pass."""
+"""`evald compare`: compare suite runs with base runs, and check them against a gate."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ from .suite_client import SuiteClient, open_suites
 _COMPLETED: Final = suite_service_pb2.SUITE_RUN_STATUS_COMPLETED
 _FILES: Final = (".json", ".jsonl")
 _REPORTS: Final = (".md", ".json")
-# Suite runs in which to look for targets.
+# Suite runs searched for targets.
 _RECENT: Final = 1000
 
 _EXIT_CODES: Final = {
@@ -35,13 +35,13 @@ _EXIT_CODES: Final = {
     WARN: ExitCode.PASSED,
     BLOCK: ExitCode.FAILED,
 }
-"""By decision of a gate, and by verdict of a comparison; an unknown one is inconclusive."""
+"""By decision of a gate or verdict of a comparison. An unknown key is inconclusive."""
 
 _Comparer = Callable[[float], Awaitable[suite_service_pb2.SuiteComparison]]
 
 
 class RunPair(NamedTuple):
-    """Two suite runs to compare. base: None if there is none. compare: by max_drop."""
+    """Two suite runs to compare. base: None if there is none. compare: takes max_drop, returns the comparison."""
 
     base: suite_service_pb2.SuiteRun | None
     new: suite_service_pb2.SuiteRun
@@ -49,7 +49,7 @@ class RunPair(NamedTuple):
 
 
 class CompareReport(NamedTuple):
-    """What came of a command. rulings, decision: of the gate; without one empty and None."""
+    """The outcome of the command. rulings, decision: of the gate; empty and None without a gate."""
 
     comparisons: list[suite_service_pb2.SuiteComparison]
     rulings: list[GateRuling]
@@ -57,7 +57,7 @@ class CompareReport(NamedTuple):
 
     @property
     def exit_code(self) -> ExitCode:
-        """That of the gate, else that of the worst comparison."""
+        """The exit code of the gate's decision, or without a gate of the worst comparison."""
         keys: list[Any] = [found.verdict for found in self.comparisons]
         if self.decision is not None:
             keys = [self.decision]
@@ -86,7 +86,7 @@ class CompareReport(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare, show, write reports."""
+    """Compare suite runs, show the result and write reports."""
     for name in args.outputs:
         if Path(name).suffix not in _REPORTS:
             raise usage_error(f"--output {name}: wanted a name that ends in {' or '.join(_REPORTS)}")
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _compare(args: argparse.Namespace, rules: list[GateRule], pairs: list[RunPair] | None) -> int:
-    """Compare and report. pairs: None for those of the store."""
+    """Compare and report. pairs: None: read suite runs from the store."""
     if pairs is not None:
         report = await _report(pairs, rules, args)
     else:
@@ -120,7 +120,7 @@ async def _compare(args: argparse.Namespace, rules: list[GateRule], pairs: list[
 
 
 def _pairs_of_files(base: list[SuiteResults], new: list[SuiteResults]) -> list[RunPair]:
-    """Pair the suite runs of two files by suite and target, or, where each file has one, those two."""
+    """Pair the suite runs of two files by suite and target. If each file has one run, pair those two."""
     if len(base) == len(new) == 1:
         return [_pair(base[0], new[0])]
     known: dict[tuple[str, str], SuiteResults] = {}
@@ -139,10 +139,10 @@ def _name(found: SuiteResults) -> tuple[str, str]:
 
 
 def _pair(base: SuiteResults | None, new: SuiteResults | None) -> RunPair:
-    """Pair the suite runs of one suite and target. Both None is not allowed."""
+    """Pair the suite runs of one suite and target. At least one must not be None."""
     if new is None:
         assert base is not None
-        # One that never began.
+        # An empty suite run: the new file has none of this suite and target.
         new = SuiteResults(suite_service_pb2.SuiteRun(suite=base.run.suite, target=base.run.target), [])
 
     async def comparer(max_drop: float) -> suite_service_pb2.SuiteComparison:
@@ -156,7 +156,7 @@ def _pair(base: SuiteResults | None, new: SuiteResults | None) -> RunPair:
 def _nothing_to_compare(
     base: suite_service_pb2.SuiteRun | None, new: suite_service_pb2.SuiteRun
 ) -> suite_service_pb2.SuiteComparison:
-    """Return the comparison of suite runs that cannot be compared: INCONCLUSIVE."""
+    """Return an INCONCLUSIVE comparison of suite runs that cannot be compared."""
     found = compare(base or suite_service_pb2.SuiteRun(), new, ())
     if base is None:
         found.reason = "There is no completed suite run to compare with"
@@ -181,7 +181,7 @@ async def _pairs_of_store(
     for suite, target in wanted:
         new = await _find(client, args.new, suite, target)
         if new is None and rules:
-            continue  # the gate says so
+            continue  # the gate reports it
         if new is None:
             raise usage_error(_missing(args.new, suite, target), "evald history lists what is stored")
         base = await _find(client, args.base, suite, target, new)
@@ -191,7 +191,7 @@ async def _pairs_of_store(
 
 
 async def _every_target(client: SuiteClient, suite: str, target: str) -> list[tuple[str, str]]:
-    """Return the suite with its target; without one with each that it was run against, as files are paired."""
+    """Return (suite, target) pairs. Without a target: one pair per target of its recent runs."""
     runs = [] if target else await client.suite_runs(_RECENT, suite=suite)
     return list(dict.fromkeys((suite, run.target) for run in runs)) or [(suite, target)]
 
@@ -205,13 +205,13 @@ def _missing(word: str, suite: str, target: str) -> str:
 async def _find(
     client: SuiteClient, word: str, suite: str, target: str, new: suite_service_pb2.SuiteRun | None = None
 ) -> suite_service_pb2.SuiteRun | None:
-    """Return a suite run by id, the latest one whatever its status, or the last one completed before `new`."""
+    """Return a suite run by id, the latest of any status, or the last completed before `new`."""
     if word not in ("latest", "previous"):
         return await client.suite_run(word)
     if word == "latest":
         found = await client.suite_runs(1, suite=suite, target=target)
         return found[0] if found else None
-    # Before another one: begun earlier, in whatever order the two are stored.
+    # "Before" compares creation times, not the order of storage.
     wanted = (
         {"suite": new.suite, "target": new.target, "until": new.create_time}
         if new

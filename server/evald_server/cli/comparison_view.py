@@ -1,4 +1,4 @@
-"""How comparisons of suite runs look in the terminal: changed cases first, then figures with their meaning."""
+"""Terminal view of comparisons of suite runs: changed cases first, then figures with their meaning."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,13 +14,13 @@ from evald_server.suites.gate import GateRuling
 from .console import new_table
 from .sanitize import clean
 
-# Rows that are shown; --json has all that the comparison names.
+# Maximum number of rows; --json has all changes of the comparison.
 _MOST_CHANGES: Final = 30
 _STYLES: Final = {"pass": "green", "fail": "red", "error": "yellow", "skip": "dim"}
 
 
 def verdict_line(found: suite_service_pb2.SuiteComparison) -> list[tuple[str, str]]:
-    """Return the line that says what was compared, the verdict, and why."""
+    """Return a line with the names of the suite runs, the verdict, and the reason."""
     shown = comparison_mark(found.verdict)
     base, new = found.base, found.new
     name = f"{clean(new.suite, 60)}/{clean(new.target, 60)}"
@@ -35,7 +35,7 @@ def verdict_line(found: suite_service_pb2.SuiteComparison) -> list[tuple[str, st
 
 
 def comparison_tables(found: suite_service_pb2.SuiteComparison) -> list[RenderableType]:
-    """Return the tables: cases that changed, figures, what judged differently."""
+    """Return the tables: changed cases, figures, changed evaluators."""
     parts: list[RenderableType] = []
     if found.changes:
         parts += [Text("Changed cases", "bold"), _changes(found)]
@@ -104,7 +104,7 @@ def _figures(found: suite_service_pb2.SuiteComparison) -> Table:
 
 
 def gate_table(rulings: Sequence[GateRuling]) -> Table:
-    """Return the table of what a gate's rules say."""
+    """Return a table of a gate's rulings."""
     table = new_table("Suite", "Tier", "Decision", "Why")
     styles = {"GO": "green", "NO-GO": "red"}
     for ruling in rulings:

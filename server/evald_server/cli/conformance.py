@@ -1,4 +1,4 @@
-"""`evald conformance`: check rule by rule whether a plugin, in any language, implements the contract."""
+"""`evald conformance`: check a plugin, in any language, against every rule of the contract."""
 
 import argparse
 import asyncio
@@ -106,7 +106,7 @@ async def _link(args: argparse.Namespace) -> "AsyncIterator[Link]":
 
 
 def _tls(args: argparse.Namespace) -> "Tls | None":
-    """Return the files of the options; None for plaintext. Raises CommandError for options that do not fit."""
+    """Return the TLS files of the options; None for plaintext. Raises CommandError for conflicting options."""
     from evald import Tls
 
     if args.target and args.token_file:
@@ -135,7 +135,7 @@ def _token(file: str) -> str:
 
 
 def _sample(text: str, option: str) -> tuple[str, dict[str, Any]]:
-    """Parse TYPE=JSON to type and config."""
+    """Parse TYPE=JSON into type and config. Raises CommandError."""
     name, equals, config = text.partition("=")
     try:
         data = json.loads(config) if equals else None

@@ -1,4 +1,4 @@
-"""Terminal output with Rich: two consoles, lines, complaints and tables."""
+"""Terminal output with Rich: two consoles, lines, error messages, progress bars and tables."""
 
 import os
 import sys
@@ -12,13 +12,13 @@ from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-# Without a terminal: 80 columns, Rich's default, break most reasons.
+# Width without a terminal. Rich's default of 80 columns would wrap most reasons.
 _FILE_WIDTH = 120
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave a closed pipe to `main`. Rich would exit with 1, which means that a conversation failed."""
+        """Raise the error again for `main`. Rich would exit with code 1, which means that a conversation failed."""
         raise  # noqa: PLE0704 - called while the error is handled
 
 
@@ -40,7 +40,7 @@ def out() -> Console:
 
 @lru_cache(maxsize=1)
 def err() -> Console:
-    """Return the console of standard error, for progress and complaints."""
+    """Return the console of standard error, for progress and error messages."""
     return _console(sys.stderr, stderr=True)
 
 
@@ -48,11 +48,11 @@ def err() -> Console:
 def progress_bar(
     what: str, text: str, total: int | None, *, hidden: bool = False, **fields: Any
 ) -> Iterator[Callable[..., None]]:
-    """Show a bar on standard error during a block, if that is a terminal.
+    """Show a progress bar during a block, if standard error is a terminal.
 
-    what: in front of the bar. text: behind it, with `{task.fields[NAME]}` for fields. fields: at the beginning.
+    what: text before the bar. text: text after the bar, with `{task.fields[NAME]}` for fields. fields: initial values.
 
-    Yields a function that moves the bar on: it takes `advance` and fields.
+    Yields a function that updates the bar: it takes `advance` and fields.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -71,7 +71,7 @@ def progress_bar(
 
 
 def say(*parts: str | tuple[str, str]) -> None:
-    """Print texts and (text, style) pairs as one line. It never wraps, so that it can be grepped."""
+    """Print texts and (text, style) pairs as one line. The line never wraps, so that grep finds all of it."""
     out().print(Text.assemble(*parts), soft_wrap=True)
 
 
@@ -82,7 +82,7 @@ def show(*parts: RenderableType) -> None:
 
 
 def warn(message: str, hint: str = "") -> None:
-    """Print a complaint to standard error."""
+    """Print an error message to standard error."""
     err().print(Text.assemble(("evald: ", "bold red"), message), soft_wrap=True)
     if hint:
         err().print(Text.assemble(("  hint: ", "bold"), hint), soft_wrap=True)

@@ -1,6 +1,6 @@
-"""Recorded conversations: read from JSON, a JSON list or JSON Lines, and split into turns.
+"""Recorded conversations: reading from JSON, a JSON list or JSON Lines, and splitting into turns.
 
-A turn is what the agent does after a user message, or before the first one.
+A turn is the agent's activity after a user message, or before the first one.
 """
 
 import json
@@ -30,7 +30,7 @@ _SHARED: Final = ("scenario", "persona", "expected", "metadata", "conversation_i
 class RecordedConversation(NamedTuple):
     """One conversation of an input.
 
-    id: its own, or made from its position in the input. place: "FILE:LINE". data: the object as read.
+    id: its own id, or one made from its position in the input. place: "FILE:LINE". data: the parsed object.
     """
 
     id: str
@@ -61,7 +61,7 @@ def _open(name: str) -> Iterator[TextIO]:
 
 
 def _read(stream: TextIO, name: str) -> Iterator[RecordedConversation]:
-    """Read JSON Lines one by one, so that a file may be larger than the memory."""
+    """Read JSON Lines one at a time, so that a file may be larger than the memory."""
     try:
         lines = enumerate(_lines(stream, name), start=1)
         number, line = next(((n, text) for n, text in lines if text.strip()), (0, ""))
@@ -70,7 +70,7 @@ def _read(stream: TextIO, name: str) -> Iterator[RecordedConversation]:
         try:
             first = json.loads(line)
         except (ValueError, RecursionError) as problem:
-            # The first line of a document that spans several lines is not valid by itself.
+            # The first line of a multi-line document is not valid JSON by itself.
             yield from _document(line, _rest(stream, name), name, number, problem)
             return
         if isinstance(first, list):
@@ -98,7 +98,7 @@ def _lines(stream: TextIO, name: str) -> Iterator[str]:
 
 
 def _rest(stream: TextIO, name: str) -> str:
-    """Return what follows the first line of a document."""
+    """Return the rest of a document after its first line."""
     text = stream.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
         raise _too_long(name)
@@ -132,7 +132,7 @@ def _document(
     try:
         data = json.loads(line + rest)
     except (ValueError, RecursionError) as other:
-        # If the next line is an object by itself, these are JSON Lines with an invalid first line.
+        # If the next line is an object by itself, the input is JSON Lines with an invalid first line.
         first_rest = next((text for text in rest.splitlines() if text.strip()), "")
         blamed = problem if _is_object(first_rest) else other
         raise _not_json(blamed, name, number) from None
@@ -162,7 +162,7 @@ def _conversation(data: Any, place: str, name: str, number: int) -> RecordedConv
         raise usage_error(f"{place}: got {_kind(data)}, {_SHAPE}")
     messages = data.get("messages")
     if messages is None:
-        # A context may contain the last invocation only.
+        # A context may contain only the last invocation.
         inner = first_of(data, ("lastInvocation", "last_invocation"))
         messages = inner.get("messages") if isinstance(inner, Mapping) else None
     if not isinstance(messages, list):
@@ -186,7 +186,7 @@ def _kind(value: Any) -> str:
 
 
 def last_turn(conversation: RecordedConversation) -> "Turn":
-    """Return the last turn with everything before it. Raises CommandError."""
+    """Return the last turn with its history. Raises CommandError."""
     from evald import InvalidInput
 
     try:
@@ -196,7 +196,7 @@ def last_turn(conversation: RecordedConversation) -> "Turn":
 
 
 def every_turn(conversation: RecordedConversation) -> "Iterator[Turn]":
-    """Yield every turn with the messages that it adds. Latency, usage and cost are read from its messages."""
+    """Yield every turn with its new messages. Latency, usage and cost are read from these messages."""
     bounds = recorded_turns.turn_bounds(conversation.messages)
     for start, end in bounds:
         data = {
@@ -208,7 +208,7 @@ def every_turn(conversation: RecordedConversation) -> "Iterator[Turn]":
 
 
 def session_base(conversation: RecordedConversation) -> "Turn":
-    """Return what all turns of the conversation share, as the base of a session."""
+    """Return the data that all turns of the conversation share, as the base of a session."""
     data = recorded_turns.context_data(conversation.data)
     return _turn({key: data[key] for key in _SHARED if key in data}, conversation)
 

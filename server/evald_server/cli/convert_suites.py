@@ -1,4 +1,4 @@
-"""`evald convert`: writes a suite of another tool as a suite file of ours."""
+"""`evald convert`: convert a suite of another tool into a suite file of evald."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ from .sanitize import clean
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    """Run the command."""
+    """Convert the file, and print or write the suite."""
     path = Path(args.file)
     try:
         converted = (
@@ -50,7 +50,7 @@ def _dump(suite: dict[str, Any], stream: Any) -> None:
 
 
 def _blocks(data: Any) -> Any:
-    """Return the data with texts of several lines as literal blocks, where those say the same."""
+    """Return the data with multi-line texts as literal blocks, where a block keeps the text unchanged."""
     from ruamel.yaml.scalarstring import LiteralScalarString
 
     if isinstance(data, dict):

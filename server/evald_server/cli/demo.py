@@ -1,6 +1,6 @@
 """`evald demo`: a real server evaluates recorded conversations of an airline's agent.
 
-Nothing in the output is canned.
+All output is computed during the demo.
 """
 
 import argparse
@@ -78,7 +78,7 @@ _TASK_CHECK: Final = (
     "tool-use, on the last turn: exactly the bookings and changes that solve the task, with their arguments"
 )
 
-# Without them a server has no console, and says so by itself.
+# Without these packages the server has no console and logs that.
 _HAS_WEB: Final = all(find_spec(name) for name in ("jinja2", "starlette", "uvicorn"))
 
 # A server is ready within 1.5 s.
@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _keep_open(server: DemoServer) -> None:
-    """Let the user look at the console until Ctrl-C."""
+    """Keep the server and its console running until Ctrl-C."""
     if not server.console:
         raise CommandError(ExitCode.USAGE, "the console needs more packages", "pip install 'evald[web]'")
     say("")
@@ -178,7 +178,7 @@ def _server() -> Iterator[DemoServer]:
 
 
 def _line(process: "subprocess.Popen[bytes]") -> str:
-    """Return the next line that a server says of its addresses."""
+    """Return the server's next line of output with addresses. Raises CommandError if there is none."""
     assert process.stdout is not None
     readable, _, _ = select.select([process.stdout], [], [], _START_SECONDS)
     line = process.stdout.readline().decode() if readable else ""
@@ -246,7 +246,7 @@ def _show_session(client: "Client", conversation: RecordedConversation) -> None:
 
 
 def _told(turn: "Turn") -> tuple[str, str, str]:
-    """Return the messages of customer and agent on a turn, and the tools that were called."""
+    """Return the customer's and the agent's message of a turn, and the called tools."""
     messages = turn.context.messages
     said = next((message.text for message in messages if message.role == "user"), "")
     tools = Counter(call.name for call in turn.context.tool_calls)
@@ -321,7 +321,7 @@ def _show_batch(client: "Client", conversations: list[RecordedConversation]) -> 
 
 
 def _turns_with_history(conversation: RecordedConversation) -> "Iterator[Turn]":
-    """Yield every turn with everything before it, as an application would send it without a session."""
+    """Yield every turn with its history, as an application sends it without a session."""
     from evald import Turn
 
     bounds = turn_bounds(conversation.messages)

@@ -1,7 +1,7 @@
 """A small agent with two tools, to try connectors and scenarios with, and for `evald demo`.
 
-It books appointments by rules, without a model, so it says the same every time. It keeps no state: what it
-knows is in the messages, as with most agents over HTTP. It serves gRPC and HTTP:
+It books appointments by rules, without a model, so its answers are deterministic. It keeps no state: the messages
+have all its data, as with most agents over HTTP. It serves gRPC and HTTP:
 python -m evald_server.cli.demo_agent --grpc 127.0.0.1:50071 --http 127.0.0.1:8071
 """
 
@@ -27,7 +27,7 @@ SLOTS = ("09:00", "10:30", "14:00")
 
 
 def find_slots(day: str) -> list[str]:
-    """Tool: the free slots of a day."""
+    """Tool: return the free slots of a day."""
     return [slot for at, slot in enumerate(SLOTS) if (DAYS.index(day) + at) % 3]
 
 
@@ -40,7 +40,7 @@ TOOLS: dict[str, Callable[..., Any]] = {"find_slots": find_slots, "book": book}
 
 
 def respond(said: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Return the messages that the agent adds. said: role and text of the conversation so far."""
+    """Return the agent's new messages. said: (role, text) of each message so far."""
     user = [text.lower() for role, text in said if role == "user"]
     days = [day for text in user for day in DAYS if day in text]
     slots = re.findall(r"\b\d\d:\d\d\b", user[-1]) if user else []
@@ -61,7 +61,7 @@ def _says(text: str) -> dict[str, Any]:
 
 
 def _calls(name: str, **arguments: str) -> tuple[list[dict[str, Any]], Any]:
-    """Call a tool. Returns the two messages that show it, and its result."""
+    """Call a tool. Returns the messages of call and result, and the result."""
     result = TOOLS[name](**arguments)
     call = {
         "id": f"call-{name}",
@@ -80,7 +80,7 @@ class BookingService(agent_service_pb2_grpc.AgentServiceServicer):
     def Invoke(  # noqa: N802 - the contract's name
         self, request: agent_service_pb2.InvokeRequest, context: grpc.ServicerContext
     ) -> agent_service_pb2.InvokeResponse:
-        """Answer what the user said last."""
+        """Return the agent's response to the conversation."""
         response = agent_service_pb2.InvokeResponse()
         said = [(message.role, message.text) for message in request.messages]
         fill_messages(respond(said), response.invocation.messages)
@@ -91,7 +91,7 @@ class BookingHandler(BaseHTTPRequestHandler):
     """The agent over HTTP: connector type "http", without any config."""
 
     def do_POST(self) -> None:
-        """Answer {"messages": [...]} with {"messages": [...]}: those that are new."""
+        """Answer {"messages": [...]} with {"messages": [...]}: only the new messages."""
         try:
             data = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)))
             said = [(str(one["role"]), str(one.get("content") or "")) for one in data["messages"]]

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _reports(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """Return path and format of the reports that are asked for."""
+    """Return path and format of each requested report."""
     return [(path, name) for path, name in ((args.junit, "junit"), (args.html, "html")) if path]
 
 
@@ -132,7 +132,7 @@ async def _watch_last_turn(
     evaluation: Evaluation | None = None
     with _live_screen() as draw:
         turn = last_turn(conversation)
-        # No client deadline: with the server's own time limit the call still ends with a summary.
+        # No client deadline: when the server's time limit ends the call, it still sends a summary.
         async for event in client.stream(turn, specs.specs, options=specs.options, timeout=math.inf):
             match event:
                 case Started():
@@ -143,7 +143,7 @@ async def _watch_last_turn(
                 case Evaluation():
                     evaluation = event
             draw(running_tables(results, waiting))
-    assert evaluation is not None  # a stream that ends without one raises
+    assert evaluation is not None  # a stream without a summary raises
     return concluded(conversation, [evaluation])
 
 
@@ -160,7 +160,7 @@ async def _watch_session(
 
 @contextmanager
 def _live_screen() -> "Iterator[Callable[[RenderableType], None]]":
-    """Yield a function that redraws on a terminal; elsewhere only the last state is printed, at the end."""
+    """Yield a function that redraws a terminal. Without a terminal, print only the last state, at the end."""
     latest: list[RenderableType] = []
     if not out().is_terminal:
         yield lambda state: latest.__setitem__(slice(None), [state])
@@ -206,7 +206,7 @@ async def _evaluate_many(
 
 
 def _count_lines(files: Iterable[str]) -> int | None:
-    """Count the conversations of JSON Lines; None if an input has another format or can be read only once."""
+    """Count the conversations of JSON Lines files. None if an input has another format or can be read only once."""
     total = 0
     for name in files:
         if Path(name).suffix not in (".jsonl", ".ndjson") or not Path(name).is_file():

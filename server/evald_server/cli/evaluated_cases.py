@@ -1,4 +1,4 @@
-"""Evaluated conversations as a suite run and its cases, so that they make the reports of suites."""
+"""Conversion of evaluated conversations to a suite run with cases, for the reports of suites."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ _UNSENT: Final = "NOT_EVALUATED"
 
 
 class EvaluatedCases:
-    """The conversations of a command as the cases of one suite run. They wait in a file, not in memory."""
+    """The conversations of a command as the cases of one suite run. Kept in a file, not in memory."""
 
     def __init__(self, files: Sequence[str], *, every_turn: bool) -> None:
         names = ["stdin" if file == "-" else Path(file).stem for file in files]
@@ -39,7 +39,7 @@ class EvaluatedCases:
         self._stored = MessageFile(suite_service_pb2.CaseResult)
 
     def add(self, evaluated: "EvaluatedConversation") -> None:
-        """Add a conversation. One with the id of an earlier one gets its number, so that reports name each once."""
+        """Add a conversation. A duplicate id gets the conversation's number appended: ids are unique."""
         case = case_of(evaluated, every_turn=self._every_turn)
         self._count += 1
         if not self._ids.add(case.case_id):
@@ -55,7 +55,7 @@ class EvaluatedCases:
 
 
 def case_of(evaluated: "EvaluatedConversation", *, every_turn: bool) -> suite_service_pb2.CaseResult:
-    """Return a conversation as a case with one trial. every_turn: all turns were evaluated, not the last alone."""
+    """Return a conversation as a case with one trial. every_turn: all turns were evaluated, not only the last."""
     conversation = evaluated.conversation
     case = suite_service_pb2.CaseResult(case_id=conversation.id, weight=1)
     trial = case.trials.add(trial=1)
@@ -133,7 +133,7 @@ def _fill_result(result: "EvaluatorResult", pb: result_pb2.EvaluationResult) -> 
 
 
 def _fill_spent(record: "Evaluation | EvaluatorResult", pb: Any) -> None:
-    """Fill in how long it took and what it spent."""
+    """Fill in duration, tokens and cost."""
     if record.duration_ms is not None:
         duration_to_pb(record.duration_ms / 1000, pb.duration)
     for name in ("input_tokens", "output_tokens", "total_tokens"):

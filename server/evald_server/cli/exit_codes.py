@@ -1,4 +1,4 @@
-"""Exit codes of the commands, and the message for the user when a command cannot continue."""
+"""Exit codes of the commands, and error messages for the user."""
 
 import errno
 import os
@@ -16,11 +16,11 @@ _STORAGE_HINTS: Final = {
     "STORAGE_UNAVAILABLE": "the server's log says why",
 }
 
-# Of a full or closed standard output; Python names no file in these errors.
+# Errors of a full or closed standard output. Python gives no file name in them.
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 NOBODY_ANSWERS: Final = "; start one with"
-"""What the SDK's advice for programmers begins with, at the end of a message."""
+"""The start of the SDK's advice for programmers, which ends a message."""
 
 _START_ONE: Final = "start one with evald serve, or "
 
@@ -36,9 +36,9 @@ class ExitCode(IntEnum):
 
 
 class CommandError(Exception):
-    """Ends the command with an exit code and a message for the user.
+    """An error that ends the command with an exit code and a message for the user.
 
-    message: what is wrong and where. hint: what to do about it, or "".
+    message: the problem and its place. hint: the remedy, or "".
     """
 
     def __init__(self, code: ExitCode, message: str, hint: str = "") -> None:
@@ -48,12 +48,12 @@ class CommandError(Exception):
 
 
 def usage_error(message: str, hint: str = "") -> CommandError:
-    """Return the error for a wrong command line, file or config."""
+    """Return the error for an invalid command line, file or config."""
     return CommandError(ExitCode.USAGE, message, hint)
 
 
 def unreachable(problem: "EvaldError") -> CommandError:
-    """Return the error of a command that cannot have a server inside. problem: with NOBODY_ANSWERS."""
+    """Return the error of a command that cannot start a server itself. problem: its message has NOBODY_ANSWERS."""
     message = problem.message.partition(NOBODY_ANSWERS)[0]
     return CommandError(ExitCode.UNREACHABLE, message, f"{_START_ONE}name another one with --server")
 
@@ -64,7 +64,7 @@ def is_debugging() -> bool:
 
 
 def report_error(problem: Exception) -> ExitCode:
-    """Print what is wrong and what to do about it. Returns the exit code, also where nothing can be printed."""
+    """Print the problem and its remedy. Returns the exit code, even if nothing can be printed."""
     from .console import err, warn
     from .sanitize import clean
 
@@ -79,7 +79,7 @@ def report_error(problem: Exception) -> ExitCode:
 
 
 def _explain(problem: Exception) -> tuple[ExitCode, str, str, list[str]]:
-    """Return the exit code, the message, what to do about it, and all that is wrong if it is several things."""
+    """Return the exit code, the message, the hint, and the violations if there are several."""
     from evald import errors
     from evald_server.config import SettingsError
 

@@ -1,4 +1,4 @@
-"""`evald history`: how suites, or one of their cases, did over time."""
+"""`evald history`: show the results of suites, or of one case, over time."""
 
 import argparse
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _pb = suite_service_pb2
 
 
 class _CaseThen(NamedTuple):
-    """A suite run, and what came of a case in it; None when the case was not in it."""
+    """A suite run and the result of a case in it. result: None if the run did not have the case."""
 
     run: _pb.SuiteRun
     result: _pb.CaseResult | None
@@ -114,7 +114,7 @@ def _show_runs(runs: Sequence[_pb.SuiteRun], args: argparse.Namespace) -> None:
 
 
 def _standing(run: _pb.SuiteRun) -> Text:
-    """Return the verdict of a suite run, or where it stands."""
+    """Return the verdict of a completed suite run, else its status."""
     if run.status == _pb.SUITE_RUN_STATUS_COMPLETED:
         return Text(*verdict_text(verdict_word(run.verdict)))
     return Text("interrupted" if run.status == _pb.SUITE_RUN_STATUS_INTERRUPTED else "running", "yellow")
@@ -153,13 +153,13 @@ def _show_case(then: Sequence[_CaseThen], args: argparse.Namespace) -> None:
 
 
 def _share(result: _pb.CaseResult) -> float | None:
-    """Return the share of the trials with a verdict that passed."""
+    """Return the share of passed trials among trials that passed or failed; None if there are none."""
     judged = result.passed_count + result.failed_count
     return result.passed_count / judged if judged else None
 
 
 async def _write_page(client: SuiteClient, found: Sequence[Sequence[_pb.SuiteRun]], name: str) -> None:
-    """Write the page of the latest suite run of each, with those before it."""
+    """Write a page with the latest completed run of each suite and target, and its history."""
     reports = []
     for runs in found:
         ended = [one for one in runs if one.status == _pb.SUITE_RUN_STATUS_COMPLETED]

@@ -1,4 +1,4 @@
-"""`evald keys`: makes, lists and revokes the API keys of a server."""
+"""`evald keys`: make, list and revoke the API keys of a server."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ _DAY_SECONDS: Final = 86_400
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make, list or revoke."""
+    """Make, list or revoke keys."""
     path = args.keys_file or os.environ.get("EVALD_KEYS_FILE")
     if not path:
         raise usage_error("which file of keys?", "--keys-file FILE, or EVALD_KEYS_FILE")
@@ -52,7 +52,7 @@ def _create(args: argparse.Namespace, path: Path) -> int:
     except ValueError as problem:
         raise usage_error(str(problem)) from None
     add_key(path, key)
-    # The key alone on standard output, so that it can be piped into a secret store.
+    # Only the key goes to standard output, so that it can be piped into a secret store.
     sys.stderr.write(f"key {key.id} for {key.principal}, {_until(key)}; it is shown this once:\n")
     sys.stdout.write(f"{text}\n")
     return ExitCode.PASSED
@@ -97,7 +97,10 @@ _ACTIONS: Final = {"create": _create, "list": _list, "revoke": _revoke}
 
 
 def _spent(data_dir: str | None) -> dict[str, float] | None:
-    """Return what judges have cost today by principal, as a server has written it; None without its directory."""
+    """Return the cost of judges today (UTC) in US dollars by principal, as recorded by a server.
+
+    None without a data directory.
+    """
     if not data_dir:
         return None
     path = Path(data_dir) / SPENDING_FILE

@@ -1,4 +1,4 @@
-"""Options that several commands have, and the types of their values."""
+"""Options shared by several commands, and parsers of their values."""
 
 import argparse
 import math
@@ -47,7 +47,7 @@ def whole_number(most: int) -> Callable[[str], int]:
 
 
 def add_server_option(add: AddArgument, text: str) -> None:
-    """Add --server and how to reach it. add: `add_argument` of a parser or of a group."""
+    """Add --server and the options of its connection. add: `add_argument` of a parser or of a group."""
     add("--server", metavar="HOST:PORT", help=text)
     add("--tls", action="store_true", help="encrypt the connection [EVALD_TLS]")
     add("--ca", metavar="FILE", help="CA of the server's certificate, PEM [EVALD_CA_FILE]")
@@ -57,7 +57,11 @@ def add_server_option(add: AddArgument, text: str) -> None:
 
 
 def add_token_file(add: AddArgument, text: str) -> None:
-    """Add --token-file. --token would be taken for it, and the error about the missing file would repeat the token."""
+    """Add --token-file and a --token that is always refused.
+
+    argparse would read --token as an abbreviation of --token-file, and the error about a missing file would print
+    the token.
+    """
     add("--token-file", metavar="FILE", help=text)
     add("--token", type=_no_token, help=argparse.SUPPRESS)
 
@@ -69,7 +73,7 @@ def _no_token(_: str) -> None:
 
 
 def add_inside_options(parser: argparse.ArgumentParser) -> None:
-    """Add --server and the options of a server inside the command."""
+    """Add --server and the options of a server that runs inside the command."""
     group = parser.add_argument_group("server")
     add_server_option(
         group.add_argument,
@@ -86,11 +90,11 @@ def add_inside_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_plugins(add: AddArgument, text: str, code: str) -> None:
-    """Add --plugin and --allow-code. text, code: their help."""
+    """Add --plugin and --allow-code. text: help of --plugin. code: help of --allow-code."""
     add("--plugin", metavar="PATH|PACKAGE", action="append", dest="plugins", help=text)
     add("--allow-code", metavar="PATH[@sha256:DIGEST]", action="append", dest="code_allow", help=code)
 
 
 def add_repeatable(add: AddArgument, option: str, metavar: str, dest: str, text: str) -> None:
-    """Add an option that may be given several times; a list, empty by default."""
+    """Add a repeatable option. Its value is a list, empty by default."""
     add(option, metavar=metavar, action="append", dest=dest, default=[], help=text)

@@ -1,4 +1,4 @@
-"""The command line: commands, options and their help. Imports only what is fast to import."""
+"""The command line: commands, options and their help. Imports only modules that load fast."""
 
 import argparse
 import difflib
@@ -151,16 +151,16 @@ _UNKNOWN_WORD = re.compile(
 
 
 class Parser(argparse.ArgumentParser):
-    """Suggests the closest command, action or option for a mistyped one."""
+    """An argument parser that suggests the closest command, action or option for a mistyped one."""
 
     _words: Sequence[str] = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.set_defaults(parser=self)  # that of the command or action that was found
+        self.set_defaults(parser=self)  # the parser of the given command or action
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse what this parser knows, as argparse does, which calls this for commands and actions as well."""
+        """Parse the known arguments, as argparse does. argparse calls this for commands and actions too."""
         self._words = args or ()
         return super().parse_known_args(args, namespace)
 
@@ -173,19 +173,19 @@ class Parser(argparse.ArgumentParser):
             near = _nearest(tried, known) or f"{what}s are {', '.join(known)}"
             message = f"unknown {what} {tried!r}; {near}"
             before = self._words[: self._words.index(tried)]
-            if before and before[0].startswith("-"):  # its value was taken for the word
+            if before and before[0].startswith("-"):  # argparse took the option's value for the command
                 message = f"{before[0]} stands before the {what}, wanted after it"
         self.exit(2, f"evald: {message}\n  hint: {self.prog} --help\n")
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """Print that arguments are unknown, and exit with code 2."""
+        """Print an error about unknown arguments and exit with code 2."""
         tried = unknown[0].partition("=")[0]
         known = re.findall(r"(?<!\S)\[?(--?[a-z][a-z-]*)", self.format_usage())
         advice = f"wanted after {self.prog!r}" if tried in known else _nearest(tried, known)
         self.error(f"unrecognized arguments: {' '.join(unknown)}{f'; {advice}' if advice else ''}")
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help. Raises OSError when it cannot be written; argparse would ignore that."""
+        """Print the help. Raises OSError if it cannot be written; argparse would ignore the error."""
         stream = file or sys.stdout
         stream.write(self.format_help())
         stream.flush()
@@ -414,7 +414,7 @@ def build_parser() -> Parser:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the arguments; `command` is None if there is none. `words` has them as they were given."""
+    """Parse the arguments. `command` is None if there is none; `words` are all arguments as given."""
     parser = build_parser()
     words = sys.argv[1:] if argv is None else list(argv)
     args: argparse.Namespace

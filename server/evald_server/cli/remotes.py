@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _remotes(args: argparse.Namespace) -> int:
-    # The description of a plugin with many schemas exceeds 4 MB, gRPC's default limit.
+    # A response for a plugin with many schemas can exceed 4 MB, gRPC's default limit.
     options = [("grpc.max_receive_message_length", -1)]
     async with channel_to_server(args, options) as (channel, address, access):
         try:
@@ -88,7 +88,7 @@ def _print(found: list[registry_service_pb2.Registration], address: str, *, as_j
 
 
 async def _watch(channel: grpc.aio.Channel, access: Access, name: str, *, as_json: bool) -> None:
-    """Print a line for every instance, then one for every change, until interrupted."""
+    """Print a line for every instance, then a line for every change, until interrupted."""
     call = registry_service_pb2_grpc.RegistryServiceStub(channel).WatchRegistrations
     shown: set[str] = set()
     async for event in call(_pb.WatchRegistrationsRequest(), metadata=access.headers()):
@@ -135,7 +135,7 @@ def _styled(state: str) -> Text:
 
 
 def _span(seconds: float) -> str:
-    """Format a duration in its largest fitting unit."""
+    """Format a duration in seconds in the largest unit of which it has at least two."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -143,7 +143,7 @@ def _span(seconds: float) -> str:
 
 
 def _to_dict(one: registry_service_pb2.Registration) -> dict[str, Any]:
-    """Return JSON data in camelCase, without unknown values."""
+    """Return JSON data in camelCase, without None and empty strings."""
     plugin = one.plugin
     data = {
         "instanceId": one.instance_id,

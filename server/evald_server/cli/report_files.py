@@ -1,4 +1,4 @@
-"""Report files: the format by the name's ending, and nothing half-written under the name."""
+"""Report files. The name's ending selects the format. A file is complete or not written at all."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -34,9 +34,9 @@ _WRITERS: Final = {
 
 
 def report_format(option: str, path: str) -> str:
-    """Return the format of a report by its file's name. Raises CommandError for an unknown ending."""
+    """Return the format of a report from its file's name. Raises CommandError for an unknown ending."""
     name = Path(path).name
-    # The longest one: .agentv.jsonl ends with .jsonl, too.
+    # The longest match: .agentv.jsonl also ends with .jsonl.
     ending = max((one for one in ENDINGS if name.endswith(one)), key=len, default=None)
     if ending is None:
         raise usage_error(f"{option} {path}: wanted a name with {', '.join(ENDINGS)}")
@@ -44,7 +44,7 @@ def report_format(option: str, path: str) -> str:
 
 
 def check_report_file(option: str, path: str, format_name: str) -> None:
-    """Refuse a report that could not be written, before anything runs. Raises CommandError."""
+    """Raise CommandError for a report that cannot be written, before anything runs."""
     check_output_file(option, path)
     if format_name == "html":
         try:
@@ -54,7 +54,7 @@ def check_report_file(option: str, path: str, format_name: str) -> None:
 
 
 def check_output_file(option: str, path: str) -> None:
-    """Refuse a file that could not be written, before anything runs. Raises CommandError."""
+    """Raise CommandError for a file that cannot be written, before anything runs."""
     folder = Path(path).parent
     if not folder.is_dir():
         raise usage_error(
@@ -65,7 +65,7 @@ def check_output_file(option: str, path: str) -> None:
 
 
 def _is_special(path: str) -> bool:
-    """Return whether a path is a device, a pipe or a link, such as /dev/stdout: written to, never replaced."""
+    """Return True for a device, a pipe or a link, such as /dev/stdout: written to directly, never replaced."""
     place = Path(path)
     return place.exists() and (place.is_symlink() or not place.is_file())
 
@@ -76,7 +76,7 @@ def write_report_file(path: str, format_name: str, reports: "Sequence[SuiteRepor
 
 
 def write_file(path: str, write: Callable[[TextIO], object]) -> None:
-    """Write a file. Until it is whole, what was there stays. Raises CommandError when it cannot be written."""
+    """Write a file, and replace an existing one only when complete. Raises CommandError if it cannot be written."""
     part = Path(path) if _is_special(path) else Path(f"{path}.part-{os.getpid()}")
     try:
         with part.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream:

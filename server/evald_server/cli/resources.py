@@ -19,7 +19,7 @@ from .store_client import KINDS, StoreClient, StoredKind, open_store
 from .stored_files import FileRecord, read_files
 from .stored_import import Importing, import_files, read_records
 
-# The columns of a list beside name and id: heading, and text of a resource.
+# The columns of a list besides name and id, by kind: heading, and a function from a resource to the cell's text.
 _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Any], str]]]] = {
     "scenario": {
         "Messages": lambda pb: f"at most {pb.max_messages or 10}",
@@ -40,7 +40,7 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Any], str]]]] = {
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the action says."""
+    """Perform the action."""
     word = next(word for word, kind in KINDS.items() if kind.plural == args.command)
     if args.action == "import":
         return run_async(import_files(args, word))
@@ -67,7 +67,7 @@ async def _create(store: StoreClient, kind: StoredKind, args: argparse.Namespace
             if not args.json:
                 say(("created   ", "green"), f"{clean(created[-1].name, 80)}  {created[-1].id}")
     finally:
-        # What was stored before a refusal is stored.
+        # Also print the resources that were stored before an error.
         if args.json and created:
             data = [kind.shape.write(one) for one in created]
             print_json(data[0] if len(records) == 1 else data, indent=2)

@@ -1,4 +1,4 @@
-"""Tables of results. All untrusted text in them passes through `clean`."""
+"""Tables of results. All their untrusted text passes through `clean`."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ _UNKNOWN = ("?", "Unknown", "yellow")
 # Width of the bar that shows a pass rate.
 _BAR = 10
 
-# Evaluator columns, and their width, that fit into 120 columns beside a reason.
+# Maximum number and width of evaluator columns that fit into 120 columns beside a reason.
 _MOST_COLUMNS = 7
 _CELL = 10
 
@@ -45,7 +45,7 @@ def verdict_text(verdict: str) -> tuple[str, str]:
 
 
 def _titled(*tables: tuple[str, Table]) -> list[RenderableType]:
-    """Return the tables that have rows, each after its heading."""
+    """Return the non-empty tables, each after its heading."""
     return [part for heading, table in tables if table.row_count for part in (Text(heading, "bold"), table)]
 
 
@@ -59,14 +59,14 @@ def _outcome(result: "EvaluatorResult") -> Text:
 
 
 def _reason(result: "EvaluatorResult") -> str:
-    """Return the reason as one line; for an error it starts with the error code."""
+    """Return the reason as one line. The reason of an error starts with the error code."""
     if result.error is not None:
         return clean(f"{result.error.code}: {result.error.message or result.reason}")
     return clean(result.reason)
 
 
 def result_tables(results: Sequence["EvaluatorResult"]) -> list[RenderableType]:
-    """Return the tables of assertions and metrics of one turn, without empty ones."""
+    """Return the non-empty tables of assertions and metrics of one turn."""
     assertions = new_table("Evaluator", "Result", ("Score", "right"), "Reason")
     metrics = new_table("Metric", ("Value", "right"), "Reason")
     for result in results:
@@ -85,7 +85,7 @@ def result_tables(results: Sequence["EvaluatorResult"]) -> list[RenderableType]:
 
 
 def running_tables(results: Sequence["EvaluatorResult"], waiting: Iterable[str]) -> Group:
-    """Return the tables of the results so far, and the names of the evaluators that are still running."""
+    """Return the tables of the results so far, and the names of evaluators that are still running."""
     parts = result_tables(results)
     names = ", ".join(clean(name, 40) for name in waiting)
     if names:
@@ -96,7 +96,7 @@ def running_tables(results: Sequence["EvaluatorResult"], waiting: Iterable[str])
 def turn_table(evaluations: Sequence["Evaluation | str"]) -> Table:
     """Return a table with a row per turn: signs for assertions, numbers for metrics.
 
-    A string is the error of a refused turn.
+    evaluations: a string is the error message of a refused turn.
     """
     columns: dict[str, str] = {}
     for evaluation in evaluations:
@@ -124,7 +124,7 @@ def turn_table(evaluations: Sequence["Evaluation | str"]) -> Table:
 
 
 def _cell(result: "EvaluatorResult") -> Text:
-    """Return the number of a metric, or the sign of a verdict."""
+    """Return the value of a metric, or the sign of a verdict."""
     if result.kind.name != "METRIC" or result.verdict.name != "PASSED":
         return mark(result.verdict.name)
     return Text("n/a", "dim") if result.measurement is None else Text(number(result.measurement))
@@ -134,7 +134,7 @@ def _rate(count: VerdictCount) -> Text:
     if count.pass_rate is None:
         return Text("n/a", "dim")
     filled, percent = round(count.pass_rate * _BAR), round(count.pass_rate * 100, 1)
-    # A rate that is not exactly 0 or 1 must not look like it.
+    # Rounding must not turn other rates into 0 or 100 %.
     if count.failed:
         filled, percent = min(filled, _BAR - 1), min(percent, 99.9)
     if count.passed:
@@ -145,7 +145,7 @@ def _rate(count: VerdictCount) -> Text:
 
 
 def total_tables(evaluators: Iterable[EvaluatorRunTotals]) -> list[RenderableType]:
-    """Return the tables of pass rates of assertions and means of metrics."""
+    """Return the tables of assertions with pass rates and of metrics with means."""
     counts = ("Passed", "Failed", "Errors", "Skipped")
     assertions = new_table("Evaluator", "Pass rate", *((name, "right") for name in counts))
     metrics = new_table("Metric", *((name, "right") for name in ("Mean", "Lowest", "Highest", "Measured")))
@@ -162,7 +162,10 @@ def total_tables(evaluators: Iterable[EvaluatorRunTotals]) -> list[RenderableTyp
 
 
 def unpassed_table(rows: Sequence[tuple[str, str, str]], hidden: int) -> list[RenderableType]:
-    """Return the table of conversations that did not pass: id, verdict, reason. hidden: number of others."""
+    """Return the table of conversations that did not pass.
+
+    rows: id, verdict and reason of each. hidden: number of conversations without a row.
+    """
     table = new_table("Conversation", "Verdict", "Why")
     for identity, verdict, reason in rows:
         table.add_row(clean(identity, 60), Text(*verdict_text(verdict)), clean(reason, 300))

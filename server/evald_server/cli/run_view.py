@@ -1,4 +1,4 @@
-"""How a run looks: its conversation turn by turn with the results beside it, then the tables of the last turn."""
+"""Terminal view of a run: its conversation turn by turn with the results beside it, then tables of the last turn."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,21 +33,21 @@ def status_name(run: run_service_pb2.Run) -> str:
 
 
 def verdict_name(run: run_service_pb2.Run) -> str:
-    """Return a run's verdict. One that has ended without a verdict is an ERROR: inconclusive."""
+    """Return a run's verdict. A run that is not completed or has no verdict is an ERROR: inconclusive."""
     if run.status != run_service_pb2.RUN_STATUS_COMPLETED or not run.verdict:
         return "ERROR"
     return read_verdict(run.verdict).name
 
 
 def reason(run: run_service_pb2.Run) -> str:
-    """Return why a run has the verdict or the status that it has."""
+    """Return the reason for a run's verdict or status."""
     if run.HasField("error"):
         return f"{run.error.code}: {run.error.message}"
     return run.result.reason or ("" if run.verdict else status_name(run))
 
 
 class RunView:
-    """Prints a run as its events come in. A turn that goes on is redrawn on terminals, and nowhere else."""
+    """A printer of a run's events. It redraws the current turn on terminals only."""
 
     def __init__(self, live: Live | None = None) -> None:
         self._live = live
@@ -83,7 +83,7 @@ class RunView:
             self._live.update(turn_block(self._messages, self._results, None))
 
     def end(self, run: run_service_pb2.Run) -> None:
-        """Show what is left of the conversation, the tables and the verdict."""
+        """Show the rest of the conversation, the tables and the verdict."""
         if self._live is not None:
             self._live.update(Text())
             self._live.stop()
@@ -106,7 +106,7 @@ def show_run(run: run_service_pb2.Run) -> None:
 
 
 def show_end(run: run_service_pb2.Run) -> None:
-    """Print the tables of the last turn evaluated, what the run took, and its verdict."""
+    """Print the tables of the last evaluated turn, the run's time, tokens and cost, and its verdict."""
     show(*result_tables([EvaluatorResult.from_pb(result) for result in run.output.evaluator_results]))
     facts = [f"turns: {run.turn_count}", f"messages: {run.output.message_count}"]
     if run.output.HasField("total_latency"):
@@ -141,7 +141,7 @@ def runs_table(runs: Sequence[run_service_pb2.Run]) -> Table:
 
 
 def parties(run: run_service_pb2.Run) -> str:
-    """Return the names of scenario, persona and connector, their ids where the names are not known."""
+    """Return the names of scenario, persona and connector. An id replaces an unknown name."""
     names = (
         run.scenario.name or run.scenario_id,
         run.persona.name or run.persona_id,
@@ -155,7 +155,7 @@ def turn_block(
     results: Sequence[result_pb2.EvaluationResult],
     turn: run_service_pb2.RunTurn | None,
 ) -> RenderableType:
-    """Return a turn: its messages, and the results beside them. turn: None while it goes on."""
+    """Return a turn: its messages, and the results beside them. turn: None until the turn has ended."""
     conversation = Table.grid(padding=(0, 2, 0, 0), expand=True)
     conversation.add_column(width=9)
     conversation.add_column(ratio=1, overflow="fold")
@@ -177,7 +177,7 @@ def _turn_head(turn: run_service_pb2.RunTurn | None) -> Iterator[Text]:
 
 
 def _lines(message: Message) -> Iterator[tuple[str, str]]:
-    """Yield the role and the text of a message, then of each of its tool calls."""
+    """Yield role and text of a message, then of each tool call."""
     try:
         text, calls = message.text, message.tool_calls
     except InvalidInput as problem:

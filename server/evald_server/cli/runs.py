@@ -1,4 +1,4 @@
-"""`evald runs`: run scenarios, watch, list and show runs, and take them from server to server."""
+"""`evald runs`: run scenarios; watch, list, show, export and import runs."""
 
 import argparse
 import asyncio
@@ -26,7 +26,7 @@ from .totals import VerdictCount
 
 _pb = run_service_pb2
 
-# Runs that are watched at a time: one connection carries about 100 streams.
+# Maximum number of runs watched at the same time: one connection carries about 100 streams.
 _WATCHED: Final = 32
 
 _AGO: Final = re.compile(r"(\d{1,6})([mhd])")
@@ -34,14 +34,14 @@ _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the action says."""
+    """Perform the action."""
     if args.action == "import":
         return run_async(import_files(args, "run"))
     return run_async(perform(args))
 
 
 async def perform(args: argparse.Namespace) -> int:
-    """Do what an action that needs no file says."""
+    """Perform an action that needs no file."""
     async with open_store(args) as store:
         return await _ACTIONS[args.action](store, args)
 
@@ -76,7 +76,7 @@ async def _again(store: StoreClient, args: argparse.Namespace) -> int:
 
 
 async def _go_on(store: StoreClient, runs: Sequence[_pb.Run], args: argparse.Namespace) -> int:
-    """Watch runs that were queued, or only print them."""
+    """Watch queued runs, or only print them."""
     if args.watch:
         return await _watch_all(store, [run.id for run in runs], as_json=args.json)
     if args.json:
@@ -93,7 +93,7 @@ async def _watch(store: StoreClient, args: argparse.Namespace) -> int:
 
 
 async def _watch_all(store: StoreClient, run_ids: Sequence[str], *, as_json: bool) -> int:
-    """Show runs until all of them have ended. Returns the worst exit code."""
+    """Show runs until all have ended. Returns the worst exit code."""
     count = VerdictCount()
     if len(run_ids) == 1 and not as_json:
         with RunView.open() as view:
@@ -110,7 +110,7 @@ async def _watch_all(store: StoreClient, run_ids: Sequence[str], *, as_json: boo
                     run_id, lambda event: _print_event(run_id, event) if as_json else None
                 )
         except EvaldError as problem:
-            # The others go on; without a server there are none.
+            # The other runs continue, unless the server is gone.
             if len(run_ids) == 1 or isinstance(problem, Unavailable):
                 raise
             warn(f"{clean(run_id)}: {clean(problem.message)}")
@@ -165,7 +165,7 @@ async def _filters(store: StoreClient, args: argparse.Namespace) -> dict[str, An
 
 
 async def _id_of(store: StoreClient, kind: StoredKind, name: str) -> str:
-    """Return the id of what has the name. Runs outlive what they were made of: else the name is taken as an id."""
+    """Return the id of the resource with this name, else the name itself: runs outlive their resources."""
     found = await store.lookup(kind, name)
     if found is None:
         warn(f'no {kind.word} has the name "{clean(name)}" now; it is taken as an id')

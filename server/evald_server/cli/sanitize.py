@@ -1,7 +1,7 @@
-"""Makes untrusted text safe to print.
+"""Functions that make untrusted text safe to print.
 
-An escape sequence in a conversation or a server's message could rewrite lines that are printed already,
-and a line that begins with "::" is a command for some CI systems: pass all such text through `clean`.
+An escape sequence in a conversation or a server's message could rewrite earlier lines of the terminal, and a
+line that starts with "::" is a command for some CI systems. Therefore pass all such text through `clean`.
 """
 
 import json
@@ -17,7 +17,7 @@ __all__ = ["clean", "print_json", "to_json"]
 def to_json(data: Any, *, indent: int | None = None) -> str:
     """Return JSON that is safe to print: non-ASCII text stays readable, control characters are escaped."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=indent)
-    # Control characters within strings are escaped already, so a line end comes from the indentation.
+    # json.dumps has escaped control characters within strings, so a newline comes from the indentation.
     return UNSAFE.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
 
 

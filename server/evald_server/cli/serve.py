@@ -1,4 +1,4 @@
-"""`evald serve`: run the server until a signal ends it."""
+"""`evald serve`: run the server until a signal stops it."""
 
 import argparse
 import asyncio
@@ -26,19 +26,18 @@ def run(args: argparse.Namespace) -> int:
     settings = load_command_settings(args)
     configure_logging(settings.log_format, settings.log_level)
     raise_limit()
-    # Plugins are others' code, with a loop of its own where it waits.
     with event_loop() as runner:
         runner.run(_serve(settings))
     return ExitCode.PASSED
 
 
 def load_command_settings(args: argparse.Namespace, **fixed: Any) -> Settings:
-    """Load the settings for a command line. fixed: settings that the command itself determines."""
+    """Load the settings for a command line. fixed: settings that the command sets itself."""
     overrides = {
         name: getattr(args, name, None) for name in ("listen", "http", "web", "data_dir", "plugins")
     } | fixed
     if getattr(args, "code_allow", None):
-        # Paths on a command line are relative to the working directory; the setting wants absolute ones.
+        # Paths on a command line are relative to the working directory; the setting needs absolute paths.
         overrides["code_allow"] = [str(Path.cwd() / path) for path in args.code_allow]
     try:
         return load_settings(overrides, config_file=args.config)
@@ -52,7 +51,7 @@ async def start_app(settings: Settings) -> "App":
 
     try:
         app = App(settings)
-    except (StartError, ValueError) as problem:  # a ValueError: a plugin cannot be loaded
+    except (StartError, ValueError) as problem:  # ValueError: a plugin cannot be loaded
         raise usage_error(str(problem)) from problem
     try:
         await app.start()
@@ -64,7 +63,7 @@ async def start_app(settings: Settings) -> "App":
 async def _serve(settings: Settings) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    # Installed before the server starts, because a supervisor may stop it at once.
+    # Installed before the server starts: a supervisor may stop it at once.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     app = await start_app(settings)
@@ -80,7 +79,7 @@ async def _serve(settings: Settings) -> None:
 
 
 def announce(app: "App") -> None:
-    """Say that a server is ready, and where."""
+    """Print that the server is ready, with its addresses."""
     from importlib.metadata import version
 
     mtls = f", with client certificates on {app.mtls_address}" if app.mtls_address else ""

@@ -1,4 +1,4 @@
-"""The server that a command uses: a named one, or one inside the command's own process."""
+"""Connection of a command to its server: a named one, or one inside the command's own process."""
 
 import argparse
 import asyncio
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from evald import AsyncClient
     from evald.credentials import Access
 
-# The options for the server inside the command, by argument name.
+# The options of the server inside the command, by argument name.
 _INSIDE_OPTIONS: Final = {
     "plugins": "--plugin",
     "code_allow": "--allow-code",
@@ -34,18 +34,18 @@ _INSIDE_OPTIONS: Final = {
     "data_dir": "--data-dir",
 }
 
-# A frame of a formatted traceback, and the start of its last line, which names the exception.
+# A frame of a formatted traceback, and the exception's name at the start of its last line.
 _FRAME: Final = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+)', re.MULTILINE)
 _EXCEPTION: Final = re.compile(r"^(?:\w+\.)*(\w+)(?=:|$)", re.MULTILINE)
 
 
 def run_async(main: Coroutine[Any, Any, int]) -> int:
-    """Run a command's coroutine and return its exit code. SIGTERM cancels it, as Ctrl-C does.
+    """Run a command's coroutine and return its exit code.
 
-    Raises KeyboardInterrupt after either.
+    SIGTERM and Ctrl-C cancel the coroutine. Raises KeyboardInterrupt after either.
     """
     with event_loop() as runner:
-        # Windows has no SIGTERM, and other threads than the first one get no signals.
+        # Windows has no SIGTERM. Only the main thread gets signals.
         signalled = sys.platform != "win32" and threading.current_thread() is threading.main_thread()
         code = runner.run(_until_terminated(main) if signalled else main)
     if code is None:
@@ -54,17 +54,17 @@ def run_async(main: Coroutine[Any, Any, int]) -> int:
 
 
 async def _until_terminated(main: Coroutine[Any, Any, int]) -> int | None:
-    """Return the exit code; None after SIGTERM."""
+    """Return the exit code of the coroutine; None after SIGTERM."""
     task, loop = asyncio.ensure_future(main), asyncio.get_running_loop()
     before, terminated = signal.getsignal(signal.SIGTERM), False
 
     def terminate() -> None:
         nonlocal terminated
-        if not terminated:  # a second cancellation would end the cleaning up
+        if not terminated:  # a second cancellation would interrupt the cleanup
             terminated = True
             task.cancel()
 
-    # By the loop: what a signal's own handler raises may come out of gRPC's code, which does not expect it.
+    # A handler of the loop: an exception from a signal.signal handler could surface inside gRPC's code.
     loop.add_signal_handler(signal.SIGTERM, terminate)
     try:
         return await task
@@ -79,7 +79,7 @@ async def _until_terminated(main: Coroutine[Any, Any, int]) -> int | None:
 
 @asynccontextmanager
 async def connect(args: argparse.Namespace) -> AsyncIterator["AsyncClient"]:
-    """Connect to the server that `serving` finds or starts."""
+    """Yield a client of the server that `serving` finds or starts."""
     from evald import AsyncClient
 
     async with serving(args) as (address, credentials), AsyncClient(address, **credentials) as client:
@@ -90,12 +90,13 @@ async def connect(args: argparse.Namespace) -> AsyncIterator["AsyncClient"]:
 async def serving(
     args: argparse.Namespace, data_dir: str | None = None, *, large_batch: bool = False
 ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """Yield the address of `--server`, else of EVALD_SERVER, else of a server inside this process, and `tls` and
-    `token` for it.
+    """Yield a server's address, and `tls` and `token` for it.
 
-    An option for the server inside takes precedence over EVALD_SERVER, because the command line takes
-    precedence over the environment. data_dir: where the server inside stores, unless a setting says it.
-    large_batch: one is about to come, so that the server inside starts its batch processes at once.
+    The server is `--server`, else EVALD_SERVER, else a new one inside this process.
+
+    An option of the server inside takes precedence over EVALD_SERVER, because the command line takes
+    precedence over the environment. data_dir: default data directory of the server inside.
+    large_batch: the server inside starts its batch processes at once, because a large batch will follow.
     """
     inside = next((name for name in _INSIDE_OPTIONS if getattr(args, name, None)), None)
     if inside and args.server:
@@ -129,7 +130,8 @@ async def channel_to_server(
 ) -> AsyncIterator[tuple["grpc.aio.Channel", str, "Access"]]:
     """Yield a channel to `--server`, else to EVALD_SERVER, else to the default address, with address and credentials.
 
-    For commands that cannot have a server inside, because what is stored there would be gone with it.
+    For commands that need a lasting store: a server inside the command would lose its data at the end.
+    Raises CommandError if no server answers.
     """
     from evald.connection import open_to
     from evald.errors import Unavailable
@@ -145,7 +147,7 @@ async def channel_to_server(
 
 
 async def pages(call: Callable[[Any], Awaitable[Any]], request: Any) -> AsyncIterator[Any]:
-    """Yield the pages of a listing. call: sends the request and returns the answer."""
+    """Yield the pages of a listing. call: sends the request and returns the response."""
     while True:
         page = await call(request)
         yield page
@@ -155,7 +157,7 @@ async def pages(call: Callable[[Any], Awaitable[Any]], request: Any) -> AsyncIte
 
 
 def credentials_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return `tls` and `token` as the command line says them; None leaves them to the environment."""
+    """Return `tls` and `token` from the command line. None leaves a value to the environment."""
     from evald import Tls
 
     tls = None
@@ -167,7 +169,7 @@ def credentials_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def open_channel(address: str, access: "Access", options: list[tuple[str, Any]]) -> "grpc.aio.Channel":
-    """Return a channel to a server, encrypted if the credentials say so."""
+    """Return a channel to a server, encrypted if `access` has credentials."""
     import grpc
 
     options = [*options, *access.options(address)]
@@ -183,9 +185,9 @@ def _configure_logging() -> None:
 
 
 class OneLineFormatter(logging.Formatter):
-    """Formats a record as one line: the message and, for an exception, where it was raised.
+    """A log formatter of one line per record: the message and, for an exception, the place that raised it.
 
-    The traceback of a plugin is text: the record's `exception`, or the message from its second line on.
+    A plugin's traceback is text: the record's `exception`, or the lines of the message after the first.
     """
 
     def format(self, record: logging.LogRecord) -> str:

@@ -19,7 +19,7 @@ _decoder = json.JSONDecoder()
 class SpecSet(NamedTuple):
     """Specs and options of a call, as plain data.
 
-    specs: type names, or mappings with `type` and optionally `name`, `config` and the other keys of a spec.
+    specs: type names, or mappings with `type` and optionally `name`, `config` and other keys of a spec.
     options: options of the call from the files; empty for the server's defaults.
     places: file or option of each spec, for messages.
     """
@@ -30,7 +30,7 @@ class SpecSet(NamedTuple):
 
 
 def load_specs(files: Iterable[str], expressions: Iterable[str]) -> SpecSet:
-    """Load all specs, files first. Raises CommandError for one that cannot be read or parsed."""
+    """Load all specs, files first. Raises CommandError for a spec that cannot be read or parsed."""
     found = SpecSet([], {}, [])
     for path in files:
         loaded = load_file(Path(path))
@@ -44,11 +44,11 @@ def load_specs(files: Iterable[str], expressions: Iterable[str]) -> SpecSet:
 
 
 def parse_expression(text: str) -> dict[str, Any]:
-    """Parse `[NAME=]TYPE[:KEY=VALUE[,KEY=VALUE]...]` to a spec.
+    """Parse `[NAME=]TYPE[:KEY=VALUE[,KEY=VALUE]...]` into a spec.
 
-    A value is parsed as JSON or else taken as a string; JSON quotes force a string. A comma ends a value
-    only before another KEY=, so "text=Hello, world" needs no quotes. Dots in a key nest; numbers as parts
-    of a key make lists.
+    A value is parsed as JSON; a value that is not JSON is a string. JSON quotes force a string. A comma ends a
+    value only before another KEY=, so "text=Hello, world" needs no quotes. Dots in a key make nested mappings;
+    numbers between dots make lists.
     """
     head, colon, pairs = text.partition(":")
     match = _NAMED.fullmatch(head.strip())
@@ -145,7 +145,7 @@ def load_file(path: Path) -> SpecSet:
 
 
 def _read(path: Path) -> Any:
-    # Imported here, because -e needs no files.
+    # Imported here: -e does not need these modules.
     from ..suites.documents import InvalidDocument, parse_json_text, read_document, read_text
 
     try:

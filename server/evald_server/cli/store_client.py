@@ -1,4 +1,4 @@
-"""Calls of the services that store scenarios, personas, connectors, experiments and runs."""
+"""Client of the services that store scenarios, personas, connectors, experiments and runs."""
 
 import argparse
 import asyncio
@@ -22,20 +22,20 @@ from evald.v1 import run_service_pb2, run_service_pb2_grpc
 from .exit_codes import usage_error
 from .server_connection import channel_to_server, pages
 
-# TestConnector waits for an agent, the others for a disk.
+# Deadline of a call. TestConnector waits for an agent, the other methods only for a disk.
 _SECONDS: Final = 120.0
 _PAGE: Final = 1000
-# How long a watch looks for a server that has gone away: longer than a restart.
+# Time for which a watch tries to reach a lost server again: longer than a restart.
 LOST_SECONDS: Final = 30.0
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
 
 
 class StoredKind(NamedTuple):
-    """One kind of what is stored by name.
+    """A kind of stored resource.
 
-    word: "scenario". plural: the command and the key of a file. stub: of its service, for a channel.
-    requests: the module with the messages of its service.
+    word: for example "scenario". plural: the command, and the key in a file. stub: makes the service's stub for a
+    channel. requests: the module with the service's messages.
     """
 
     word: str
@@ -60,31 +60,31 @@ KINDS: Final = {
         ("experiment", resources.EXPERIMENT),
     )
 }
-"""By word, what others refer to first."""
+"""By word. A kind follows the kinds that it refers to."""
 
 _GOING_ON: Final = (run_service_pb2.RUN_STATUS_QUEUED, run_service_pb2.RUN_STATUS_RUNNING)
 
 
 @asynccontextmanager
 async def open_store(args: argparse.Namespace) -> AsyncIterator["StoreClient"]:
-    """Connect to the server, as `channel_to_server` does."""
+    """Yield a client of the server that `channel_to_server` connects to."""
     options = [*channel_options(-1), ("grpc.initial_reconnect_backoff_ms", 100)]
     async with channel_to_server(args, options) as (channel, address, access):
         yield StoreClient(channel, address, access)
 
 
 class StoreClient:
-    """The calls. Errors are those of `evald.errors`."""
+    """A client of the stored resources and runs. Its methods raise the errors of `evald.errors`."""
 
     def __init__(self, channel: grpc.aio.Channel, address: str, access: Access) -> None:
         self._access = access
         self._typed_errors = TypedErrors(address)
-        self._answered = False  # once at least
+        self._answered = False  # the server has responded at least once
         self._stubs = {word: kind.stub(channel) for word, kind in KINDS.items()}
         self._stubs["run"] = run_service_pb2_grpc.RunServiceStub(channel)
 
     async def call(self, word: str, method: str, request: Any) -> Any:
-        """Call a method of the service of a kind. word: "run", too."""
+        """Call a method of a kind's service. word: the kind's word, or "run"."""
         with self._typed_errors:
             call = getattr(self._stubs[word], method)
             answer = await call(request, timeout=_SECONDS, metadata=self._access.headers())
@@ -97,11 +97,11 @@ class StoreClient:
         return getattr(answer, kind.word, None)
 
     async def create(self, kind: StoredKind, resource: Any) -> Any:
-        """Store a resource and return it as it is stored."""
+        """Store a resource and return the stored version."""
         return await self._standard(kind, "Create", **{kind.word: resource})
 
     async def update(self, kind: StoredKind, resource: Any, fields: list[str] | None = None) -> Any:
-        """Replace fields of a stored resource, all by default, and return it."""
+        """Replace fields of a stored resource, by default all, and return the stored version."""
         mask = {"update_mask": {"paths": fields}} if fields else {}
         return await self._standard(kind, "Update", **{kind.word: resource}, **mask)
 
@@ -110,7 +110,7 @@ class StoreClient:
         await self._standard(kind, "Delete", **{f"{kind.word}_id": resource_id})
 
     async def by_id(self, kind: StoredKind, resource_id: str) -> Any:
-        """Return a resource; None when there is none."""
+        """Return a resource, or None if there is none."""
         try:
             return await self._standard(kind, "Get", **{f"{kind.word}_id": resource_id})
         except errors.InvalidRequest as problem:
@@ -119,7 +119,7 @@ class StoreClient:
             return None
 
     async def every(self, kind: StoredKind, name: str = "") -> AsyncIterator[Any]:
-        """Yield all resources of a kind, or the one with a name."""
+        """Yield all resources of a kind, or with `name` only the one with this name."""
         method = f"List{kind.plural.capitalize()}"
         request = getattr(kind.requests, f"{method}Request")(page_size=_PAGE, name=name)
         async for page in pages(partial(self.call, kind.word, method), request):
@@ -127,13 +127,16 @@ class StoreClient:
                 yield resource
 
     async def lookup(self, kind: StoredKind, name_or_id: str) -> Any:
-        """Return the resource with this name, else that with this id; None when there is none."""
+        """Return the resource with this name, else the one with this id, else None."""
         async for resource in self.every(kind, name_or_id):
             return resource
         return await self.by_id(kind, name_or_id) if name_or_id else None
 
     async def find(self, kind: StoredKind, name_or_id: str, hint: str = "") -> Any:
-        """Return the resource with this name or id. Raises CommandError, which names the nearest one, or has the hint."""
+        """Return the resource with this name or id.
+
+        Raises CommandError if there is none. It suggests the nearest name, else it has `hint`.
+        """
         found = await self.lookup(kind, name_or_id)
         if found is not None:
             return found
@@ -145,7 +148,7 @@ class StoreClient:
         )
 
     async def run(self, run_id: str) -> run_service_pb2.Run:
-        """Return a run with all that is known of it."""
+        """Return a run with all its data."""
         answer = await self.call("run", "GetRun", run_service_pb2.GetRunRequest(run_id=run_id))
         found: run_service_pb2.Run = answer.run
         return found
@@ -153,7 +156,7 @@ class StoreClient:
     async def runs(
         self, wanted: dict[str, Any], limit: int | None = None
     ) -> AsyncIterator[run_service_pb2.Run]:
-        """Yield the runs that filters let through. wanted: fields of ListRunsRequest."""
+        """Yield the runs that match the filters. wanted: fields of ListRunsRequest."""
         size = _PAGE if limit is None else min(limit, _PAGE)
         request, found = run_service_pb2.ListRunsRequest(**wanted, page_size=size), 0
         async for page in pages(partial(self.call, "run", "ListRuns"), request):
@@ -166,14 +169,14 @@ class StoreClient:
     async def watch(
         self, run_id: str, on_event: Callable[[run_service_pb2.WatchRunResponse], None]
     ) -> run_service_pb2.Run:
-        """Hand over the events of a run until it does not go on any more, each once. Returns the run.
+        """Call `on_event` once for each event of a run until the run has ended. Returns the run.
 
-        A watch that breaks is taken up again after the last event. Raises Unavailable when no server came back,
-        and at once when there never was one.
+        A lost watch resumes after the last event. Raises Unavailable if the server stays lost for
+        LOST_SECONDS, and at once if it has never responded.
         """
         loop = asyncio.get_running_loop()
         after, pause = 0, _FIRST_PAUSE
-        give_up: float | None = None  # while the server is lost
+        give_up: float | None = None  # the loop's time at which to stop trying; None while connected
         while True:
             try:
                 with self._typed_errors:

@@ -1,4 +1,4 @@
-"""Files with scenarios, personas, connectors, experiments and runs: YAML, JSON, JSON Lines, whole projects."""
+"""Reading of files with scenarios, personas, connectors, experiments and runs: YAML, JSON, JSON Lines, projects."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,8 @@ from ..suites.documents import (
 )
 from .exit_codes import usage_error
 
-# The word of each key of a project file, and of each file and folder of a project, what others refer to first.
+# The kind's word by key of a project file, and by name of a project's file or folder. A kind follows the kinds that
+# it refers to.
 _SECTIONS: Final = {
     "personas": "persona",
     "connectors": "connector",
@@ -35,7 +36,7 @@ _PROJECT_FILES: Final = ("evald.yaml", "evald.yml", "evald.json")
 _EVALSTUDIO: Final = "evalstudio.config.json"
 _SUFFIXES: Final = (".yaml", ".yml", ".json", ".jsonl", ".ndjson")
 
-# What an EvalStudio workspace sets and evald keeps elsewhere, and where.
+# Settings of an EvalStudio workspace that evald keeps elsewhere, with their place in evald.
 _EVALSTUDIO_SETTINGS: Final = {
     **dict.fromkeys(("llmSettings", "llmProvider"), "models and their keys are settings of the server"),
     "maxConcurrency": "a setting of the server",
@@ -46,7 +47,7 @@ _EVALSTUDIO_KNOWN: Final = frozenset(("version", "name", "projects", "id"))
 
 
 class FileRecord(NamedTuple):
-    """One object of a file. word: of its kind. place: file and line, for messages."""
+    """One object of a file. word: its kind's word. place: file and line, for messages."""
 
     word: str
     data: Any
@@ -54,16 +55,17 @@ class FileRecord(NamedTuple):
 
 
 class ProjectFiles(NamedTuple):
-    """What files hold. left_out: what of them evald does not store, and why."""
+    """The content of files. left_out: messages about content that evald does not store, with the reason."""
 
     records: list[FileRecord]
     left_out: list[str]
 
 
 def read_files(paths: list[str], word: str = "", project: str = "") -> ProjectFiles:
-    """Read files and directories. word: the kind of objects that do not say it. project: name or id of EvalStudio's.
+    """Read files and directories. Kinds come in the order of _SECTIONS.
 
-    Raises CommandError for what cannot be read or does not say what it is.
+    word: the kind of objects without `kind`. project: name or id of a project of an EvalStudio workspace.
+    Raises CommandError for a file that cannot be read, and for an object of unknown kind.
     """
     found = ProjectFiles([], [])
     for name in paths:
@@ -71,7 +73,7 @@ def read_files(paths: list[str], word: str = "", project: str = "") -> ProjectFi
             one = _read_path(Path(name), word, project)
         except InvalidDocument as problem:
             raise usage_error(str(problem)) from None
-        except OSError as problem:  # a name that is too long, a directory that may not be read
+        except OSError as problem:  # a name that is too long, a directory without permission
             raise usage_error(f"{name}: {problem.strerror}") from None
         found.records.extend(one.records)
         found.left_out.extend(one.left_out)
@@ -103,7 +105,7 @@ def _read_directory(path: Path, project: str) -> ProjectFiles:
 
 
 def _read_folder(path: Path) -> Iterator[FileRecord]:
-    """Yield what the files and folders named after a section hold."""
+    """Yield the objects of files and folders that are named after a section."""
     for section, word in _SECTIONS.items():
         files = [path / f"{section}{suffix}" for suffix in _SUFFIXES]
         files += sorted(file for file in (path / section).glob("*") if file.suffix in _SUFFIXES)
@@ -113,7 +115,7 @@ def _read_folder(path: Path) -> Iterator[FileRecord]:
 
 
 def _read_evalstudio(path: Path, project: str) -> ProjectFiles:
-    """Read a workspace of EvalStudio: its config, and the data of one of its projects below it."""
+    """Read an EvalStudio workspace: its config, and the data of one of its projects."""
     config = parse_json_text(_text(path), str(path))
     if not isinstance(config, Mapping):
         raise usage_error(f"{path}: {shown(config)}, wanted EvalStudio's config: an object")
@@ -164,7 +166,7 @@ def _read_file(path: Path, word: str) -> Iterator[FileRecord]:
     except InvalidDocument:
         if path.suffix == ".json":
             raise
-        # Standard input and files of other names: several lines that are JSON each, or YAML.
+        # Standard input or a file with another suffix: it may hold JSON Lines or YAML.
         first = next((line.strip() for line in content.splitlines() if line.strip()), "")
         if first.startswith("{") and first.endswith("}"):
             yield from _read_lines(content, name, word)
@@ -197,7 +199,7 @@ def _document(document: Document, word: str) -> Iterator[FileRecord]:
                 f"{name}: unknown key {section!r}",
                 f"did you mean {near!r}?" if near else f"a project has {', '.join(_SECTIONS)}",
             )
-        if items is None:  # a key of YAML with nothing below it
+        if items is None:  # an empty key of YAML
             continue
         if not isinstance(items, list):
             raise usage_error(f"{name}: {section}: {shown(items)}, wanted a list")
@@ -207,7 +209,7 @@ def _document(document: Document, word: str) -> Iterator[FileRecord]:
 
 
 def _record(data: Any, word: str, place: str) -> FileRecord:
-    """Return the record of an object, without the key that says its kind."""
+    """Return the record of an object, without the key `kind`. Raises CommandError."""
     if not isinstance(data, Mapping):
         raise usage_error(f"{place}: {shown(data)}, wanted an object")
     given = data.get("kind")
@@ -224,7 +226,7 @@ def _record(data: Any, word: str, place: str) -> FileRecord:
 
 
 def is_id(text: str) -> bool:
-    """Return whether a text can be an id that a server has made, and not a name."""
+    """Return True if a text has the form of a server's id, a UUID."""
     try:
         UUID(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Stores what files hold: creates, updates by id or by name, and says what it did. `evald import` and `create`."""
+"""Import of resources from files, for `evald import` and `create`. Creates, or updates by id or name."""
 
 import argparse
 from collections import Counter
@@ -17,7 +17,7 @@ from .server_connection import run_async
 from .store_client import KINDS, StoreClient, StoredKind, open_store
 from .stored_files import FileRecord, read_files
 
-# Fields that hold ids, and of what. A file may have names there.
+# Fields that hold ids of other resources, with their kinds. A file may have names in these fields.
 _REFERENCES: Final = {
     "scenario": {"persona_ids": "persona"},
     "experiment": {"scenario_ids": "scenario", "persona_ids": "persona", "connector_id": "connector"},
@@ -29,13 +29,16 @@ _REFERENCES: Final = {
     },
 }
 _SET_BY_SERVER: Final = ("id", "create_time", "update_time")
-# Of runs that have not ended; the first two are EvalStudio's words.
+# Statuses of runs that have not ended. "chat" and "pending" are EvalStudio's.
 _GOING_ON: Final = ("chat", "pending", "queued", "running")
 _STYLES: Final = {"created": "green", "updated": "green", "unchanged": "dim", "refused": "bold red"}
 
 
 class Stored(NamedTuple):
-    """What came of a record. outcome: "created", "updated", "unchanged" or "refused". resource: as it is stored."""
+    """The outcome of a record.
+
+    outcome: "created", "updated", "unchanged" or "refused". resource: the stored version, or the refused one.
+    """
 
     record: FileRecord
     outcome: str
@@ -44,12 +47,12 @@ class Stored(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> int:
-    """`evald import`: store all that the files hold."""
+    """`evald import`: store all resources of the files."""
     return run_async(import_files(args, ""))
 
 
 async def import_files(args: argparse.Namespace, word: str) -> int:
-    """Store what the files hold. word: the only kind to store; "" for all."""
+    """Store the resources of the files. word: the only kind to store; "" for all."""
     found = read_files(args.files, word, args.project or "")
     records, left_out = [], found.left_out
     for record in found.records:
@@ -77,7 +80,7 @@ async def import_files(args: argparse.Namespace, word: str) -> int:
 
 
 def _why_left_out(record: FileRecord, word: str) -> str:
-    """Return why a record is not stored; "" for one that is. word: the only kind to store; "" for all."""
+    """Return the reason not to store a record; "" to store it. word: the only kind to store; "" for all."""
     if word and record.word != word:
         return f"only {word}s are imported here; evald import takes all"
     status = record.data.get("status") if record.word == "run" else None
@@ -87,7 +90,7 @@ def _why_left_out(record: FileRecord, word: str) -> str:
 
 
 def read_records(records: Iterable[FileRecord]) -> list[Any]:
-    """Convert records to messages. Raises CommandError, which names all places at which something is wrong."""
+    """Convert records to messages. Prints all problems but the last, and raises CommandError with the last."""
     messages, problems = [], []
     for record in records:
         try:
@@ -103,7 +106,7 @@ def read_records(records: Iterable[FileRecord]) -> list[Any]:
 
 
 def report(stored: Stored, *, as_json: bool) -> None:
-    """Print what came of a record."""
+    """Print the outcome of a record."""
     record, resource = stored.record, stored.resource
     name = getattr(resource, "name", "")
     if as_json:
@@ -122,14 +125,14 @@ def report(stored: Stored, *, as_json: bool) -> None:
 
 
 class Importing:
-    """Stores resources one after the other, and knows under which ids they are stored."""
+    """An import in progress. It stores resources one after the other and keeps their ids for references."""
 
     def __init__(self, store: StoreClient) -> None:
         self._store = store
         self._known: dict[tuple[str, str], Any] = {}
 
     async def store(self, record: FileRecord, message: Any) -> Stored:
-        """Create or update what a record holds. A refusal of the server is an outcome, too."""
+        """Create or update a record's resource. Does not raise if the server refuses it: that is an outcome."""
         given = (message.id, getattr(message, "name", ""))
         try:
             await self.resolve(record.word, message)
@@ -145,7 +148,7 @@ class Importing:
         return stored
 
     async def resolve(self, word: str, message: Any) -> None:
-        """Put ids in place of names and of ids that were given elsewhere. What is not known stays."""
+        """Replace names, and ids of another server, by ids of this server. Unknown references stay."""
         for field, other in _REFERENCES.get(word, {}).items():
             value = getattr(message, field)
             if isinstance(value, str):
@@ -200,7 +203,7 @@ def _without_times(resource: Any) -> Any:
 
 
 def _explain(problem: errors.InvalidRequest) -> str:
-    """Return everything that is wrong, field by field."""
+    """Return all violations, field by field."""
     if len(problem.violations) < 2:
         return problem.message
     return "; ".join(f"{one.field}: {one.message}" for one in problem.violations)

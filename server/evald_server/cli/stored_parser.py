@@ -1,4 +1,4 @@
-"""The commands for what a server stores: scenarios, personas, connectors, experiments, runs. Imports nothing slow."""
+"""The options of the commands for scenarios, personas, connectors, experiments and runs. Imports nothing slow."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ exit codes of start, watch, retry and resume; of several runs the worst one:
 
 
 def add_stored_commands(command: Callable[..., Any]) -> None:
-    """Add the commands. command: (name, summary, text, examples) -> parser, of a command."""
+    """Add the commands. command: (name, summary, text, examples) -> parser of the command."""
     for plural, (one, meaning) in _NAMED.items():
         parser = command(plural, f"create, list, change {plural}", f"{plural.capitalize()}: {meaning}.")
         _named_actions(_Actions(parser), one)
@@ -56,7 +56,7 @@ def add_stored_commands(command: Callable[..., Any]) -> None:
 
 
 class _Actions:
-    """The actions of one command."""
+    """A function object that adds actions to one command."""
 
     def __init__(self, parser: Any) -> None:
         self._add = parser.add_subparsers(

@@ -1,4 +1,4 @@
-"""Calls of SuiteService: runs suites, lists and compares suite runs."""
+"""Client of SuiteService: runs suites, lists and compares suite runs."""
 
 import argparse
 import asyncio
@@ -27,15 +27,15 @@ from .server_connection import open_channel, pages, serving
 from .store_client import KINDS, StoreClient
 
 DATA_DIR: Final = ".evald"
-"""Where the server inside the command stores suite runs, in the working directory."""
+"""The directory, in the working directory, in which the server inside the command stores suite runs."""
 
-# What one message carries, at most: its cost is then below 1 % of that of its cases.
+# Limits of one message: large enough that a message costs less than 1 % of its cases.
 _MOST_CASES: Final = 128
 _MOST_BYTES: Final = 1 << 20
-# Specs of one check: a fifth of what a server takes unless its operator says otherwise.
+# Maximum number of specs per check: a fifth of a server's default limit.
 _MOST_SPECS: Final = 20
 _PAGE: Final = 1000
-# Comparing reads two suite runs from the disk.
+# Deadline of a call. A comparison reads two suite runs from the disk.
 _SECONDS: Final = 300.0
 
 _pb = suite_service_pb2
@@ -43,7 +43,7 @@ _pb = suite_service_pb2
 
 @asynccontextmanager
 async def open_suites(args: argparse.Namespace, *, large_batch: bool = False) -> AsyncIterator["SuiteClient"]:
-    """Connect to the server, one inside the command by default, which stores in DATA_DIR. See `serving`."""
+    """Yield a client of the server. A server inside the command stores in DATA_DIR by default. See `serving`."""
     async with serving(args, DATA_DIR, large_batch=large_batch) as (server, credentials):
         address, access = open_to(server, **credentials)
         async with open_channel(address, access, channel_options(MAX_MESSAGE_BYTES)) as channel:
@@ -51,13 +51,13 @@ async def open_suites(args: argparse.Namespace, *, large_batch: bool = False) ->
 
 
 class SuiteClient:
-    """The calls. Errors are those of `evald.errors`."""
+    """A client of SuiteService. Its methods raise the errors of `evald.errors`."""
 
     def __init__(self, channel: grpc.aio.Channel, address: str, access: Access) -> None:
         self._access = access
         self._typed_errors = TypedErrors(address)
         self._suites = suite_service_pb2_grpc.SuiteServiceStub(channel)
-        # With cases as bytes, as they are kept.
+        # Not the generated stub: wire_pb2 has the cases as bytes, which is how they are stored.
         self._run_suite: Any = channel.stream_stream(
             "/evald.v1.SuiteService/RunSuite",
             request_serializer=wire_pb2.RunSuiteRequest.SerializeToString,
@@ -69,9 +69,9 @@ class SuiteClient:
     async def run(
         self, opening: _pb.SuiteOpen, cases: Iterable[bytes]
     ) -> AsyncIterator[_pb.RunSuiteResponse]:
-        """Run a suite. Yields what the server says, the suite run with its verdict last.
+        """Run a suite. Yields the server's responses; the last has the suite run with its verdict.
 
-        cases: serialised.
+        cases: serialised cases.
         """
         call = self._run_suite(metadata=self._access.headers())
         status = StreamStatus(call)
@@ -81,7 +81,7 @@ class SuiteClient:
                 try:
                     async for response in call:
                         yield response
-                        # What went wrong here has to end the call, else the server would wait for cases.
+                        # An error of the sender must end the call, else the server would wait for cases.
                         if sending.done():
                             sending.result()
                 except grpc.aio.AioRpcError as problem:
@@ -93,14 +93,14 @@ class SuiteClient:
             await asyncio.gather(sending, return_exceptions=True)
 
     async def check(self, opening: _pb.SuiteOpen) -> None:
-        """Have the server check an opening, without running anything. Raises what `run` would."""
+        """Let the server check an opening, without running anything. Raises the same errors as `run`."""
         only = _pb.SuiteOpen(validate_only=True)
         only.MergeFrom(opening)
         async for _ in self.run(only, ()):
             pass
 
     async def suite_runs(self, limit: int, **wanted: Any) -> list[_pb.SuiteRun]:
-        """Return the latest suite runs that filters let through, the latest first."""
+        """Return the suite runs that match the filters, latest first. wanted: fields of ListSuiteRunsRequest."""
         found: list[_pb.SuiteRun] = []
         request = _pb.ListSuiteRunsRequest(**wanted, page_size=limit)
         async for page in pages(partial(self._call, self._suites.ListSuiteRuns), request):
@@ -110,14 +110,14 @@ class SuiteClient:
         return found[:limit]
 
     async def cases(self, suite_run_id: str, **wanted: Any) -> AsyncIterator[_pb.CaseResult]:
-        """Yield the cases of a suite run that filters let through, by id."""
+        """Yield the matching cases of a suite run, ordered by id. wanted: fields of ListCaseResultsRequest."""
         request = _pb.ListCaseResultsRequest(suite_run_id=suite_run_id, **wanted, page_size=_PAGE)
         async for page in pages(partial(self._call, self._suites.ListCaseResults), request):
             for result in page.results:
                 yield result
 
     async def suite_run(self, suite_run_id: str) -> _pb.SuiteRun | None:
-        """Return a suite run; None when there is none."""
+        """Return a suite run, or None if there is none."""
         request = _pb.GetSuiteRunRequest(suite_run_id=suite_run_id)
         try:
             found: _pb.SuiteRun = (await self._call(self._suites.GetSuiteRun, request)).suite_run
@@ -134,14 +134,14 @@ class SuiteClient:
         return found
 
     async def connector_id(self, name_or_id: str) -> str:
-        """Return the id of a stored connector. Raises CommandError, which names the nearest."""
+        """Return the id of a stored connector. Raises CommandError if there is none."""
         hint = "connectors stand in the suite, in --connector FILE, or on a server: evald connectors create"
         return str((await self._store.find(KINDS["connector"], name_or_id, hint)).id)
 
     async def violations(
         self, specs: Sequence[evaluator_pb2.EvaluatorSpec]
     ) -> list[evaluation_service_pb2.SpecViolation]:
-        """Return what is wrong with specs, without running them."""
+        """Return the violations of specs, without running them."""
         found = []
         for start in range(0, len(specs), _MOST_SPECS):
             part = specs[start : start + _MOST_SPECS]
@@ -153,13 +153,13 @@ class SuiteClient:
         return found
 
     async def _call(self, method: Any, request: Any) -> Any:
-        """Call a method of a stub."""
+        """Call a method of a stub, with deadline and credentials."""
         with self._typed_errors:
             return await method(request, timeout=_SECONDS, metadata=self._access.headers())
 
 
 async def _send(call: Any, opening: _pb.SuiteOpen, cases: Iterable[bytes]) -> None:
-    """Send the opening and the cases, and half-close. Cancels the call when a case cannot be read."""
+    """Send the opening and the cases, and half-close. Cancels the call if a case cannot be read."""
     message = wire_pb2.RunSuiteRequest(open=opening)
     try:
         size = 0
@@ -172,7 +172,7 @@ async def _send(call: Any, opening: _pb.SuiteOpen, cases: Iterable[bytes]) -> No
         await call.write(message)
         await call.done_writing()
     except (asyncio.InvalidStateError, grpc.RpcError):
-        return  # the server has ended the call; reading says why
+        return  # the server has ended the call; the reader gets the status
     except BaseException:
         call.cancel()
         raise

@@ -1,4 +1,4 @@
-"""The commands for suites: test, compare, history, convert. Imports nothing slow."""
+"""The options of the commands test, compare, history and convert. Imports nothing slow."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -70,7 +70,7 @@ examples:
 
 
 def add_suite_commands(command: Callable[..., Any]) -> None:
-    """Add the commands. command: (name, summary, text, examples) -> parser, of a command."""
+    """Add the commands. command: (name, summary, text, examples) -> parser of the command."""
     _test_options(command("test", "run suites of cases", _TEST, _TEST_EXAMPLES))
     _compare_options(
         command("compare", "say whether a suite run is worse than another", _COMPARE, _COMPARE_EXAMPLES)

@@ -1,4 +1,4 @@
-"""Tables of suite runs, and the bar while they run."""
+"""Tables of suite runs and their comparisons for the terminal."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +22,7 @@ _COMPARED: Final = {"PASS": "green", "WARN": "yellow", "BLOCK": "red"}
 
 
 def verdict_word(verdict: int) -> str:
-    """Return the name of a verdict; an unknown one is an error."""
+    """Return the name of a verdict. An unknown verdict is an ERROR."""
     return str(read_verdict(verdict).name)
 
 
@@ -32,12 +32,12 @@ def rate(estimate: suite_service_pb2.Estimate) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text with the narrow spaces of pages as plain ones, which every terminal can show."""
+    """Replace narrow no-break spaces by plain spaces, which every terminal can show."""
     return text.replace("\u202f", " ")
 
 
 def show_runs(runs: Sequence[suite_service_pb2.SuiteRun]) -> None:
-    """Show a row for each suite run, and its trials, with the columns that say something."""
+    """Show a row for each suite run, without empty optional columns."""
     columns: list[tuple[str, str, Callable[[Any], str]]] = [
         ("Suite", "left", lambda run: clean(run.suite, 40)),
         ("Target", "left", lambda run: clean(run.target, 40)),
@@ -76,7 +76,7 @@ def _count(number: int) -> str:
 
 
 def show_trials(run: suite_service_pb2.SuiteRun) -> None:
-    """Show pass@k and pass^k."""
+    """Show the estimates of pass@k and pass^k."""
     if not run.trial_estimates:
         return
     table = new_table(("k", "right"), "pass@k", "pass^k", ("Cases", "right"))
@@ -86,7 +86,7 @@ def show_trials(run: suite_service_pb2.SuiteRun) -> None:
 
 
 def show_evaluators(run: suite_service_pb2.SuiteRun) -> None:
-    """Show how often each evaluator passed, and what metrics measured."""
+    """Show the pass rate of each assertion and the mean of each metric."""
     assertions = new_table(
         "Evaluator", "Pass rate", *((one, "right") for one in ("Passed", "Failed", "Errors"))
     )
@@ -104,7 +104,7 @@ def show_evaluators(run: suite_service_pb2.SuiteRun) -> None:
 
 
 def show_unpassed(rows: Sequence[tuple[str, str, str]], hidden: int) -> None:
-    """Show cases that did not pass: id, verdict, reason. hidden: number of others."""
+    """Show cases that did not pass. rows: id, verdict and reason. hidden: number of cases without a row."""
     table = new_table("Case", "Verdict", "Why")
     for case_id, verdict, reason in rows:
         table.add_row(clean(case_id, 60), Text(*verdict_text(verdict)), clean(reason, 300))
@@ -114,7 +114,7 @@ def show_unpassed(rows: Sequence[tuple[str, str, str]], hidden: int) -> None:
 
 
 def show_comparisons(comparisons: Sequence[suite_service_pb2.SuiteComparison]) -> None:
-    """Show which differences between targets are real."""
+    """Show the comparisons of targets, with their significance and verdict."""
     table = new_table(
         "Target",
         "Compared with",
@@ -147,12 +147,12 @@ def _titled(heading: str, table: Any) -> None:
 
 
 def say_verdict(run: suite_service_pb2.SuiteRun) -> None:
-    """Print the verdict of a suite run with its reason, and its id for `compare`."""
+    """Print a suite run's verdict and reason, and its id for `compare`."""
     name = f"{clean(run.suite, 60)} {clean(run.target, 60)}"
     say((f"suite run {clean(run.id)}", "dim"))
     say(verdict_text(verdict_word(run.verdict)), f"  {name}: {clean(run.reason, 300)}")
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """Return shares from 0 to 1 as a line of blocks; a dot where there is none."""
+    """Return shares from 0 to 1 as a line of blocks. None becomes a dot."""
     return "".join("·" if one is None else _SPARKS[min(int(one * 8), 7)] for one in values)

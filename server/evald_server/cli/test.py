@@ -41,7 +41,7 @@ from .suite_view import (
 
 _pb = suite_service_pb2
 
-# Suite runs on the page of a report.
+# Maximum number of suite runs in the history of an HTML report.
 _HISTORY: Final = 30
 _SHOWN_PROBLEMS: Final = 50
 _SHOWN_WARNINGS: Final = 10
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read_resume(args: argparse.Namespace) -> None:
-    """Tell the id of a suite run from a suite that stands after --resume."""
+    """Move the argument of --resume to the files if it is a suite and not the id of a suite run."""
     if args.resume not in (None, _LATEST) and not is_id(args.resume):
         args.files.append(args.resume)
         args.resume = _LATEST
@@ -102,7 +102,7 @@ def _read_connectors(files: list[str]) -> dict[str, "_GivenConnector"]:
 
 
 def _are_large(files: Sequence[str]) -> bool:
-    """Return whether reading suites takes longer than to start the batch processes that will evaluate them."""
+    """Return True if reading the suites takes longer than starting the batch processes that evaluate them."""
     found = (Path(name) for name in files)
     return sum(path.stat().st_size for path in found if path.is_file()) >= _LARGE_BYTES
 
@@ -142,21 +142,24 @@ def _list(suites: Sequence[Suite], *, as_json: bool) -> int:
 
 
 class _GivenConnector(NamedTuple):
-    """A connector of --connector. place: its FILE:LINE."""
+    """A connector from --connector. place: its FILE:LINE."""
 
     pb: connector_service_pb2.Connector
     place: str
 
 
 class _SuiteOn(NamedTuple):
-    """A suite and what it is run against; "" for recorded answers."""
+    """A suite and its target. target: "" for recorded answers."""
 
     suite: Suite
     target: str
 
 
 class _Ended(NamedTuple):
-    """A suite run that has ended. unpassed: the first ones, and hidden: how many more."""
+    """A suite run that has ended.
+
+    unpassed: case id, verdict and reason of the first SHOWN_CASES failed or broken cases. hidden: number of the rest.
+    """
 
     on: _SuiteOn
     run: _pb.SuiteRun
@@ -166,7 +169,7 @@ class _Ended(NamedTuple):
 
 
 class _Testing:
-    """Runs suites against their targets, one after the other, and reports."""
+    """The run of all suites against their targets, one after the other, and its reports."""
 
     def __init__(
         self,
@@ -177,11 +180,11 @@ class _Testing:
         self._connectors = connectors
         self._targets: Sequence[str] = args.targets or list(connectors)
         self._wanted: Sequence[_SuiteOn] = ()
-        self._started: _pb.SuiteRun | None = None  # while it has not ended
-        self._stored = 0  # cases of it
+        self._started: _pb.SuiteRun | None = None  # the suite run in progress
+        self._stored = 0  # number of its stored cases
 
     def say_how_to_resume(self) -> None:
-        """Say how a suite run goes on that did not end."""
+        """Print how to resume an interrupted suite run, if there is one."""
         if self._started is not None:
             name = clean(f"{self._started.suite} {self._started.target}")
             wanted = next(
@@ -194,7 +197,7 @@ class _Testing:
             )
 
     def load(self, stopped: Event | None = None) -> list[Suite]:
-        """Read the suites. Raises SuiteProblems. stopped: set by another thread when nobody needs them any more."""
+        """Read the suites. Raises SuiteProblems. stopped: another thread sets it to cancel the reading."""
         args = self._args
         return load_suites(
             args.files,
@@ -207,7 +210,7 @@ class _Testing:
         )
 
     async def _load_beside(self) -> list[Suite]:
-        """Read the suites while the event loop goes on."""
+        """Read the suites in a thread, without blocking the event loop."""
         stopped = Event()
         try:
             return await asyncio.to_thread(self.load, stopped)
@@ -215,10 +218,10 @@ class _Testing:
             stopped.set()
 
     def _prepare(self, suites: Sequence[Suite]) -> None:
-        """Warn of what is wrong with suites, and note what each is run against."""
+        """Print the warnings of suites, and pair each suite with its targets."""
         for warning in [one for suite in suites for one in suite.warnings][:_SHOWN_WARNINGS]:
             warn(f"warning: {clean(warning)}")
-        recorded = [""]  # their answers
+        recorded = [""]  # the target of recorded answers
         self._wanted = [
             _SuiteOn(suite, one)
             for suite in suites
@@ -227,8 +230,8 @@ class _Testing:
 
     async def run(self) -> int:
         """Run everything. Returns the exit code. Raises SuiteProblems."""
-        # What is wrong with a small suite is said at once, without a server.
-        # Only recorded answers are evaluated by batch processes.
+        # Small suites are read before a server starts, so that their problems are reported at once.
+        # Batch processes evaluate recorded answers only.
         suites = None if not self._targets and _are_large(self._args.files) else self.load()
         async with open_suites(self._args, large_batch=suites is None) as client:
             self._prepare(await self._load_beside() if suites is None else suites)
@@ -264,14 +267,14 @@ class _Testing:
         opening.max_concurrency = args.concurrency or opening.max_concurrency
         if args.threshold is not None:
             opening.threshold = args.threshold
-        # Made here, so that it is known however early the suite run ends.
+        # Generated here, so that the id is known however early the suite run ends.
         opening.suite_run_id = str(uuid4())
         return opening
 
     async def _wrong_opening(
         self, client: SuiteClient, one: _SuiteOn, opening: _pb.SuiteOpen
     ) -> list[Problem]:
-        """Return what is wrong with what a suite is run with, beside its evaluators."""
+        """Return the problems of a suite's opening, except those of its evaluators."""
         try:
             await client.check(opening)
         except InvalidRequest as problem:
@@ -282,7 +285,7 @@ class _Testing:
         for field, message in wrong:
             path = field.removeprefix("open.")
             if path.startswith("evaluators"):
-                continue  # `_wrong_specs` says it with its line
+                continue  # `_wrong_specs` reports it with its line
             place = one.suite.part_place(path_parts(path))
             if path.startswith("connector.") and opening.HasField("connector"):
                 given = self._connectors.get(one.target)
@@ -293,7 +296,7 @@ class _Testing:
         return found
 
     async def _resume(self, client: SuiteClient, openings: Sequence[_pb.SuiteOpen]) -> None:
-        """Name the suite runs to go on with. Raises CommandError when there is none."""
+        """Set the ids of the suite runs to resume. Raises CommandError if there is none."""
         wanted = self._args.resume
         if not wanted:
             return
@@ -320,7 +323,7 @@ class _Testing:
     async def _run_one(self, client: SuiteClient, one: _SuiteOn, opening: _pb.SuiteOpen) -> _Ended:
         args = self._args
         results = MessageFile(_pb.CaseResult) if args.outputs or args.github else None
-        # Trials are for reports alone.
+        # Only reports and --json need the trials.
         opening.brief = results is None and not args.json
         unpassed: list[tuple[str, str, str]] = []
         ended: _pb.SuiteRun | None = None
@@ -399,7 +402,7 @@ class _Testing:
 
 
 def _pairs(ended: Sequence[_Ended]) -> Iterator[tuple[_Ended, _Ended]]:
-    """Yield the first target of each suite with each of its others."""
+    """Yield pairs of suite runs: the first target of each suite with each of its other targets."""
     first: dict[str, _Ended] = {}
     for one in ended:
         base = first.setdefault(one.run.suite, one)
@@ -408,7 +411,7 @@ def _pairs(ended: Sequence[_Ended]) -> Iterator[tuple[_Ended, _Ended]]:
 
 
 async def _wrong_specs(client: SuiteClient, suites: Sequence[Suite]) -> list[Problem]:
-    """Return what is wrong with evaluators. Those that suites have not kept are checked as they arrive."""
+    """Return the problems of evaluators. Specs that suites do not keep are checked when they reach the server."""
     places: dict[bytes, str] = {}
     for suite in {id(one): one for one in suites}.values():
         for index, spec in enumerate(suite.open.evaluators):
@@ -430,7 +433,7 @@ async def _wrong_specs(client: SuiteClient, suites: Sequence[Suite]) -> list[Pro
 
 
 def _exit_code(runs: Sequence[_pb.SuiteRun]) -> int:
-    """Return the worst code: a failure, then what is inconclusive. Nothing at all is inconclusive."""
+    """Return the worst exit code: FAILED, then INCONCLUSIVE, then PASSED. No runs: INCONCLUSIVE."""
     verdicts = {verdict_word(run.verdict) for run in runs}
     if "FAILED" in verdicts:
         return ExitCode.FAILED

@@ -20,18 +20,18 @@ class VerdictCount:
     skipped: int = 0
 
     def add(self, verdict: str) -> None:
-        """Count a verdict by name. An unknown one counts as an error."""
+        """Count a verdict by name. An unknown verdict counts as an error."""
         name = {"PASSED": "passed", "FAILED": "failed", "SKIPPED": "skipped"}.get(verdict, "errors")
         setattr(self, name, getattr(self, name) + 1)
 
     @property
     def total(self) -> int:
-        """Number of all verdicts."""
+        """The number of all verdicts."""
         return self.passed + self.failed + self.errors + self.skipped
 
     @property
     def pass_rate(self) -> float | None:
-        """Passed / (passed + failed), without errors and skips; None if there are neither."""
+        """Passed / (passed + failed); None if nothing passed or failed."""
         judged = self.passed + self.failed
         return self.passed / judged if judged else None
 
@@ -46,12 +46,12 @@ class VerdictCount:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of the overall verdict: 0 only if something passed and nothing else was judged."""
+        """The exit code of the overall verdict: 0 only if something passed and nothing failed or was an error."""
         return {"PASSED": ExitCode.PASSED, "FAILED": ExitCode.FAILED}.get(self.verdict, ExitCode.INCONCLUSIVE)
 
     @property
     def rest(self) -> str:
-        """What did not pass, for the end of a line: ", 2 failed, 1 skipped"; "" if there is nothing."""
+        """The counts besides passed, for the end of a line: ", 2 failed, 1 skipped"; "" if all are 0."""
         numbers = ((self.failed, "failed"), (self.errors, "inconclusive"), (self.skipped, "skipped"))
         return "".join(f", {number} {word}" for number, word in numbers if number)
 
@@ -95,7 +95,7 @@ class EvaluatorRunTotals:
 
     @property
     def mean(self) -> float | None:
-        """Mean of the measured values; None if there are none."""
+        """The mean of the measured values; None if there are none."""
         return self.sum / self.measured if self.measured else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class RunTotals:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the summary, which is the last line of `--json`."""
+        """Return the summary, the last line of `--json`."""
         return {
             "record": "summary",
             "verdict": self.conversations.verdict,
@@ -149,7 +149,7 @@ class RunTotals:
 
 
 def title(result: "EvaluatorResult") -> str:
-    """Return the evaluator's display name: its label, unless the caller has given it a name."""
+    """Return the evaluator's display name: the name that the caller gave it, else its label."""
     name, _, number = result.name.partition("#")
     if name in (result.type, "") and result.label:
         return f"{result.label} #{number}" if number else result.label

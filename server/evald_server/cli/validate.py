@@ -1,4 +1,4 @@
-"""`evald validate`: report everything that is wrong with evaluators before anything runs."""
+"""`evald validate`: report all violations of evaluators before anything runs."""
 
 import argparse
 import re
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _INDEX: Final = re.compile(r"evaluators\[(\d+)\]\.?")
 
-# The field at the start of a server's message; `place` and `path` say it better.
+# The field at the start of a server's message. `place` and `path` replace it.
 _FIELD_PREFIX: Final = re.compile(r"evaluators\[\d+\][^:\s]*: ")
 
 
@@ -45,7 +45,7 @@ async def _validate(args: argparse.Namespace, specs: SpecSet) -> int:
 
 @dataclass(frozen=True)
 class LocatedViolation:
-    """A violation of a spec and where the user wrote that spec.
+    """A violation of a spec, with the place of the spec.
 
     place: file or option. path: JSON Pointer into the spec. reason: stable code, for example UNKNOWN_TYPE.
     """
@@ -58,7 +58,7 @@ class LocatedViolation:
 
     @property
     def hint(self) -> str:
-        """What to do about it, or ""."""
+        """The remedy, or an empty string."""
         return "evald types lists all evaluators" if self.reason == "UNKNOWN_TYPE" else ""
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class LocatedViolation:
 
 
 async def find_violations(client: "AsyncClient", specs: SpecSet) -> list[LocatedViolation]:
-    """Return everything that is wrong with the evaluators, without running them."""
+    """Return all violations of the evaluators, without running them."""
     from evald import InvalidInput
 
     def located(index: int, path: str, reason: str, message: str) -> LocatedViolation:
@@ -78,7 +78,7 @@ async def find_violations(client: "AsyncClient", specs: SpecSet) -> list[Located
     try:
         found = await client.validate(specs.specs)
     except InvalidInput as problem:
-        # Raised before anything was sent; the path contains the index of the spec.
+        # The SDK raised it before sending anything. The path contains the index of the spec.
         match = _INDEX.match(problem.path)
         if not match:
             raise
