@@ -1,4 +1,4 @@
-"""Waiting times in Chromium: for a page with an empty cache, and from an evaluator's result to its text on the screen."""
+"""Waiting times in Chromium: for a page with an empty cache, and from an evaluator's result to its text on screen."""
 
 import http.client
 import json
