@@ -76,7 +76,7 @@ class Lab:
         return self.start(lambda: processes.echo(self.directory))
 
     def start(self, make: Callable[[], T]) -> T:
-        """Start a process that lives as long as the lab."""
+        """Start a process that ends with the lab."""
         process = make()
         self._stack.push(process)
         return process

@@ -44,7 +44,7 @@ limit or overload. safe: after every retryable failure."""
 
 
 class HttpConfig(ConnectorConfig):
-    """What the configs of all connectors over HTTP have."""
+    """Base class of the configs of connectors over HTTP."""
 
     timeout_seconds: float = Field(
         60.0, gt=0, le=3600, allow_inf_nan=False, description="Time for one whole answer."

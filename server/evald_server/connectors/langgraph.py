@@ -62,7 +62,7 @@ class LangGraph(HttpAgent):
 
 
 def _uuid(thread_id: str) -> UUID:
-    """Return the thread's id as the UUID that LangGraph requires; a hash of it if it is none."""
+    """Return the thread's id as a UUID, as LangGraph requires; if it is no UUID, a hash of it."""
     try:
         return UUID(thread_id)
     except ValueError:

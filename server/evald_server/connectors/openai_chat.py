@@ -131,7 +131,7 @@ def _check_completion(data: Any) -> None:
 
 
 def _cost(completion: Mapping[str, Any]) -> float | None:
-    """Return the cost in US dollars, which some endpoints report beside the tokens."""
+    """Return the cost in US dollars, which some endpoints report with the tokens; None without it."""
     usage = completion.get("usage")
     cost = usage.get("cost") if isinstance(usage, Mapping) else None
     return None if cost is None else to_cost(cost, "usage.cost")

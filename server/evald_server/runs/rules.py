@@ -161,7 +161,7 @@ class RunRules:
         """
         after = self.findings(last.results)
         if cause is StopCause.BROKEN:
-            # A fault ended the conversation early, so evaluators of the last turn must not fail the run.
+            # A fault ended the conversation early. The run must not fail because of what is missing after it.
             after = before
         for found in (before, earlier, after):
             if found.failure is not None:

@@ -84,10 +84,10 @@ class RunRecords(Protocol):
 
 
 class ConnectorFactory(Protocol):
-    """Builds connectors."""
+    """A factory of connectors."""
 
     def build(self, pb: connector_service_pb2.Connector) -> Connector:
-        """Build one. Raises ConnectorFailure."""
+        """Build a connector. Raises ConnectorFailure."""
 
 
 class FairQueue:
@@ -132,7 +132,7 @@ class _Draining(Exception):
 
 
 class Runner:
-    """Plays the stored runs of a server. Call `start` first, then `begin`, and `drain` last.
+    """The runner of a server's stored runs. Call `start` first, then `begin`, and `drain` last.
 
     max_runs: how many runs play at a time. store_seconds: how long a run waits for an unavailable store before it is
     interrupted. give_way: see LoopParts.

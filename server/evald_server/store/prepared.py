@@ -1,4 +1,4 @@
-"""Prepared statements, for those that run for every turn of a run.
+"""Prepared statements: compiled once, because they run for every turn of a run.
 
 SQLAlchemy takes longer to process the values of a row than SQLite takes to store them, and its Python code holds up
 the event loop. Here the SQL is compiled once, and the driver gets the values unchanged: texts must be plain, see
