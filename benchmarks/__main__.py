@@ -21,7 +21,7 @@ _ROUNDS = 7
 
 
 def main() -> int:
-    """Exit code 0 if every figure meets its bound, 1 if one does not, 2 if one could not be measured."""
+    """Return the exit code: 0 if every figure meets its bound, 1 if one does not, 2 if one could not be measured."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

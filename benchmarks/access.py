@@ -1,4 +1,4 @@
-"""What it costs to know who calls: keys, tokens and client certificates."""
+"""The cost of authentication: API keys, tokens and client certificates."""
 
 import asyncio
 import json
@@ -25,14 +25,14 @@ _IN_FLIGHT: Final = 16
 
 
 class _Slice(NamedTuple):
-    """calls: a second. cpu: microseconds of a processor that the server took for one."""
+    """A measured slice. calls: per second. cpu: the server's processor time per call in microseconds."""
 
     calls: float
     cpu: float
 
 
 def auth(lab: Lab) -> list[Row]:
-    """Compare servers that ask for credentials with one that does not, all in one process. All get the same."""
+    """Compare servers that check credentials with one that does not. All run in one process and get equal calls."""
     directory = lab.directory
     keys, key_set, clients = directory / "keys.toml", directory / "jwks.json", directory / "clients.toml"
     key, kept = new_key("benchmark", [Role.CALLER])
@@ -70,7 +70,7 @@ def auth(lab: Lab) -> list[Row]:
 
     def sent(port: int, credentials: str = "") -> Callable[[], _Slice]:
         header = ("--authorization", f"Bearer {credentials}") if credentials else ()
-        # Without a warm-up, whose calls would take a processor's time but not count.
+        # Without a warm-up, whose calls would take processor time but would not be counted.
         return lambda: _slice(
             process, lab, lambda: load.run(port, UNARY, body, lab.seconds, "--warm", "0", *header).calls
         )
@@ -114,7 +114,7 @@ def _slice(process: Process, lab: Lab, run: Callable[[], float]) -> _Slice:
 
 
 async def _calls(port: int, certificates: Path, seconds: float) -> float:
-    """Return calls a second with a client certificate, which no load generator can show."""
+    """Return calls per second with a client certificate, which the load generators do not support."""
     credentials = grpc.ssl_channel_credentials(
         *((certificates / name).read_bytes() for name in ("ca.pem", "client.key", "client.pem"))
     )

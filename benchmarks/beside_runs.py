@@ -1,6 +1,6 @@
-"""64 runs at once, and the unary calls beside them: `python -m benchmarks.beside_runs HOST:PORT` plays the runs.
+"""Unary calls while 64 runs play: `python -m benchmarks.beside_runs HOST:PORT` plays the runs.
 
-Each agent takes 0.5 to 1.5 s to answer, as quick models do; who speaks for the user takes no time.
+Each agent takes 0.5 to 1.5 s per answer, as fast models do; the simulated user takes no time.
 """
 
 import json
@@ -29,10 +29,10 @@ from .processes import Process
 _RUNS: Final = 64
 _ANSWER_SECONDS: Final = (0.5, 1.5)
 
-# For cancelling the runs.
+# Timeout to cancel the runs.
 _END_SECONDS: Final = 20
 
-# More turns than the benchmark has seconds for.
+# More turns than fit into the benchmark's time.
 _TURNS: Final = 500
 
 
@@ -50,7 +50,7 @@ def beside_runs(lab: Lab) -> list[Row]:
                 if runs.first_line.strip() != "playing":
                     raise BrokenRun(f"the runs beside do not play: {runs.first_line}")
                 p99 = alone(in_flight)
-                # Runs whose agent goes away would fail, one try after the other, beside the calls alone.
+                # Cancel the runs. Without their agent they would fail with retries during the next measurement alone.
                 runs.finish(_END_SECONDS)
                 return p99
 
@@ -60,12 +60,12 @@ def beside_runs(lab: Lab) -> list[Row]:
 
 
 class ThinkingAgent(BaseHTTPRequestHandler):
-    """Takes its time for every answer."""
+    """An HTTP agent that waits before every answer."""
 
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        """Answer."""
+        """Wait, then answer."""
         self.rfile.read(int(self.headers["content-length"]))
         time.sleep(random.uniform(*_ANSWER_SECONDS))
         answer = json.dumps({"message": workload.context().messages[-1].text}).encode()
@@ -103,7 +103,7 @@ def _start(channel: grpc.Channel, port: int) -> list[str]:
     name = f"benchmark {time.time_ns()}"
     scenario = scenario_service_pb2.CreateScenarioRequest()
     scenario.scenario.name, scenario.scenario.max_messages = name, 2 * _TURNS
-    # Assertions of the workload may fail on another conversation, which would end a run.
+    # Not the workload's assertions: they may fail on this conversation, which would end a run.
     for kind in ("response-length", "tool-call-count", "token-usage", "turn-count"):
         scenario.scenario.evaluators.add(type=kind)
     scenario.scenario.evaluators.add(type="regex").config.update({"pattern": "."})

@@ -1,6 +1,6 @@
-"""An OpenAI-compatible endpoint that gives every request the same answer at once, without reading it.
+"""An OpenAI-compatible endpoint that gives the same answer to every request, without parsing it.
 
-Run by the benchmarks; prints its port. With a number of seconds it answers after that delay.
+Run by the benchmarks; prints its address. It answers at once, or after a delay of SECONDS.
 
     python -m benchmarks.completions [SECONDS]
 """
@@ -44,7 +44,7 @@ _RESPONSE: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconten
 
 
 class Completions(asyncio.Protocol):
-    """One connection. Requests follow each other; each has a content length, as the client sends them."""
+    """One connection with one request after another. Each request has a content-length header, as from the client."""
 
     def __init__(self, delay: float) -> None:
         self._delay = delay

@@ -1,8 +1,8 @@
-"""Bare grpc.aio echo servers: what the machine and gRPC allow when a handler does nothing.
+"""A bare grpc.aio echo server: the limit of the machine and of gRPC when a handler does nothing.
 
 A method's path names the kind of call and the file with the payload of its answers:
-/echo.Unary/NAME, /echo.Stream/NAME (a stream of one) and /echo.Session/NAME (the first message has no
-answer, like the opening of a session). Run by the benchmarks; prints its port.
+/echo.Unary/NAME, /echo.Stream/NAME (a stream of one) and /echo.Session/NAME (the first message gets no
+answer, like the opening of a session). Run by the benchmarks; prints its address.
 
     python -m benchmarks.echo PAYLOAD_DIRECTORY SERVER_OPTIONS_AS_JSON
 """
@@ -20,12 +20,12 @@ from evald_server.loop import event_loop
 _Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 
 
-# evald limits the size of messages, so the echo does too; any limit costs the same.
+# evald limits concurrent RPCs, so the echo does too; any limit costs the same.
 _CONCURRENT_RPCS = 10_000
 
 
 class Echo(grpc.GenericRpcHandler):
-    """Handlers by path, made when first asked for. They take and give raw bytes."""
+    """The handlers by path, created at the first call. They take and return raw bytes."""
 
     def __init__(self, payloads: Path) -> None:
         self._payloads = payloads

@@ -1,4 +1,4 @@
-"""The figures: what is measured, against what, and the bound of each."""
+"""The figures: the measurement, the comparison and the bound of each."""
 
 import asyncio
 import json
@@ -40,10 +40,10 @@ _HEALTH: Final = "/grpc.health.v1.Health/Check"
 OPEN_STREAMS: Final = 1000
 _JUDGING: Final = 100
 
-# Calls a second that a principal may begin which offers four times as many.
+# Rate limit of the loud principal in calls per second; it sends four times as many.
 _LOUD_RATE: Final = 100.0
 
-# Of the plugin that is overloaded: it waits 20 ms, as a remote or a judge may.
+# The plugin of the overload figures: it waits 20 ms, as a remote evaluator or a judge may.
 _PLUGIN: Final = Path(__file__).with_name("waiting_plugin.py")
 _PLACES: Final = 16
 
@@ -57,7 +57,7 @@ def stream(lab: Lab) -> list[Row]:
     body, name = lab.stream()
     pairs = paired(
         lab.rounds,
-        # In one message, as the lab has seen; but for a call during which the machine stood still.
+        # `lab.stream` has checked that the answer is one message. No --expect: a stall of the machine may split it.
         lambda: lab.load(STREAM, body).calls,
         lambda: lab.load(f"/echo.Stream/{name}", body, "--expect", "1", server=lab.echo).calls,
     )
@@ -78,7 +78,7 @@ def session(lab: Lab) -> list[Row]:
 
 
 def open_loop(lab: Lab) -> list[Row]:
-    """Latency at arrival times that do not depend on the server, at a share of its peak rate."""
+    """Measure the latency with arrival times that do not depend on the server, at shares of its peak rate."""
     body, name = lab.unary()
     peak = statistics.median(lab.load(UNARY, body, "--expect", "1").calls for _ in range(3))
     rows = []
@@ -160,7 +160,7 @@ def suite_command(lab: Lab) -> list[Row]:
     for round_ in range(lab.rounds + 1):
         seconds = [(side(suites.CASES), side(1)) for side in (ours, theirs)]
         if not round_:
-            continue  # the first one warms up
+            continue  # the first round is a warm-up
         whole = whole.plus(*(suites.CASES / many for many, _ in seconds))
         later = later.plus(*((suites.CASES - 1) / (many - one) for many, one in seconds))
     what = f"`evald test FILE`, {suites.CASES:,} recorded cases / pydantic-evals with the same cases"
@@ -182,7 +182,7 @@ def many_messages(lab: Lab) -> list[Row]:
 
 def beside_batch(lab: Lab) -> list[Row]:
     def beside(server: Server, in_flight: int, bound: Bound | None) -> Row:
-        # Warm-up: the batch processes have to start.
+        # Warm-up: the batch processes must start.
         lab.batch_turns(server)
         row = _beside(
             lab, in_flight, bound, "a running batch", BATCH, lab.batch, *BATCH_OPTIONS, server=server
@@ -210,7 +210,7 @@ def beside_regex(lab: Lab) -> list[Row]:
 
 
 def beside_principal(lab: Lab) -> list[Row]:
-    """Measure one principal's calls while another offers four times the calls that its key allows."""
+    """Measure one principal's calls while another sends four times the calls that its key allows."""
     body, _ = lab.unary()
     file = lab.directory / "principals.toml"
     bearers = []
@@ -263,8 +263,8 @@ def session_growth(lab: Lab) -> list[Row]:
     ][1:]
     # Place 0 is the opening, so place 2 is turn 2.
     pairs = Pairs([found.p50_by_index[100] for found in rounds], [found.p50_by_index[2] for found in rounds])
-    # If the cost of a turn grew with the number of earlier turns, the ratio would be far higher. The medians are of
-    # a few dozen calls, and differ by 10 % without any cause.
+    # If the cost of a turn grew with the number of earlier turns, the ratio would be far higher. The medians come from
+    # a few dozen calls each, and vary by 10 % without a cause.
     return [pairs.row("a session's turn 100 / its turn 2, median time", at_most(1.2), "ms")]
 
 
@@ -290,12 +290,12 @@ def start(lab: Lab) -> list[Row]:
 
 
 def overload(lab: Lab) -> list[Row]:
-    """Four times the server's capacity, of calls that wait and of calls that compute."""
+    """Send four times the server's capacity: calls that wait, and calls that compute."""
     return [*_overload_waiting(lab), _overload_computing(lab)]
 
 
 def judge(lab: Lab) -> list[Row]:
-    """Calls to a judge whose endpoint answers at once, against the same requests by the bare client."""
+    """Compare calls to a judge whose endpoint answers at once with the same requests by the bare `openai` client."""
     endpoint = lab.start(processes.completions)
     server = lab.start(lambda: _judging(endpoint))
     request = workload.judge_request()
@@ -317,7 +317,7 @@ def judge_memory(lab: Lab) -> list[Row]:
     request = workload.judge_request()
     values = []
     for _ in range(lab.rounds):
-        # Slow enough for all of them to be in flight at the same time.
+        # Slow enough for all calls to be in flight at the same time.
         with processes.completions(seconds=0.5) as endpoint, _judging(endpoint) as server:
             values.append(asyncio.run(_hold_judging(server, request)) / 1e6)
     detail = (
@@ -381,7 +381,7 @@ def _url(endpoint: Server) -> str:
 
 
 def _judging(endpoint: Server) -> Server:
-    """Start a server whose judge uses this endpoint, without a cache and with room for all requests at once."""
+    """Start a server whose judge uses this endpoint, without a cache, and with enough concurrency for all requests."""
     return processes.evald(
         judge_base_url=_url(endpoint),
         judge_model="bench",
@@ -407,7 +407,7 @@ async def _hold_judging(server: Server, request: evaluation_service_pb2.Evaluate
     """Return the growth of the server's memory from idle to many judge calls in flight, in bytes."""
     before = server.resident_bytes
     data = request.SerializeToString()
-    # Below the server's limit of 100 streams a connection.
+    # Several channels, to stay below the server's limit of 100 streams per connection.
     options = [("grpc.use_local_subchannel_pool", 1)]
     channels = [grpc.aio.insecure_channel(server.address, options) for _ in range(4)]
     most = 0
@@ -440,7 +440,7 @@ def _unary_row(lab: Lab, figure: str, limit: float, body: Path, name: str) -> Ro
 
 
 def _batch_rows(lab: Lab, figure: str, bound: Bound, compared: Callable[[Server], Pairs]) -> list[Row]:
-    """Measure a figure with the server's defaults, and with batches evaluated in its own process."""
+    """Measure a figure with the server's defaults, and again with batches evaluated in the server's process."""
     rows = []
     for server, must in ((lab.evald, bound), (lab.evald_alone, None)):
         rows.append(_told(compared(server).row(figure, must, "turns/s"), server))
@@ -448,7 +448,7 @@ def _batch_rows(lab: Lab, figure: str, bound: Bound, compared: Callable[[Server]
 
 
 def _told(row: Row, server: Server) -> Row:
-    """Return the row with the number of batch processes that worked."""
+    """Return the row with the number of the server's batch processes."""
     if not server.children:
         return Row(f"{row.figure}, `EVALD_BATCH_PROCESSES=0`", row.bound, row.values, row.detail)
     return Row(row.figure, row.bound, row.values, f"{row.detail}, {server.children} batch processes")
@@ -479,7 +479,7 @@ def _beside(
 
 
 def _overload_waiting(lab: Lab) -> list[Row]:
-    """Offer a small server whose evaluator waits four times its capacity."""
+    """Send four times its capacity to a small server whose evaluator waits."""
     server = lab.start(
         lambda: processes.evald(
             plugins=_PLUGIN, max_inflight=_PLACES, max_queued=_PLACES, max_queue_seconds=1
@@ -511,7 +511,7 @@ def _overload_waiting(lab: Lab) -> list[Row]:
 
 
 def _overload_computing(lab: Lab) -> Row:
-    """Measure calls that compute. They are not refused; more in flight must not make them fewer."""
+    """Measure calls that compute. They are not refused; more calls in flight must not reduce the throughput."""
     body, _ = lab.unary()
     pairs = paired(
         lab.rounds,
@@ -523,7 +523,7 @@ def _overload_computing(lab: Lab) -> Row:
 
 @contextmanager
 def _health_beside(lab: Lab, server: Server) -> Iterator[list[float]]:
-    """Send 50 health checks a second while the block runs. The list then holds their p99."""
+    """Send 50 health checks per second while the block runs. The yielded list gets their p99 at the end."""
     found: list[float] = []
     body = lab.body("health", [b""])
     words = load.command(
@@ -535,7 +535,7 @@ def _health_beside(lab: Lab, server: Server) -> Iterator[list[float]]:
 
 
 class _PydanticEvals(BenchmarkWorker):
-    """pydantic-evals in a virtual environment of its own, so that its packages stay out of ours."""
+    """A pydantic-evals worker in its own virtual environment, so that its packages do not mix with ours."""
 
     _PACKAGES: Final = ("pydantic-evals", "jsonschema-rs", "uvloop")
 
@@ -570,7 +570,7 @@ class _PydanticEvals(BenchmarkWorker):
         self.setting = self.first_line
 
     def command(self, file: Path) -> list[str]:
-        """Return the command that evaluates the cases of a file at the best setting. It wants `setup` on its input."""
+        """Return the command that evaluates a file's cases at the best setting. It reads `setup` from stdin."""
         concurrency, loop = self.setting.removeprefix("max_concurrency=").split(", ")
         return [*self._program, str(file), concurrency, loop]
 
@@ -582,8 +582,8 @@ def _bytes_per_stream(server: Server, path: str, frames: Sequence[bytes]) -> flo
 
 
 async def _hold(server: Server, path: str, frames: Sequence[bytes]) -> tuple[int, int]:
-    """Return the server's memory before and with so many open streams, each of which has had one answer."""
-    # Below the server's limit of 100 streams a connection.
+    """Return the server's memory before and with OPEN_STREAMS open streams, after one answer on each."""
+    # Below the server's limit of 100 streams per connection.
     a_channel = 80
     options = [("grpc.use_local_subchannel_pool", 1)]
     channels = [
@@ -597,7 +597,7 @@ async def _hold(server: Server, path: str, frames: Sequence[bytes]) -> tuple[int
         assert await call.read() is not grpc.aio.EOF
         return call
 
-    # Warm-up: connections, and everything that is created on first use.
+    # Warm-up: opens the connections, and creates everything that is created on first use.
     for index in range(len(channels)):
         await (await opened(index)).done_writing()
     before = server.resident_bytes
@@ -611,7 +611,7 @@ async def _hold(server: Server, path: str, frames: Sequence[bytes]) -> tuple[int
 
 
 def _import_ms(names: str) -> float:
-    """Return the time of an import in a fresh process."""
+    """Return the time of an import in a new process, in milliseconds."""
     script = f"import time; began = time.perf_counter(); import {names}; print(time.perf_counter() - began)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return float(done.stdout) * 1000

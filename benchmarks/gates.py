@@ -1,6 +1,6 @@
-"""evald servers in one process and event loop, which differ in their settings alone. Run by the benchmarks.
+"""Several evald servers in one process and event loop, which differ only in their settings. Run by the benchmarks.
 
-Two processes of the very same program differ by several percent, each for as long as it lives.
+In one process, because two processes of the same program differ by several percent, each for its whole life.
 
     python -m benchmarks.gates SETTINGS_AS_JSON SETTINGS_AS_JSON ...
 """

@@ -1,5 +1,6 @@
-"""A bare hop: a grpc.aio server that answers at once (/hop.Direct/x), or asks an upstream first (/hop.Via/x), with
-the same bytes every time. Run by the benchmarks; prints its port.
+"""A bare hop: a grpc.aio server that answers at once (/hop.Direct/x), or calls an upstream first (/hop.Via/x).
+
+Requests and answers have the same bytes every time. Run by the benchmarks; prints its address.
 
     python -m benchmarks.hop UPSTREAM METHOD REQUEST_FILE PAYLOAD_FILE SERVER_OPTIONS_AS_JSON
 """

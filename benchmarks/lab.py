@@ -1,4 +1,4 @@
-"""The servers under test, their requests as files, and their answers for the echo to repeat."""
+"""The servers under test, their requests as files, and their answers as payloads of the echo servers."""
 
 import contextlib
 import subprocess
@@ -28,19 +28,22 @@ STREAM: Final = f"{SERVICE}/Evaluate"
 SESSION: Final = f"{SERVICE}/EvaluateSession"
 BATCH: Final = f"{SERVICE}/EvaluateBatch"
 
-# EvaluateBatchResponse.answers: how grpc_load counts turns that are done.
+# Field number of EvaluateBatchResponse.answers, by which grpc_load counts finished turns.
 _ANSWERS_FIELD: Final = 1
 
 _ANSWER_SECONDS: Final = 30
 
-# Servers of each kind, measured in turn: two processes of the same program differ by several percent, each
-# for as long as it lives.
+# Number of servers of each kind, measured in turn: two processes of the same program differ by several percent, each
+# for its whole life.
 TWINS: Final = 3
 
 
 @dataclass
 class Lab:
-    """Both servers, started on first use and alive until the end. seconds: length of a slice."""
+    """The servers of a benchmark, started on first use and running until the end.
+
+    rounds: number of measured pairs. seconds: length of a slice.
+    """
 
     rounds: int
     seconds: float
@@ -54,7 +57,7 @@ class Lab:
 
     @cached_property
     def directory(self) -> Path:
-        """Where requests and payloads are written."""
+        """The directory for requests and payloads."""
         return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="evald-bench-")))
 
     @cached_property
@@ -73,13 +76,13 @@ class Lab:
         return self.start(lambda: processes.echo(self.directory))
 
     def start(self, make: Callable[[], T]) -> T:
-        """Start a process that lives as long as the lab."""
+        """Start a process that ends with the lab."""
         process = make()
         self._stack.push(process)
         return process
 
     def body(self, name: str, messages: Iterable[Message | bytes]) -> Path:
-        """Write a file of messages for the load generators."""
+        """Write messages to a file for the load generators. Return its path."""
         path = self.directory / f"{name}.body"
         path.write_bytes(
             workload.framed(m if isinstance(m, bytes) else m.SerializeToString() for m in messages)
@@ -87,12 +90,12 @@ class Lab:
         return path
 
     def payload(self, name: str, answer: bytes) -> str:
-        """Make the echo answer with these bytes. Returns the name that ends its paths."""
+        """Store an answer for the echo servers. Return the name that ends their paths."""
         (self.directory / name).write_bytes(answer)
         return name
 
     def answers(self, path: str, requests: Iterable[Message], server: Server | None = None) -> list[bytes]:
-        """Return all messages with which evald answers."""
+        """Return all answers of evald, or of another server, to the requests."""
         with grpc.insecure_channel(
             (server or self.evald).address, [("grpc.max_receive_message_length", -1)]
         ) as channel:
@@ -101,7 +104,7 @@ class Lab:
             return list(call(sent, timeout=_ANSWER_SECONDS))
 
     def unary(self, copies: int = 1, messages: int = 5) -> tuple[Path, str]:
-        """Return body and payload of EvaluateUnary. Checks that every evaluator has passed."""
+        """Return body and payload of EvaluateUnary. Raises BrokenRun unless every evaluator has passed."""
         request = workload.unary_request(copies=copies, messages=messages)
         name = f"unary-{copies}-{messages}"
         (answer,) = self.answers(UNARY, [request])
@@ -110,7 +113,7 @@ class Lab:
         return self.body(name, [request]), self.payload(name, answer)
 
     def stream(self) -> tuple[Path, str]:
-        """Like `unary`, for Evaluate, whose answer must be a single message."""
+        """Do the same as `unary` for Evaluate, whose answer must be a single message."""
         request = workload.evaluate_request()
         (answer,) = self.answers(STREAM, [request])
         event = evaluation_service_pb2.EvaluateResponse.FromString(answer)
@@ -118,7 +121,7 @@ class Lab:
         return self.body("stream", [request]), self.payload("stream", answer)
 
     def session(self) -> tuple[Path, str]:
-        """Like `unary`, for EvaluateSession; the payload is the answer to a turn that is not the first."""
+        """Do the same as `unary` for EvaluateSession. The payload is the answer to the second turn."""
         frames = workload.session()
         *answers, last = self.answers(SESSION, frames)
         summary = evaluation_service_pb2.EvaluateSessionResponse.FromString(last).session_summary
@@ -128,7 +131,7 @@ class Lab:
 
     @cached_property
     def batch(self) -> Path:
-        """Return the body of EvaluateBatch. Checks that every item has passed."""
+        """The body of EvaluateBatch. Raises BrokenRun unless every item has passed."""
         requests = workload.batch()
         answers = [
             evaluation_service_pb2.EvaluateBatchResponse.FromString(answer)
@@ -157,7 +160,7 @@ class Lab:
         )
 
     def batch_turns(self, server: Server | None = None) -> float:
-        """Return the turns a second through EvaluateBatch: two streams with two messages of 256 turns in flight."""
+        """Return turns per second of EvaluateBatch: two streams, each with two messages of 256 turns in flight."""
         return load.run(
             (server or self.evald).port,
             BATCH,
@@ -170,14 +173,14 @@ class Lab:
 
     @contextlib.contextmanager
     def beside(self, path: str, body: Path, *options: str, server: Server | None = None) -> Iterator[None]:
-        """Run another stream of load while the block runs. Raises BrokenRun if it had errors."""
-        # The block may take longer than a slice: it starts a load generator and lets it warm up.
+        """Run another load while the block runs. Raises BrokenRun if it had errors."""
+        # Longer than a slice, because the block also starts a load generator and lets it warm up.
         seconds = self.seconds + 1
         words = load.command(
             (server or self.evald).port, path, body, seconds, *options, connections=1, streams=1
         )
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            # Until the other load has its connection and its first answers.
+            # Wait until the other load has its connection and its first answers.
             time.sleep(load.WARM_SECONDS)
             yield
             if process.poll() is not None:

@@ -1,5 +1,4 @@
-"""How long a reader waits, in Chromium: for a page with an empty cache, and from an evaluator's answer to its text on the
-screen."""
+"""Waiting times in Chromium: for a page with an empty cache, and from an evaluator's result to its text on screen."""
 
 import http.client
 import json
@@ -19,11 +18,11 @@ from .web import start_web
 
 _PLUGIN: Final = Path(__file__).with_name("telling_plugin.py")
 
-# Results of a round.
+# Number of results per round.
 _RESULTS: Final = 30
 
-# Says of each result, in the frame after the one that shows it, how many milliseconds ago it was there. Those from
-# before the page was there do not count.
+# Logs the age of each result in milliseconds, in the frame after the one that shows it. Results from before the page
+# was loaded do not count.
 _OBSERVER: Final = """() => {
   const now = () => performance.timeOrigin + performance.now();
   const began = now();
@@ -38,7 +37,7 @@ _OBSERVER: Final = """() => {
 
 
 def live(lab: Lab) -> list[Row]:
-    """Watch runs, and try an evaluator."""
+    """Measure live runs, and the "Try it" page of an evaluator."""
     _, port = start_web(lab, plugins=_PLUGIN)
     address = f"http://127.0.0.1:{port}"
     rows = []
@@ -54,7 +53,7 @@ def live(lab: Lab) -> list[Row]:
                 if len(shown) < _RESULTS / 2:
                     raise BrokenRun(f"{name}: {len(shown)} of {_RESULTS} results were seen")
                 rounds.append(sorted(shown))
-            del rounds[0]  # a warm-up
+            del rounds[0]  # warm-up
             middle = statistics.median(map(statistics.median, rounds))
             slowest = max(found[-1] for found in rounds)
             loads = "/".join(f"{load:.0f}" for load in os.getloadavg()[:2])
@@ -70,13 +69,13 @@ def live(lab: Lab) -> list[Row]:
 
 
 def first_page(lab: Lab) -> list[Row]:
-    """Open a page with an empty cache, and in turn an answer of a few bytes of the same server."""
+    """Load a page with an empty cache and, in turn, a response of a few bytes from the same server."""
     _, port = start_web(lab)
     address = f"http://127.0.0.1:{port}"
     with _browser() as browser:
 
         def loaded(path: str) -> tuple[float, float]:
-            context = browser.new_context()  # has a cache of its own
+            context = browser.new_context()  # has its own empty cache
             page = context.new_page()
             page.goto(f"{address}{path}")
             ready, whole = page.evaluate(
@@ -136,7 +135,7 @@ def _shown(text: str) -> list[float]:
 
 
 def _post(address: str, kind: str, data: dict[str, Any]) -> str:
-    """Create something. Returns its id."""
+    """Create a resource or a run. Return its id."""
     connection = http.client.HTTPConnection(address.removeprefix("http://"))
     connection.request("POST", f"/api/{kind}", json.dumps(data), {"Content-Type": "application/json"})
     answer = json.loads(connection.getresponse().read())
@@ -156,7 +155,7 @@ def _browser() -> Iterator[Any]:
     except ImportError:
         raise MissingTool("no playwright; pip install -e '.[browser]'") from None
     with sync_playwright() as driver:
-        # Chromium's sandbox refuses to run as root.
+        # Chromium's sandbox does not run as root.
         options = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = driver.chromium.launch(executable_path=path, args=options)
         yield browser

@@ -1,4 +1,4 @@
-"""Load generators: h2load for unary calls, our grpc_load for everything that h2load cannot do."""
+"""Load generators: h2load for unary calls, and our grpc_load for everything that h2load cannot do."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from .processes import ROOT
 BUILD: Final = ROOT / "build" / "benchmarks"
 _SOURCE: Final = Path(__file__).with_name("grpc_load.c")
 
-# 16 in flight, the load of all figures that do not say otherwise.
+# 16 calls in flight, the default load of all figures.
 CONNECTIONS: Final = 4
 STREAMS: Final = 4
 
@@ -23,19 +23,20 @@ WARM_SECONDS: Final = 0.2
 
 
 class MissingTool(RuntimeError):
-    """A measuring program is not installed. The message says how to get it."""
+    """A measuring program is not installed. The message says how to install it."""
 
 
 class BrokenRun(RuntimeError):
-    """A run had errors, so that its figures are invalid."""
+    """A run had errors, so its figures are invalid."""
 
 
 @dataclass(frozen=True)
 class Load:
     """Measured throughput and latency. Times in milliseconds.
 
-    calls: answered calls a second; for streams, answered messages a second. units: entries of the counted
-    field a second. refused: calls a second that got RESOURCE_EXHAUSTED, in refused_p50 milliseconds.
+    calls: answered calls per second; for streams, answered messages per second. units: entries of the counted field
+    per second. refused: calls per second that got RESOURCE_EXHAUSTED; refused_p50: their median latency.
+    p50_by_index: median latency by the message's position in its stream.
     """
 
     calls: float
@@ -104,7 +105,7 @@ def run(
     connections: int = CONNECTIONS,
     streams: int = STREAMS,
 ) -> Load:
-    """Run grpc_load. Raises BrokenRun if a call ended otherwise than OK or refused."""
+    """Run grpc_load. Raises BrokenRun if a call ended with a status other than OK or RESOURCE_EXHAUSTED."""
     words = command(port, path, body, seconds, *options, connections=connections, streams=streams)
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -113,7 +114,7 @@ def run(
 
 
 def parsed(output: str, complaints: str = "") -> Load:
-    """Parse the output line of grpc_load."""
+    """Parse the output line of grpc_load. Raises BrokenRun if calls failed."""
     found = json.loads(output)
     if found["errors"]:
         raise BrokenRun(f"{found['errors']} calls failed: {complaints or 'the server did not say why'}")
@@ -129,12 +130,12 @@ def parsed(output: str, complaints: str = "") -> Load:
 
 
 def run_h2load(port: int, path: str, body: Path, seconds: float, *headers: str) -> float:
-    """Return unary calls a second by h2load. It sees only HTTP status, so check the answers before."""
+    """Return unary calls per second, measured by h2load. It sees only the HTTP status, so check the answers before."""
     words = [
         h2load(),
         f"--clients={CONNECTIONS}",
         f"--max-concurrent-streams={STREAMS}",
-        # h2load takes whole units only.
+        # h2load accepts only whole units.
         f"--duration={seconds * 1000:.0f}ms",
         f"--warm-up-time={WARM_SECONDS * 1000:.0f}ms",
         f"--data={body}",

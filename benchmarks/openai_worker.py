@@ -1,7 +1,7 @@
-"""The bare `openai` client: repeats one chat completion at a fixed concurrency.
+"""A worker with the bare `openai` client, which repeats one chat completion at a fixed concurrency.
 
-Prints a line when ready; then, for every number of seconds on standard input, calls done and time taken.
-Run by the benchmarks; the first line on standard input is the setup.
+The first line of standard input is the setup; then it prints a line. After that, each line of standard input is a
+number of seconds to work, and it prints the number of calls and the time taken. Run by the benchmarks.
 
     python -m benchmarks.openai_worker
 """
@@ -21,7 +21,7 @@ async def _ask(client: openai.AsyncOpenAI, body: dict[str, Any], until: float) -
     done = 0
     while time.perf_counter() < until:
         completion = await client.chat.completions.create(**body)
-        # Parsing the JSON is part of every such call.
+        # Parse the JSON, because every real call does.
         assert json.loads(completion.choices[0].message.content or "")["score"] == 0.9
         done += 1
     return done

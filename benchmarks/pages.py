@@ -1,4 +1,4 @@
-"""How long the console's pages take with 100,000 stored runs."""
+"""Load times of the console's pages with 100,000 stored runs."""
 
 import asyncio
 import itertools
@@ -19,7 +19,7 @@ from .pairs import Row, at_most, number
 from .stored_runs import fill
 from .web import KeptConnection, start_web
 
-# Milliseconds, p95: what a page may take.
+# Path, and bound of the p95 in milliseconds, for each page.
 _PAGES: Final = {
     "runs": ("/console/runs", 15.0),
     "runs by a filter": ("/console/runs?verdict=failed&evaluator=evaluator-2", 15.0),
@@ -35,7 +35,7 @@ _VALUES: Final = 90
 
 
 def pages(lab: Lab) -> list[Row]:
-    """The console's pages with 100,000 stored runs, from the request to the last byte."""
+    """Measure the console's pages with 100,000 stored runs, from the request to the last byte."""
     asyncio.run(_fill(lab))
     server, port = start_web(lab, data_dir=lab.directory)
     rows = []
@@ -47,7 +47,7 @@ def pages(lab: Lab) -> list[Row]:
             return 1000 * (time.perf_counter() - began)
 
         for name, (path, bound) in _PAGES.items():
-            ask(path)  # the first time reads from the disk
+            ask(path)  # warm-up: the first request reads from the disk
             before = server.cpu_seconds
             rounds = [sorted(ask(path) for _ in range(_ASKED)) for _ in range(lab.rounds)]
             taken = 1000 * (server.cpu_seconds - before) / _ASKED / lab.rounds
@@ -74,7 +74,7 @@ async def _fill(lab: Lab) -> None:
 
 
 def _counts() -> "Iterator[Count]":
-    """Yield what a month of so many types leaves."""
+    """Yield the rollups of one month with _TYPES evaluator types."""
     now = time.time_ns() // 1000
     chance = random.Random(1)
     keys = [(ASSERTION if n % 3 else METRIC, f"evaluator-{n}") for n in range(_TYPES)]

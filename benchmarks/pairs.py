@@ -1,7 +1,7 @@
-"""Paired measurement: slices in turn, and the median of the ratios of neighbours.
+"""Paired measurement: slices of both sides in turn, and the median of the ratios of neighbouring slices.
 
-Absolute rates drift by a third within minutes on shared machines; two slices of a second, one right after
-the other, see the same machine.
+On shared machines, absolute rates drift by a third within minutes. Two slices of a second, one right after the other,
+have the same conditions.
 """
 
 import statistics
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Bound:
-    """The bound of a figure."""
+    """The bound of a figure: a minimum or a maximum."""
 
     limit: float
     at_least: bool
@@ -36,7 +36,7 @@ def at_most(limit: float) -> Bound:
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. values: one per round; their median counts. detail: the figures behind the ratio."""
+    """One figure. values: one per round; their median is the result. detail: absolute figures behind the ratio."""
 
     figure: str
     bound: Bound | None
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The measurements of two sides, by round."""
+    """The measurements of two sides, one per round."""
 
     ours: Sequence[float]
     theirs: Sequence[float]
@@ -64,7 +64,7 @@ class Pairs:
         return [a / b for a, b in zip(self.ours, self.theirs, strict=True)]
 
     def plus(self, ours: float, theirs: float) -> "Pairs":
-        """Return them with one more round."""
+        """Return the pairs with one more round."""
         return Pairs([*self.ours, ours], [*self.theirs, theirs])
 
     def row(self, figure: str, bound: Bound | None, unit: str) -> Row:
@@ -73,13 +73,16 @@ class Pairs:
 
 
 def paired(rounds: int, ours: Callable[[], float], theirs: Callable[[], float]) -> Pairs:
-    """Measure both in turn. The first slice of each is a warm-up and does not count."""
+    """Measure both sides in turn. The first slice of each side is a warm-up and does not count."""
     slices = in_turn(rounds, ours, theirs)
     return Pairs([a for a, _ in slices], [b for _, b in slices])
 
 
 def in_turn(rounds: int, ours: Callable[[], T], theirs: Callable[[], T]) -> list[tuple[T, T]]:
-    """Return the slices of both, after a warm-up of each. Who is first changes: who follows may find a slower machine."""
+    """Return the slices of both sides, after a warm-up of each.
+
+    The order alternates, because the second slice of a round may run on a slower machine.
+    """
     ours()
     theirs()
     slices = []

@@ -1,4 +1,4 @@
-"""Processes that are measured: servers, and workers that count what they do in a given time."""
+"""Child processes of the benchmarks: servers, and workers that count their operations in a given time."""
 
 import json
 import os
@@ -15,7 +15,7 @@ ROOT: Final = Path(__file__).parents[1]
 
 
 class Process:
-    """A child process that prints a line when it is ready. Ended with the `with` block."""
+    """A child process that prints a line when it is ready. The end of the `with` block kills it."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None, setup: str | None = None
@@ -41,7 +41,7 @@ class Process:
 
     @property
     def resident_bytes(self) -> int:
-        """Return the private memory of the process, without shared pages."""
+        """The private memory of the process, without shared pages."""
         fields = dict(
             line.split(":", 1) for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines()[1:]
         )
@@ -49,13 +49,13 @@ class Process:
 
     @property
     def cpu_seconds(self) -> float:
-        """Return the processor time that its living threads have taken."""
+        """The processor time that its living threads have used."""
         tasks = Path(f"/proc/{self.pid}/task").iterdir()
         return 1e-9 * sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
     @property
     def children(self) -> int:
-        """Return the number of its living child processes."""
+        """The number of its living child processes."""
         return sum(
             len((task / "children").read_text().split()) for task in Path(f"/proc/{self.pid}/task").iterdir()
         )
@@ -73,7 +73,7 @@ class Process:
         self._process.stdin.flush()
 
     def finish(self, seconds: float) -> None:
-        """Close its standard input, and wait until it has ended by itself."""
+        """Close its standard input, and wait up to `seconds` until it ends by itself."""
         self._process.communicate(timeout=seconds)
 
     def __enter__(self) -> Self:
@@ -87,7 +87,7 @@ class Process:
 
 
 class Server(Process):
-    """A gRPC server on a port of its own choice."""
+    """A gRPC server on a free port, which its first output line contains."""
 
     @property
     def port(self) -> int:
@@ -111,7 +111,7 @@ class BenchmarkWorker(Process):
 
 
 def evald(**settings: Any) -> Server:
-    """Start `evald serve` with these settings only."""
+    """Start `evald serve` with only these settings."""
     environment = {f"EVALD_{name.upper()}": str(value) for name, value in ({"web": ""} | settings).items()}
     command = [
         sys.executable,
@@ -127,12 +127,12 @@ def evald(**settings: Any) -> Server:
 
 
 def completions(seconds: float = 0.0) -> Server:
-    """Start an OpenAI-compatible endpoint that answers at once, or after so many seconds."""
+    """Start an OpenAI-compatible endpoint that answers after `seconds`."""
     return Server([sys.executable, "-m", "benchmarks.completions", str(seconds)])
 
 
 def echo(payloads: Path) -> Server:
-    """Start the echo servers, with the options of an evald server."""
+    """Start the echo server with the gRPC options of an evald server."""
     from evald_server.app import server_options
     from evald_server.config import load_settings
 

@@ -1,15 +1,15 @@
 # mypy: disable-error-code="import-not-found, misc, no-any-return"
-# pydantic-evals is not among the packages that mypy sees.
-"""The same five checks by pydantic-evals, in its fastest configuration.
+# mypy does not see the package pydantic-evals.
+"""A worker that runs the same five checks with pydantic-evals, in its fastest configuration.
 
-Runs in a virtual environment of its own, without evald. Standard input brings a line of JSON with the turns
-and configs, then numbers of seconds; for each of those it prints turns done and time taken.
+It runs in its own virtual environment, without evald. The first line of standard input is JSON with the turns and
+configs. Each further line is a number of seconds to work; then it prints the number of turns and the time taken.
 
-With a file of cases as `evald test` reads them, a concurrency and a loop as arguments it evaluates those once, and ends.
+With three arguments (a file of cases as for `evald test`, a concurrency and an event loop) it evaluates the file once.
 
-The evaluators follow its documentation, with their config in fields. Tuned for speed: validator and pattern compiled
-once; the schema as text, because fields are serialised for every result; a coroutine for a task, because functions
-run in threads; no progress bar, no logfire; the best of several concurrencies and of both event loops.
+The evaluators follow the documentation of pydantic-evals, with their config in fields. Tuned for speed: validator and
+pattern compiled once; the schema as text, because fields are serialised for every result; a coroutine as the task,
+because functions run in threads; no progress bar, no logfire; the best of several concurrencies and both event loops.
 """
 
 import asyncio
@@ -122,7 +122,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 
 
 async def turns(seconds: float, max_concurrency: int | None) -> tuple[int, float]:
-    """Return the turns evaluated and the time taken."""
+    """Evaluate turns for `seconds`. Return the number of turns and the time taken in seconds."""
     done = 0
     began = time.perf_counter()
     while time.perf_counter() - began < seconds:
@@ -135,9 +135,9 @@ async def turns(seconds: float, max_concurrency: int | None) -> tuple[int, float
 
 
 def once(file: str, max_concurrency: int | None, loop: str) -> None:
-    """Evaluate the cases of a file, and print what came of them."""
+    """Evaluate the cases of a file, and print the number of cases. All must pass."""
     with Path(file).open() as lines:
-        next(lines)  # the suite's own
+        next(lines)  # the suite's own line
         outputs = [json.loads(line)["output"] for line in lines]
     found = [
         PydanticTurn(one["messages"][-1]["content"], one["latency_ms"], sum(one["usage"].values()))

@@ -1,11 +1,11 @@
-"""Plugins as bare as they can be: raw bytes in, the same output out. What a type does is in its name:
+"""Minimal plugins: raw bytes in, the same output for every task. A type's name says its behaviour:
 `bench.fast`, `bench.wait-20` (milliseconds), `bench.hang`, `bench.crash`, `bench.flap`, `bench.lie`.
 Run by the benchmarks.
 
     python -m benchmarks.remote_plugin listen TYPE...           prints its address
-    python -m benchmarks.remote_plugin connect SERVER TYPE...   prints a line when it is welcome
-    python -m benchmarks.remote_plugin crowd SERVER             500 instances of 200 types; prints how many
-                                                                milliseconds the first and the last hundred took
+    python -m benchmarks.remote_plugin connect SERVER TYPE...   prints a line when it is registered
+    python -m benchmarks.remote_plugin crowd SERVER             registers 500 instances of 200 types; prints the median
+                                                                milliseconds of the third and of the last hundred
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _LIE: Final = plugin_pb2.EvaluateResponse(
 
 INSTANCES: Final = 500
 TYPES: Final = 200
-# Below the server's limit of 100 streams a connection.
+# Streams per channel: below the server's limit of 100 streams per connection.
 _A_CHANNEL: Final = 80
 
 
@@ -61,7 +61,7 @@ def info(types: Sequence[str]) -> task_pb2.PluginInfo:
 
 class _Listening:
     def __init__(self, types: Sequence[str]) -> None:
-        # A process has types of one behaviour only, which needs no look-up per task.
+        # All types of a process have the same behaviour, so no task needs a lookup.
         self._does = types[0].removeprefix("bench.").partition("-")[0]
         self._described = plugin_pb2.DescribeResponse(plugin=info(types)).SerializeToString()
         self._calls = itertools.count()
@@ -103,7 +103,7 @@ async def listen(types: Sequence[str]) -> None:
             print(f"127.0.0.1:{bound}", flush=True)
         port = bound
         await plugin.crashed.wait()
-        # Ends in the middle of the call, and starts again at once on the same port.
+        # Stop in the middle of the call, and start again at once on the same port.
         await plugin.server.stop(None)
 
 
@@ -148,8 +148,8 @@ async def crowd(server: str) -> None:
         )
         took.append((time.perf_counter() - began) * 1000)
         working.append(asyncio.create_task(_work(call)))
-    # The first ones bring new types, the last hundred instances of known ones: so the second hundred against
-    # the last would not be the same work. Hundreds 3 and 5 are both of known types.
+    # The first 200 instances register new types, which is more work. So compare the third and the fifth hundred: both
+    # have only known types.
     print(json.dumps([statistics.median(took[200:300]), statistics.median(took[400:])]), flush=True)
     await asyncio.gather(*working)
 

@@ -26,15 +26,15 @@ _WAITS: Final = tuple(range(5, 55, 5))
 _HONEST: Final = tuple(f"bench.wait-{wait}" for wait in (1, 2, 3))
 _BAD: Final = ("bench.hang", "bench.crash", "bench.flap", "bench.lie")
 
-# Calls to the failing plugins: enough to keep them failing, too few to be load of their own.
+# Calls per second to the failing plugins: enough to keep them failing, too few to be a load themselves.
 _BAD_RATE: Final = 50
 
-# Seconds to wait for plugins to be dialled.
+# Seconds to wait until plugins are connected.
 _PATIENCE: Final = 20
 
 
 def hop(lab: Lab) -> list[Row]:
-    """The latency that a remote adds to a call, against what a bare hop of the same bytes adds to a bare call."""
+    """Compare the latency that a remote adds to a call with that of a bare hop with the same bytes."""
     plugin = lab.start(partial(_listening, _FAST))
     without = lab.body("without", [_request("contains")])
     body = lab.body("remote", [_request("contains", _FAST)])
@@ -105,7 +105,7 @@ def beside_bad(lab: Lab) -> list[Row]:
 
 
 def crowd(lab: Lab) -> list[Row]:
-    # Without a cache of plans every call is planned. Pings, which are no planning, come once a minute.
+    # Without a plan cache, every call is planned. Pings are not part of the figure, so they are sent once a minute.
     servers = [
         lab.start(lambda: _evald(plan_cache_bytes=0, remote_ping_seconds=60)) for _ in range(2 * TWINS)
     ]
@@ -133,7 +133,7 @@ def crowd(lab: Lab) -> list[Row]:
 
 
 def _evald(**settings: Any) -> Server:
-    # Without the log of plugins that come and go, which is not part of the figure.
+    # Without logs of connecting and disconnecting plugins, which are not part of the figure.
     return processes.evald(log_level="error", **settings)
 
 
@@ -147,7 +147,7 @@ def _listening(*types: str) -> Server:
 
 
 def _request(*types: str, seconds: float = 0) -> evaluation_service_pb2.EvaluateUnaryRequest:
-    """Return a request with the usual turn and one spec of each type."""
+    """Return a request with the usual turn and one spec of each type. seconds: timeout of each; 0 for the default."""
     request = workload.unary_request()
     del request.request.evaluators[:]
     for name in types:
@@ -160,7 +160,7 @@ def _request(*types: str, seconds: float = 0) -> evaluation_service_pb2.Evaluate
 
 
 def _answered(lab: Lab, server: Server, *types: str) -> evaluation_service_pb2.EvaluateUnaryResponse:
-    """Return the answer to a request, once all its types are registered."""
+    """Wait until all types are registered and pass. Return the answer. Raises BrokenRun."""
     failed = ""
     for _ in range(_PATIENCE * 10):
         try:
@@ -177,7 +177,7 @@ def _answered(lab: Lab, server: Server, *types: str) -> evaluation_service_pb2.E
 
 
 def _hop(lab: Lab, plugin: Server) -> Server:
-    """Start a bare server that sends the plugin behind it the same bytes as evald would."""
+    """Start a bare server that sends the same bytes to the plugin as evald would."""
     from evald_server.app import server_options
     from evald_server.config import load_settings
 
@@ -190,7 +190,7 @@ def _hop(lab: Lab, plugin: Server) -> Server:
             "attempt": 1,
         }
     )
-    # As precise as evald's.
+    # As many digits as evald's timeouts have.
     asked.task.timeout.FromNanoseconds(53_999_123_456)
     request = lab.directory / "hop.request"
     request.write_bytes(asked.SerializeToString())

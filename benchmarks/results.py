@@ -1,4 +1,4 @@
-"""RESULTS.md: a table of figures that a run replaces row by row. What stands below the table is kept."""
+"""RESULTS.md: a table of figures that a run replaces row by row. The text below the table is kept."""
 
 import os
 import platform
@@ -52,7 +52,7 @@ def write(found: Mapping[str, Sequence[Row]], commands: Mapping[str, str], order
 
 
 def machine() -> str:
-    """Describe the machine and the versions."""
+    """Return a description of the machine and the versions."""
     model = platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

@@ -1,4 +1,4 @@
-"""What a run costs besides its agent: 200 runs of 12 turns, 64 at a time, the agent and the user at no cost."""
+"""The overhead of a run: 200 runs of 12 turns, 64 at a time, with an agent and a user that take no time."""
 
 import asyncio
 import time
@@ -34,7 +34,7 @@ _TURNS: Final = 12
 
 
 class InstantAgent(Connector):
-    """Answers every turn as the workload's agent does, at once. Builds itself."""
+    """An agent that answers every turn at once with the workload's answer. Also a connector factory, and the judges."""
 
     def __init__(self) -> None:
         turn = workload.context()
@@ -46,16 +46,16 @@ class InstantAgent(Connector):
         return self
 
     async def invoke(self, request: AgentRequest) -> context_pb2.Invocation:
-        """Answer."""
+        """Return the workload's answer."""
         return self._answer
 
     def get(self, judge: str | None, model: str | None) -> JudgeModel:
-        """Refuse: nothing here asks a model."""
+        """Raise ValueError, because nothing here calls a model."""
         raise ValueError("no judge")
 
 
 class MemoryRecords:
-    """Takes everything at once, and keeps the rows alone."""
+    """A store in memory that keeps only the rows."""
 
     def __init__(self) -> None:
         self._rows: dict[str, run_service_pb2.Run] = {}
@@ -73,16 +73,19 @@ class MemoryRecords:
         return self._rows[run_id]
 
     async def events(self, run_id: str, after: int = 0, limit: int = 1000) -> list[RunEvent]:
-        """Return none: every run is new."""
+        """Return no events, because every run is new."""
         return []
 
     async def unfinished(self) -> list[run_service_pb2.Run]:
-        """Return none."""
+        """Return no runs."""
         return []
 
 
 class EndCounter:
-    """A store that says when all runs have ended. done: set then. passed: how many have, with all their turns."""
+    """A store wrapper that counts ended runs.
+
+    done: set when all runs have ended. passed: number of runs that passed with all their turns.
+    """
 
     def __init__(self, store: RunRecords) -> None:
         self.done = asyncio.Event()
@@ -97,7 +100,7 @@ class EndCounter:
         self._left = _RUNS
 
     async def save(self, run: run_service_pb2.Run, events: Sequence[RunEvent] = ()) -> None:
-        """Store, and count."""
+        """Store the run, and count it if it has ended."""
         await self._store.save(run, events)
         if has_ended(run):
             self.passed += run.result.success and run.turn_count == _TURNS
@@ -107,7 +110,7 @@ class EndCounter:
 
 
 def runs(lab: Lab) -> list[Row]:
-    """The overhead of a turn, without a store and with one on disk."""
+    """Measure the overhead of a turn, without a store and with one on disk."""
     rows = []
     for figure, limit, play in (
         (
@@ -124,7 +127,7 @@ def runs(lab: Lab) -> list[Row]:
 
 
 async def _unstored() -> float:
-    """Return the milliseconds of a processor that a turn takes; nothing waits."""
+    """Return the processor milliseconds per turn; nothing waits."""
     store, queued = MemoryRecords(), _queued()
     for run in queued:
         await store.save(run)
@@ -132,7 +135,7 @@ async def _unstored() -> float:
 
 
 async def _stored() -> float:
-    """Return the milliseconds that a turn takes."""
+    """Return the milliseconds per turn."""
     with TemporaryDirectory() as folder:
         database = Database(Path(folder) / "evald.sqlite3")
         await database.start()
@@ -147,7 +150,7 @@ async def _stored() -> float:
 async def _play(
     store: RunRecords, queued: Sequence[run_service_pb2.Run], clock: Callable[[], float]
 ) -> float:
-    """Play all runs. Returns the milliseconds of the clock for a turn."""
+    """Play all runs. Return milliseconds per turn on the given clock."""
     registry = Registry()
     for evaluator in BUILT_INS.values():
         registry.register(evaluator.definition(), Origin.BUILT_IN)

@@ -58,7 +58,7 @@ async def _unary(channel: grpc.aio.Channel, request: evaluation_service_pb2.Eval
 
 
 async def _plans(channel: grpc.aio.Channel, number: int) -> None:
-    """Send specs that were not sent before."""
+    """Send new specs."""
     specs = workload.specs()
     specs[1].config.update({"pattern": f"BK-[0-9]{{6}}|never{number}"})
     specs[0].config.update({"schema": {**workload.SCHEMA, "title": f"Answer {number}"}})
@@ -66,19 +66,19 @@ async def _plans(channel: grpc.aio.Channel, number: int) -> None:
 
 
 async def _answers(channel: grpc.aio.Channel, number: int) -> None:
-    """Send a request_id that was not sent before."""
+    """Send a new request_id."""
     await _unary(channel, _request(number, *workload.specs(), request_id=f"soak-{number}"))
 
 
 async def _judge(channel: grpc.aio.Channel, number: int) -> None:
-    """Ask a judge something new."""
+    """Send a new prompt to a judge."""
     await _unary(
         channel, _request(number, _spec("llm-judge", {"criteria": f"The agent did what {number} asked."}))
     )
 
 
 async def _labels(channel: grpc.aio.Channel, number: int) -> None:
-    """Send labels that were not sent before."""
+    """Send new labels."""
     await _unary(channel, _request(number, *workload.specs(), labels={"team": f"team-{number}"}))
 
 
@@ -156,7 +156,7 @@ async def _long(channel: grpc.aio.Channel, number: int) -> None:
     await _unary(channel, _request(number, *workload.specs(), messages=1000))
 
 
-# Share of 100 calls.
+# For each kind: its share of 100 calls, and the function that sends one.
 KINDS: Final[dict[str, tuple[int, Call]]] = {
     "plans": (25, _plans),
     "answers": (18, _answers),
@@ -177,7 +177,7 @@ def _resident_mb(server: Server) -> float:
 
 
 def _mb_a_minute(readings: list[tuple[float, float]]) -> float:
-    """Return the slope of a straight line through (seconds, MB)."""
+    """Return the slope of a regression line in MB per minute. readings: (seconds, MB)."""
     seconds, sizes = zip(*readings, strict=True)
     return statistics.linear_regression(seconds, sizes).slope * 60
 
@@ -222,7 +222,7 @@ async def _soak(server: Server, http: str, kinds: list[str], seconds: float) -> 
 
 
 def main() -> int:
-    """Exit code 0 if memory stays within the bound, 1 if it grows."""
+    """Return the exit code: 0 if memory stays within the bound, 1 if it grows."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.soak",
         description=__doc__,

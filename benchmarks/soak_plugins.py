@@ -1,4 +1,4 @@
-"""The plugin evaluators of the soak: one waits in the event loop, one in a thread."""
+"""The plugin evaluators of the soak test: one waits in the event loop, one in a thread."""
 
 import asyncio
 import time

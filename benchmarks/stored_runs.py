@@ -20,7 +20,7 @@ from evald_server.store.schema import METADATA, RUNS
 from .lab import Lab
 from .pairs import Row, at_most, number
 
-# 100 runs, doubled ten times by the database itself, which takes a minute; one by one they would take an hour.
+# 100 runs, doubled ten times by the database itself. This takes a minute; storing them one by one would take an hour.
 _TEMPLATES: Final = 100
 _DOUBLINGS: Final = 10
 _RUNS: Final = _TEMPLATES << _DOUBLINGS
@@ -31,13 +31,13 @@ _CONVERSATION: Final = "I would like to change my booking to a later flight, ple
 
 _SECOND: Final = 1_000_000
 
-# Of one kind in ten thousand: what a filter without an index would look for longest.
+# A status of one in ten thousand runs, for which a filter without an index would search longest.
 _RARE: Final = run_service_pb2.RUN_STATUS_INTERRUPTED
 
 _AT_ONCE: Final = 64
 _BOUND_MS: Final = 50.0
 
-# Each statement is an answer of another process on PostgreSQL.
+# On PostgreSQL, each statement is a round trip to another process.
 _TURN_MS: Final = {"SQLite": 2.0, "PostgreSQL": 4.0}
 
 Ask = Callable[[], Awaitable[Sequence[Any]]]
@@ -49,12 +49,12 @@ class _Question(NamedTuple):
 
 
 def lists(lab: Lab) -> list[Row]:
-    """Lists, filters and details of 100,000 stored runs."""
+    """Measure lists, filters and details of 100,000 stored runs."""
     return asyncio.run(_lists(lab))
 
 
 def turns(lab: Lab) -> list[Row]:
-    """What storing a turn adds to it, of many runs at once."""
+    """Measure the time to store a turn, with many runs at once."""
     return asyncio.run(_turns(lab))
 
 
@@ -86,7 +86,7 @@ async def _lists(lab: Lab) -> list[Row]:
             store = RunStore(database)
             measured = {}
             for question in _questions(store, await _middle(database)):
-                found = await question.ask()  # the first time reads from the disk
+                found = await question.ask()  # warm-up: the first request reads from the disk
                 if question.name != "nothing" and not found:
                     raise RuntimeError(f"{name}: {question.name}: nothing was found")
                 measured[question.name] = [await _milliseconds(question.ask) for _ in range(10 * lab.rounds)]
@@ -147,7 +147,7 @@ async def _middle(database: Database) -> int:
 async def fill(database: Database) -> None:
     """Store 102,400 runs."""
     store = RunStore(database)
-    # A second apart, the copies after them.
+    # One second apart; the copies follow after them.
     began = time.time_ns() // 1000 - _RUNS * _SECOND
     for index in range(_TEMPLATES):
         run = _run(f"run-{index}", index)
@@ -163,7 +163,7 @@ async def fill(database: Database) -> None:
 
 
 def _double(connection: Connection, offset: int) -> None:
-    """Copy every run with its events to a time somewhat later."""
+    """Copy every run with its events to a later time. offset: microseconds."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SET LOCAL statement_timeout = 0"))
     for name in ("runs", "run_states", "run_snapshots", "run_events", "run_failures"):
@@ -185,7 +185,7 @@ def _make_rare(connection: Connection) -> None:
 
 
 def _analyze(connection: Connection) -> None:
-    # PostgreSQL does it by itself within minutes; SQLite has no statistics unless it is told.
+    # PostgreSQL does this automatically within minutes. SQLite has statistics only after a command.
     if connection.dialect.name == "postgresql":
         connection.execute(text("SET LOCAL lock_timeout = 0"))
         connection.execute(text("SET LOCAL statement_timeout = 0"))
@@ -267,7 +267,7 @@ async def _turns(lab: Lab) -> list[Row]:
 
 
 async def _play(store: RunStore, run_id: str, index: int) -> None:
-    """Store a run as its loop does: the agent's answer, the turn, what the persona says next."""
+    """Store a run as the run loop does: the agent's answer, the turn, the persona's next message."""
     [run] = await store.create([_run(run_id, index)])
     for event in _events(index)[1:]:
         run.last_sequence = event.sequence

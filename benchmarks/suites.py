@@ -33,7 +33,7 @@ _GROWTH: Final = 32 << 20
 
 
 def requests(count: int) -> Iterator[bytes]:
-    """Yield the messages of a suite with so many cases: the workload's turn, recorded, with its five checks."""
+    """Yield the messages of a suite with `count` cases: the workload's turn, recorded, with its five checks."""
     turn = workload.context()
     case = SuiteCase(messages=turn.messages[:1])
     case.turns.add(input=turn.messages[1:2])
@@ -52,7 +52,7 @@ def requests(count: int) -> Iterator[bytes]:
 
 
 def responses(server: Server, messages: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the answers. Raises BrokenRun unless every case has passed."""
+    """Yield the responses. Raises BrokenRun unless every case has passed."""
     with grpc.insecure_channel(server.address, [("grpc.max_receive_message_length", -1)]) as channel:
         call: Any = channel.stream_stream(_RUN_SUITE)
         last = b""
@@ -64,7 +64,7 @@ def responses(server: Server, messages: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def per_second(server: Server, messages: list[bytes]) -> float:
-    """Return cases a second."""
+    """Return cases per second. messages: of a suite with CASES cases."""
     began = time.perf_counter()
     for _ in responses(server, iter(messages)):
         pass
@@ -72,7 +72,7 @@ def per_second(server: Server, messages: list[bytes]) -> float:
 
 
 def write_file(path: Path, count: int) -> None:
-    """Write the same suite as a file for `evald test`: a line for what the cases share, and one for each case."""
+    """Write the same suite as a file for `evald test`: a line for the suite, and one line per case."""
     turn = workload.context()
     system, question, call, result, answer = turn.messages
     function = call.tool_calls[0].function
@@ -107,8 +107,8 @@ def write_file(path: Path, count: int) -> None:
 
 
 def command_seconds(command: list[str], setup: str = "") -> float:
-    """Return how long a command takes from its start to its end, in an empty directory. Raises BrokenRun."""
-    # With byte code, as pip leaves it for what it installs: the first command writes it.
+    """Return how many seconds a command takes in an empty directory. Raises BrokenRun."""
+    # With byte code, as in packages that pip installed: the first command writes it.
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -126,7 +126,7 @@ def command_seconds(command: list[str], setup: str = "") -> float:
 
 
 def main() -> int:
-    """Watch the memory of a server."""
+    """Print the memory of a server during a large suite. Return 1 if it grew too much, else 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1_000_000)
     count = parser.parse_args().cases

@@ -1,5 +1,7 @@
-"""An evaluator that waits 100 ms and says when it answered, in milliseconds since 1970; used by the figures of pages
-that are live."""
+"""An evaluator that waits 100 ms and reports the time of its answer, in milliseconds since 1970.
+
+Used by the figures of live pages.
+"""
 
 import asyncio
 import time

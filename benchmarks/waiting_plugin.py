@@ -1,4 +1,4 @@
-"""An evaluator that waits 20 ms, as a remote or a judge may; used by the overload figures."""
+"""An evaluator that waits 20 ms, as a remote evaluator or a judge may; used by the overload figures."""
 
 import asyncio
 

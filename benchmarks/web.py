@@ -1,4 +1,4 @@
-"""What HTTP costs beside gRPC, and gRPC beside somebody who clicks through the console."""
+"""Figures of the web port: HTTP calls compared with gRPC, and gRPC calls while a user loads console pages."""
 
 import itertools
 import socket
@@ -28,7 +28,7 @@ _CLICKS_PER_SECOND: Final = 5
 
 
 class KeptConnection:
-    """An HTTP/1.1 connection that is kept. `http.client` takes longer for an exchange than the server."""
+    """A persistent HTTP/1.1 connection. Not `http.client`, which takes longer for an exchange than the server."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
@@ -47,7 +47,7 @@ class KeptConnection:
         return self._ask(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode(), path)
 
     def post(self, path: str, data: bytes) -> bytes:
-        """Return the body of the answer to JSON. Raises BrokenRun unless its status is 200."""
+        """Post JSON and return the body of the response. Raises BrokenRun unless its status is 200."""
         head = (
             f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(data)}\r\n\r\n"
@@ -69,7 +69,7 @@ class KeptConnection:
 
 
 def web_unary(lab: Lab) -> list[Row]:
-    """Compare one call at a time, each on a connection that is kept."""
+    """Compare single calls over HTTP and over gRPC, one at a time, on persistent connections."""
     server, port = start_web(lab)
     body, _ = lab.unary()
     data = MessageToJson(workload.unary_request(), indent=None).encode()
@@ -97,7 +97,7 @@ def web_unary(lab: Lab) -> list[Row]:
 
 
 def beside_pages(lab: Lab) -> list[Row]:
-    """Compare calls beside pages with calls alone."""
+    """Compare gRPC calls while pages are loaded with gRPC calls alone."""
     server, port = start_web(lab)
     body, _ = lab.unary()
 
@@ -116,7 +116,7 @@ def beside_pages(lab: Lab) -> list[Row]:
 
 @contextmanager
 def _clicking(port: int) -> Iterator[None]:
-    """Load one page after the other while the block runs. Raises BrokenRun if one is not shown."""
+    """Load one page after another while the block runs. Raises BrokenRun if a page fails."""
     ended = threading.Event()
     problems: list[str] = []
 
@@ -143,6 +143,6 @@ def _clicking(port: int) -> Iterator[None]:
 
 
 def start_web(lab: Lab, **settings: Any) -> tuple[Server, int]:
-    """Start a server with a web port. Returns both; the second line names the port."""
+    """Start a server with a web port. Return the server and the port, which is in its second output line."""
     server = lab.start(lambda: processes.evald(web="127.0.0.1:0", **settings))
     return server, int(server.read_line().rpartition(":")[2])

@@ -1,6 +1,6 @@
 """The requests: an airline agent's turn of 2.9 KB, five deterministic evaluators, an answer of 700 bytes of JSON.
 
-Everything is deterministic and passes, so that every server does all the work.
+The requests are deterministic and every evaluator passes, so that every server does all the work.
 """
 
 import json
@@ -75,7 +75,7 @@ _QUESTION = (
 
 
 def answer(number: int = 170_293, *, small: bool = False) -> str:
-    """Return the agent's answer as JSON: about 700 bytes, or 300 if small. number: of the booking, six digits."""
+    """Return the agent's answer as JSON: about 700 bytes, or 300 if small. number: booking number, six digits."""
     segment = {"flight": "HAT170", "from": "BOS", "to": "DEN", "date": "2026-05-21", "cabin": "economy"}
     onward = {"flight": "HAT211", "from": "DEN", "to": "SEA", "date": "2026-05-24", "cabin": "economy"}
     return json.dumps(
@@ -99,7 +99,7 @@ def answer(number: int = 170_293, *, small: bool = False) -> str:
 
 
 def specs(copies: int = 1) -> list[evaluator_pb2.EvaluatorSpec]:
-    """Return the five evaluators, repeated; each copy has a different config, so that none is shared."""
+    """Return the five evaluators, repeated. Each copy has a different config, so that none is shared."""
     found = []
     for number in range(copies):
         suffix = f"-{number}" if copies > 1 else ""
@@ -115,7 +115,7 @@ def specs(copies: int = 1) -> list[evaluator_pb2.EvaluatorSpec]:
 
 
 def catastrophic_specs() -> list[evaluator_pb2.EvaluatorSpec]:
-    """Return patterns that take a backtracking engine exponential time."""
+    """Return regex evaluators whose patterns take a backtracking engine exponential time."""
     return [
         _spec("regex", {"pattern": r"^(a+)+$", "mustMatch": False}, "nested"),
         _spec("regex", {"pattern": r"(a|aa)+b", "mustMatch": False}, "overlapping"),
@@ -124,7 +124,7 @@ def catastrophic_specs() -> list[evaluator_pb2.EvaluatorSpec]:
 
 
 def catastrophic_context() -> context_pb2.EvaluatorContext:
-    """Return a turn with an answer of 3 KB that almost matches them."""
+    """Return a turn with an answer of 3 KB that almost matches the catastrophic patterns."""
     context = context_pb2.EvaluatorContext()
     context.messages.add(role="user", text="Say a.")
     context.messages.add(role="assistant", text="a" * 3000 + "!")
@@ -132,7 +132,7 @@ def catastrophic_context() -> context_pb2.EvaluatorContext:
 
 
 def context(number: int = 170_293, *, messages: int = 5) -> context_pb2.EvaluatorContext:
-    """Return a turn with so many messages in its conversation, five of which are the request's own."""
+    """Return a turn. messages: length of the conversation, at least 5; the last turn and the system prompt are 5."""
     pb = context_pb2.EvaluatorContext(turn=1, is_final=True)
     pb.messages.add(role="system", text=_SYSTEM)
     for index in range(messages - 5):
@@ -183,7 +183,7 @@ def judge_request() -> evaluation_service_pb2.EvaluateUnaryRequest:
 
 
 def as_sent(raw_request: Struct) -> dict[str, Any]:
-    """Return the body of a judge's request to its endpoint from a result; a Struct has doubles only."""
+    """Return the body of a judge's request, from a result. Restore integers, because a Struct has only doubles."""
     body = json.loads(json_format.MessageToJson(raw_request))
     assert isinstance(body, dict)
     return {
@@ -201,7 +201,7 @@ def catastrophic_request() -> evaluation_service_pb2.EvaluateUnaryRequest:
 
 
 def session(turns: int = SESSION_TURNS) -> list[evaluation_service_pb2.EvaluateSessionRequest]:
-    """Return the frames of a session: open, which has no answer, and so many small turns of equal size."""
+    """Return the frames of a session: the opening, which gets no answer, and `turns` small turns of equal size."""
     opened = evaluation_service_pb2.EvaluateSessionRequest()
     opened.open.base_context.messages.add(role="system", text=_SYSTEM)
     opened.open.evaluators.extend(specs())
@@ -220,7 +220,7 @@ def session(turns: int = SESSION_TURNS) -> list[evaluation_service_pb2.EvaluateS
 def batch(
     messages: int = BATCH_MESSAGES, items: int = BATCH_ITEMS
 ) -> list[evaluation_service_pb2.EvaluateBatchRequest]:
-    """Return the messages of a batch with so many items each; the first one also opens it."""
+    """Return `messages` messages of a batch with `items` items each. The first one also opens the batch."""
     requests = []
     for index in range(messages):
         request = evaluation_service_pb2.EvaluateBatchRequest()
@@ -233,7 +233,7 @@ def batch(
 
 
 def framed(messages: Iterable[bytes]) -> bytes:
-    """Frame messages as gRPC does: uncompressed, four bytes of length, the message."""
+    """Frame messages as gRPC does: a byte for "uncompressed", four bytes of length, the message."""
     return b"".join(b"\0" + struct.pack(">I", len(message)) + message for message in messages)
 
 

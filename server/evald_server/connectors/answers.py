@@ -1,4 +1,4 @@
-"""What agents answer: JSON of a bounded size, and the messages, token usage, cost and model in it."""
+"""Answers of agents: parsing of JSON of limited size, and search for messages, token usage, cost and model in it."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from .connector import ConnectorFailure
 
 MAX_ANSWER_BYTES: Final = 8 << 20
 
-# 64 KiB of messages take up to 2 ms to parse and to convert.
+# Up to this size in the event loop: 64 KiB of messages take up to 2 ms to parse and convert.
 _INLINE_BYTES: Final = 64 << 10
 
 P = ParamSpec("P")
@@ -46,7 +46,10 @@ _CALLS: Final = ("tool_calls", "toolCalls")
 
 
 async def run_sized(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do what takes the longer the larger an answer is: in a thread where it would block the event loop."""
+    """Run work whose time grows with the answer's size: in a thread if it would block the event loop.
+
+    size: bytes of the answer.
+    """
     if size <= _INLINE_BYTES:
         return work(*args, **kwargs)
     return await asyncio.to_thread(work, *args, **kwargs)
@@ -58,15 +61,15 @@ def bad_answer(message: str) -> ConnectorFailure:
 
 
 def excerpt(content: bytes, redactor: Redactor) -> str:
-    """Return the beginning of what an agent sent, quoted and without secrets; "" when there is nothing to show."""
-    # Secrets go before the text is cut, lest the half of one stays; the longest has 8 KiB, and may be escaped.
+    """Return the beginning of an agent's data for an error message, quoted and without secrets; "" if empty."""
+    # Redact before cutting, so that no part of a secret stays. The longest has 8 KiB, and more if it is escaped.
     text = redactor.redact_text(content[: 64 << 10].decode(errors="replace"))
     text = " ".join(text[:4096].split())
     return f": {printable(text)!r}" if text else ""
 
 
 def parse_body(content: bytes, content_type: str, redactor: Redactor) -> Any:
-    """Parse the JSON of an answer, without secrets. Raises ConnectorFailure that says what came instead."""
+    """Parse the JSON of an answer and redact secrets. Raises ConnectorFailure that describes other content."""
     start = content.lstrip()[:1]
     if not start:
         raise bad_answer("the answer is empty; wanted JSON")
@@ -92,7 +95,7 @@ def first_of(data: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
 
 
 def check_reported(data: Any) -> None:
-    """Raise ConnectorFailure for an answer, or an event of one, that reports an error in one of the usual ways."""
+    """Raise ConnectorFailure if an answer, or an event of a stream, reports an error in one of the usual ways."""
     if isinstance(data, Mapping) and (error := _reported(data)) is not None:
         raise bad_answer(f"the agent reports an error: {printable(json.dumps(error))}")
 
@@ -104,7 +107,7 @@ def _reported(data: Mapping[str, Any]) -> Any:
             return one.get("error") or one
     if data.get("errors"):
         return data["errors"]
-    # The message of a tool that failed says so with the same words.
+    # The message of a failed tool has the same keys, but is no error of the agent.
     is_message = "role" in data or data.get("type") == "tool"
     failed = data.get("status") == "error" or data.get("success") is False or data.get("ok") is False
     return data if data.get("type") == "error" or (failed and not is_message) else None
@@ -113,7 +116,7 @@ def _reported(data: Mapping[str, Any]) -> Any:
 def find_response(data: Any, depth: int = 3) -> TurnData:
     """Find messages, usage, cost and model where agents usually have them. Raises ConnectorFailure.
 
-    depth: levels of objects such as {"output": {"message": ...}} to look into.
+    depth: levels of nested objects such as {"output": {"message": ...}} to search.
     """
     if isinstance(data, str | list):
         return TurnData(response=data)
@@ -154,7 +157,7 @@ def find_response(data: Any, depth: int = 3) -> TurnData:
 
 
 def to_cost(value: Any, path: str) -> float:
-    """Read an amount of US dollars. Raises ConnectorFailure."""
+    """Check and convert an amount of US dollars. Raises ConnectorFailure."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise bad_answer(f"{path}: {shown(value)}, wanted US dollars, 0 or more")
     try:
@@ -164,7 +167,7 @@ def to_cost(value: Any, path: str) -> float:
 
 
 def to_invocation(found: TurnData, max_messages: int) -> context_pb2.Invocation:
-    """Convert what was found to the answer of a turn: only what follows the user's last message.
+    """Convert the found data to the answer of a turn: only messages after the user's last one.
 
     Raises ConnectorFailure.
     """
@@ -184,7 +187,7 @@ def to_invocation(found: TurnData, max_messages: int) -> context_pb2.Invocation:
 
 
 def check_messages(invocation: context_pb2.Invocation, max_messages: int) -> None:
-    """Raise ConnectorFailure for an answer that is none."""
+    """Raise ConnectorFailure for an answer without a valid message of the agent, or with too many messages."""
     messages = invocation.messages
     if not messages:
         raise bad_answer("the answer has no message of the agent")
@@ -205,7 +208,7 @@ def check_messages(invocation: context_pb2.Invocation, max_messages: int) -> Non
 
 
 def set_times(invocation: context_pb2.Invocation, seconds: float, first_seconds: float | None) -> None:
-    """Fill in the latency, and the time to the first token when the agent streamed."""
+    """Set the latency and, for a streamed answer, the time to the first token."""
     duration_to_pb(seconds, invocation.latency)
     if first_seconds is not None:
         duration_to_pb(first_seconds, invocation.time_to_first_token)

@@ -1,4 +1,4 @@
-"""The types of connectors: what is checked when one is saved, and how it is built."""
+"""The connector types of a server: checks, construction and test calls of connectors."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ _INDEX: Final = re.compile(r"\.(\d+)(?=[.\[]|$)")
 
 
 class Connectors:
-    """The connector types of a server. Raises ValueError, which names the wrong setting."""
+    """The connector types of a server. The constructor raises ValueError, which names the wrong setting."""
 
     def __init__(
         self, settings: Settings, resolve: Resolve | None = None, give_way: GiveWay = give_way
@@ -62,7 +62,7 @@ class Connectors:
         self._types = {one.type_name: one for one in _TYPES}
 
     def types(self) -> list[connector_service_pb2.ConnectorType]:
-        """Return the descriptions of all types, by name."""
+        """Return the descriptions of all types, sorted by name."""
         return [
             connector_service_pb2.ConnectorType(
                 type=name,
@@ -76,7 +76,7 @@ class Connectors:
     def violations(
         self, pb: connector_service_pb2.Connector, path: str = "connector"
     ) -> list[tuple[str, str]]:
-        """Return what is wrong with a connector: (path of the field, message)."""
+        """Return the problems of a connector as (path of the field, message)."""
         found = self.try_build(pb, path)
         return found if isinstance(found, list) else []
 
@@ -90,7 +90,7 @@ class Connectors:
     def try_build(
         self, pb: connector_service_pb2.Connector, path: str = "connector"
     ) -> list[tuple[str, str]] | Connector:
-        """Build a connector, without connecting, or return all that is wrong with it: see `violations`."""
+        """Build a connector, without connecting, or return its problems: see `violations`."""
         found = self.secrets.violations(pb.headers, f"{path}.headers")
         connector = self._types.get(pb.type)
         if connector is None:
@@ -121,7 +121,7 @@ class Connectors:
 
 
 def _dotted(pointer: str) -> str:
-    """Convert a JSON Pointer to the path of a field: "/messages/3/role" to ".messages[3].role"."""
+    """Convert a JSON Pointer to a field path: "/messages/3/role" to ".messages[3].role"."""
     return _INDEX.sub(r"[\1]", pointer.replace("/", "."))
 
 
@@ -132,9 +132,9 @@ async def try_connector(
     *,
     timeout_seconds: float = 120.0,
 ) -> connector_service_pb2.TestConnectorResponse:
-    """Send one message to an agent, in a conversation of its own, and say what came of it.
+    """Send one message to an agent in a new conversation, and return the outcome.
 
-    message: "Hello" when empty. A recording answers its own user's first message instead.
+    message: "Hello" if empty. A recording answers its own user's first message instead.
     """
     said = connector.user_message([]) or message_pb2.ChatMessage(role="user", text=message or "Hello")
     request = AgentRequest(str(uuid4()), 1, [said], headers or {}, str(uuid4()))

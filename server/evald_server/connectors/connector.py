@@ -1,4 +1,4 @@
-"""What a run knows of a connector: one turn in, one `Invocation` out."""
+"""The interface of connectors: one turn in, one `Invocation` out."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ from .targets import AgentTargets
 ChatMessages: TypeAlias = Sequence[message_pb2.ChatMessage]
 
 FailureCode: TypeAlias = Literal[
-    "CONNECTOR_UNAVAILABLE",  # nobody answers, or with an error of its own
+    "CONNECTOR_UNAVAILABLE",  # no answer, or the agent's own error
     "CONNECTOR_TIMEOUT",
     "CONNECTOR_REFUSED",  # the agent does not accept the request
     "CONNECTOR_BAD_ANSWER",
@@ -28,8 +28,8 @@ FailureCode: TypeAlias = Literal[
 class AgentRequest(NamedTuple):
     """One turn for an agent.
 
-    thread_id: of the conversation, the same in all its turns. turn: from 1. messages: the conversation so far.
-    headers: of the persona; they go before the connector's own. request_id: the same when a turn is sent again.
+    thread_id: id of the conversation, the same in all its turns. turn: from 1. messages: the conversation so far.
+    headers: of the persona; they override the connector's own. request_id: the same when a turn is sent again.
     """
 
     thread_id: str
@@ -40,7 +40,7 @@ class AgentRequest(NamedTuple):
 
 
 class ConnectorFailure(Exception):
-    """The agent gave no answer that can be evaluated. retryable: the same request may work later."""
+    """The agent gave no answer that can be evaluated. retryable: whether the same request may succeed later."""
 
     def __init__(self, code: FailureCode, message: str, *, retryable: bool = False) -> None:
         super().__init__(message)
@@ -50,24 +50,24 @@ class ConnectorFailure(Exception):
 
 
 class ConnectorConfig(BaseModel):
-    """Base class of the configs."""
+    """Base class of the connectors' configs."""
 
     model_config = CONFIG_MODEL
 
 
 GiveWay: TypeAlias = Callable[[], Awaitable[None]]
-"""Waits until work may hold the event loop for about half a millisecond."""
+"""Waits until its caller may hold the event loop for about half a millisecond."""
 
 
 async def give_way() -> None:
-    """Wait for nothing but what is ready already."""
+    """Let tasks run that are ready now."""
     await asyncio.sleep(0)
 
 
 class ConnectorOptions(NamedTuple):
-    """What all connectors of a server share.
+    """The data that all connectors of a server share.
 
-    tls: TLS profiles by name. max_messages: most messages of an answer. give_way: awaited before an answer is read.
+    tls: TLS profiles by name. max_messages: limit of messages per answer. give_way: awaited before an answer is parsed.
     """
 
     targets: AgentTargets
@@ -78,10 +78,10 @@ class ConnectorOptions(NamedTuple):
 
 
 class Connector(ABC):
-    """Base class of the connectors: calls one agent. The first paragraph of a subclass's docstring is its description.
+    """Base class of the connectors: calls one agent. Users see the first paragraph of a subclass's docstring.
 
-    A constructor does no input and output. It raises Refusal for an address, and InvalidInput for a part of the
-    config that the schema cannot check.
+    A constructor does no I/O. It raises Refusal for a wrong address, and InvalidInput for a wrong part of the config
+    that the schema cannot check.
     """
 
     type_name: ClassVar[str]
@@ -90,24 +90,27 @@ class Connector(ABC):
 
     @abstractmethod
     def __init__(self, pb: connector_service_pb2.Connector, config: Any, options: ConnectorOptions) -> None:
-        """Build one from what is stored."""
+        """Build a connector from its stored message. config: the parsed `pb.config`."""
 
     @abstractmethod
     async def invoke(self, request: AgentRequest) -> context_pb2.Invocation:
-        """Return the agent's answer: at least one message, and what is known of it. Raises ConnectorFailure."""
+        """Return the agent's answer: at least one message, with usage, cost and times where known.
+
+        Raises ConnectorFailure.
+        """
 
     def user_message(self, messages: ChatMessages) -> message_pb2.ChatMessage | None:
-        """Return what the recorded user says next; None when there is nothing more, or no recording."""
+        """Return the next message of the recorded user; None at the recording's end, or without a recording."""
         return None
 
     @property
     def brings_user(self) -> bool:
-        """Whether the user's messages come from here. Each answer is then the whole turn, as it was recorded."""
+        """Whether the connector has the user's messages too. Each answer is then the whole recorded turn."""
         return False
 
     @property
     def opening(self) -> ChatMessages:
-        """What was recorded before the user's first message; a run without messages of its own begins with it."""
+        """The messages recorded before the user's first one; a run without own messages begins with them."""
         return ()
 
     async def aclose(self) -> None:

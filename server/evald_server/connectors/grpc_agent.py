@@ -124,7 +124,7 @@ class GrpcAgent(NetworkAgent):
         return await run_sized(len(data), self._read, data, headers.secrets, seconds)
 
     def _read(self, data: bytes, secrets: frozenset[str], seconds: float) -> context_pb2.Invocation:
-        """Read an answer, which took so many seconds. For threads too. Raises ConnectorFailure."""
+        """Parse an answer. seconds: its latency. May run in a thread. Raises ConnectorFailure."""
         try:
             invocation = agent_service_pb2.InvokeResponse.FromString(data).invocation
         except DecodeError:
@@ -134,7 +134,7 @@ class GrpcAgent(NetworkAgent):
         return invocation
 
     def _complete(self, invocation: context_pb2.Invocation, seconds: float) -> None:
-        """Read messages that came as JSON, check the numbers, and fill in the latency. Raises ConnectorFailure."""
+        """Parse messages sent as JSON, check the numbers, and fill in the latency. Raises ConnectorFailure."""
         if invocation.messages_json:
             if invocation.messages:
                 raise bad_answer("invocation: got messages and messages_json, wanted one of them")
@@ -208,7 +208,7 @@ class GrpcAgent(NetworkAgent):
 
 
 def _check_names(headers: Iterable[str]) -> None:
-    """Raise InvalidInput for the name of a header, a persona's too, that gRPC cannot send."""
+    """Raise InvalidInput for a header name that gRPC cannot send. headers: of connector or persona."""
     for name in headers:
         if not re.fullmatch("[0-9a-z_.-]+", name.lower()):
             raise InvalidInput(

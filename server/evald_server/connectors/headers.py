@@ -1,4 +1,4 @@
-"""Headers of connectors and personas, in which `${NAME}` stands for a variable of the server's environment."""
+"""Headers of connectors and personas, in which `${NAME}` is a variable of the server's environment."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from evald_server.config import SECRET_PREFIX
 from evald_server.redaction import Redactor, spellings
 
 MASK: Final = "***"
-"""Shown in place of a value."""
+"""The text shown instead of a value."""
 
 MAX_HEADERS: Final = 50
 _MAX_VALUE: Final = 8192
@@ -36,12 +36,12 @@ _SECRET_WORDS: Final = (
     "sessionid",
     "signature",
 )
-# What may stand beside variables (here \0) because it is no secret: the scheme, and the names of cookies.
+# The texts allowed around variables (here \0), because they are no secrets: the scheme, and the names of cookies.
 _NO_LITERAL: Final = re.compile(
     r"(?i:(?:bearer|basic|digest|token|api-?key|key|dpop|negotiate|bot|splunk|geniekey) +)?\0+(?:[-:,; ]+\0+)*"
     r"|[\w.-]{1,60}=\0+(?:; *[\w.-]{1,60}=\0+)*;?"
 )
-# These belong to the connection, or are set by the connector itself.
+# Headers that belong to the connection, or that the connector sets itself.
 _RESERVED: Final = frozenset(
     (
         "host",
@@ -62,11 +62,11 @@ _RESERVED: Final = frozenset(
 
 
 class MissingSecret(Exception):
-    """A header cannot be sent. The message says which and why, without any value."""
+    """A header cannot be sent. The message says which one and why, without any value."""
 
 
 class ResolvedHeaders(NamedTuple):
-    """Headers to send, with names in lower case. redactor: removes the secrets among their values."""
+    """Headers to send, with names in lower case. secrets: the secret values. redactor: removes these from texts."""
 
     values: dict[str, str]
     secrets: frozenset[str]
@@ -74,14 +74,14 @@ class ResolvedHeaders(NamedTuple):
 
 
 class HeaderSecrets:
-    """The variables that headers may name: those that begin with EVALD_SECRET_, and those of the settings."""
+    """The environment variables that headers may use: EVALD_SECRET_* and those that the settings allow."""
 
     def __init__(self, allowed: Iterable[str], environ: Mapping[str, str] = os.environ) -> None:
         self._allowed = frozenset(allowed)
         self._environ = environ
 
     def violations(self, headers: Mapping[str, str], path: str = "headers") -> list[tuple[str, str]]:
-        """Return what is wrong with headers that are to be saved: (path of the field, message)."""
+        """Return the problems of headers before they are saved, as (path of the field, message)."""
         if len(headers) > MAX_HEADERS:
             return [(path, f"got {len(headers)} headers, wanted at most {MAX_HEADERS}")]
         return [
@@ -105,7 +105,7 @@ class HeaderSecrets:
         names = _PLACEHOLDER.findall(value)
         for variable in names:
             if not variable.startswith(SECRET_PREFIX) and variable not in self._allowed:
-                # What can be no name may be the secret itself.
+                # A text that is not a valid name may be the secret itself.
                 shown = "" if variable and not variable.isidentifier() else f" {variable[:100]!r}"
                 return (
                     f"the variable{shown} is not allowed; wanted one that begins with {SECRET_PREFIX}, or "
@@ -123,7 +123,7 @@ class HeaderSecrets:
         return None
 
     def resolve(self, *headers: Mapping[str, str]) -> ResolvedHeaders:
-        """Fill in the variables; of two headers of one name the later counts. Raises MissingSecret."""
+        """Fill in the variables. Of two headers with the same name, the later one wins. Raises MissingSecret."""
         merged = {name.lower(): value for one in headers for name, value in one.items()}
         secrets: set[str] = set()
         found = {}
@@ -148,7 +148,7 @@ class HeaderSecrets:
 
 
 def _of_basic(value: str) -> set[str]:
-    """Return what an agent reads from `Basic` credentials, and may repeat: user and password, and the password."""
+    """Return the secrets in `Basic` credentials, which an agent may repeat: "user:password", and the password."""
     scheme, _, encoded = value.partition(" ")
     if scheme.lower() != "basic":
         return set()
@@ -160,7 +160,7 @@ def _of_basic(value: str) -> set[str]:
 
 
 def mask_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers as they are shown: values of nothing but variables stay, others are masked."""
+    """Return headers for display: values that consist of variables stay, others are masked."""
     return {
         name: value if _NO_LITERAL.fullmatch(_PLACEHOLDER.sub("\0", value)) else MASK
         for name, value in headers.items()
@@ -168,13 +168,13 @@ def mask_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_secrets(invocation: context_pb2.Invocation, secrets: Iterable[str]) -> context_pb2.Invocation:
-    """Return an answer in which secrets that the agent repeats are replaced by as many asterisks."""
+    """Return an answer in which each repeated secret is replaced by asterisks of the same length."""
     found = sorted((one for secret in secrets for one in spellings(secret)), key=len, reverse=True)
     if not found:
         return invocation
     data = clean = invocation.SerializeToString()
     for spelling in found:
-        # The same length, because the data say it.
+        # The same length, because the serialised data contain it.
         clean = clean.replace(spelling.encode(), b"*" * len(spelling))
     return invocation if clean is data else context_pb2.Invocation.FromString(clean)
 

@@ -1,4 +1,4 @@
-"""Requests to one agent over HTTP: only to checked addresses, bounded in size and time, repeated where that is safe."""
+"""Requests to one agent over HTTP: checked addresses, limits of size and time, and retries where these are safe."""
 
 import asyncio
 import json
@@ -23,27 +23,28 @@ from .http_connection import BROKEN, HttpConnection
 from .streams import EventLines
 from .targets import HttpUrl
 
-# To the next machine; an agent that is there accepts within a few round trips.
+# Timeout of a connection attempt to one address. A reachable agent accepts within a few round trips.
 _CONNECT_SECONDS: Final = 5.0
 
-# A turn is not held up longer for an agent that asks to be left alone.
+# Maximum wait for an agent's `Retry-After`; longer ones end the retries.
 _MAX_WAIT_SECONDS: Final = 30.0
 
 _MAX_REQUEST_BYTES: Final = 32 << 20
 _MAX_ERROR_BYTES: Final = 64 << 10
 
-# Of a stream, before others may get their turn: it can be an event every two bytes.
+# Bytes of a stream that are parsed before other tasks may run: they can have an event every two bytes.
 _EVENT_BYTES: Final = 256
 
-# What may stand in a path and a query; the rest is written as %XX. A "%" is the caller's own.
+# Characters that stay unchanged in a path and a query; others become %XX. "%" stays: the config is already encoded.
 _OF_PATHS: Final = "%/?:@!$&'()*+,;=[]"
 
 Repeat: TypeAlias = Literal["unsent", "refused", "safe"]
-"""When a request is repeated: only if nothing was sent, also if the agent refused it as one too many, always."""
+"""When a request may be repeated. unsent: only if nothing was sent. refused: also after a refusal because of a rate
+limit or overload. safe: after every retryable failure."""
 
 
 class HttpConfig(ConnectorConfig):
-    """What the configs of all connectors over HTTP have."""
+    """Base class of the configs of connectors over HTTP."""
 
     timeout_seconds: float = Field(
         60.0, gt=0, le=3600, allow_inf_nan=False, description="Time for one whole answer."
@@ -54,9 +55,9 @@ class HttpConfig(ConnectorConfig):
 
 
 class HttpAnswer(NamedTuple):
-    """What an agent answered.
+    """The answer of an agent.
 
-    size: in bytes. seconds: until it was complete. first_seconds: until its first piece, in a stream.
+    size: bytes. seconds: time until it was complete. first_seconds: time until the first piece of a stream.
     """
 
     data: Any
@@ -66,7 +67,7 @@ class HttpAnswer(NamedTuple):
 
 
 class _AttemptFailure(Exception):
-    """One attempt failed. unsent: no connection. refused: as one too many."""
+    """One attempt failed. unsent: no connection. refused: rate limit or overload. retry_after: seconds."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class _Unreachable(Exception):
 
 
 class AgentHttp:
-    """Sends requests to one agent, over connections of its own."""
+    """An HTTP client for one agent, with its own connections."""
 
     def __init__(self, url: HttpUrl, resolver: Resolver, config: HttpConfig, give_way: GiveWay) -> None:
         """give_way: see ConnectorOptions."""
@@ -119,9 +120,10 @@ class AgentHttp:
         repeat: Repeat = "unsent",
         new_stream: Callable[[Redactor], EventLines] | None = None,
     ) -> HttpAnswer:
-        """Send JSON and return the answer's. key: of the request, for agents that repeat no work.
+        """Send JSON and return the answer with its parsed JSON. key: the Idempotency-Key, so that agents need not repeat
+        work.
 
-        new_stream: makes the reader of a streamed answer.
+        new_stream: creates the parser of a streamed answer.
         Raises ConnectorFailure, and Refusal for an address that is not allowed.
         """
         content = json.dumps(body, ensure_ascii=False).encode()
@@ -216,12 +218,12 @@ class AgentHttp:
             if connection.is_usable and connection.address in addresses:
                 return connection
             connection.close()
-        # Certificates take 20 ms to load.
+        # In a thread, because loading the certificates takes 20 ms.
         tls = await asyncio.to_thread(_tls_context) if self._has_tls else None
         problem = ""
         for address in addresses:
             try:
-                # The address that was checked, so that the name is not resolved again.
+                # Use the checked address, so that the name is not resolved again.
                 async with asyncio.timeout(_CONNECT_SECONDS):
                     return await HttpConnection.open(address, target.port, tls, target.host, self._give_way)
             except OSError as error:
@@ -236,7 +238,7 @@ class AgentHttp:
         stream: EventLines | None,
         redactor: Redactor,
     ) -> HttpAnswer:
-        """Return the answer with a function in place of its data, which parses them."""
+        """Return the answer. Its `data` is a function that parses and returns the data."""
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise bad_answer("the answer is compressed, although the request allows no compression")
         content = bytearray()
@@ -292,7 +294,7 @@ class AgentHttp:
 
 async def _read_some(connection: HttpConnection) -> bytes:
     found = bytearray()
-    with suppress(*BROKEN):  # the status says enough
+    with suppress(*BROKEN):  # the status is enough for the error
         while chunk := await connection.piece():
             found += chunk
             if len(found) >= _MAX_ERROR_BYTES:
@@ -302,7 +304,7 @@ async def _read_some(connection: HttpConnection) -> bytes:
 
 @cache
 def _tls_context() -> ssl.SSLContext:
-    """Trust the system's certificates, and those of SSL_CERT_FILE and SSL_CERT_DIR."""
+    """Return a context that trusts the system's certificates, and those of SSL_CERT_FILE and SSL_CERT_DIR."""
     return ssl.create_default_context()
 
 

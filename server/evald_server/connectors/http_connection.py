@@ -1,6 +1,6 @@
-"""One connection to an agent: HTTP/1.1 by h11, over asyncio's transports.
+"""One connection to an agent: HTTP/1.1 with h11 over asyncio transports.
 
-A client library with a connection pool takes three times as long for a request, all of it in the event loop.
+A client library with a connection pool takes three times as long per request, all of it in the event loop.
 """
 
 import asyncio
@@ -13,36 +13,36 @@ import h11
 
 from .connector import GiveWay
 
-# More than this is not read before somebody takes it.
+# Above this many received bytes, reading pauses until some are taken.
 _MAX_WAITING_BYTES: Final = 256 << 10
 _MAX_HEAD_BYTES: Final = 64 << 10
 
-# Of what has come: it can be thousands of pieces of one byte.
+# Received bytes that are parsed at a time: they can be thousands of HTTP chunks of one byte.
 _BYTES_AT_ONCE: Final = 8 << 10
 
-# How long the event loop is held before others get their turn.
+# How long parsing may hold the event loop before other tasks get their turn.
 _TURN_SECONDS: Final = 0.0005
 
-# Servers keep an idle connection for 5 s or longer, and one that they close is a request that fails.
+# Servers keep an idle connection for 5 s or longer. A request fails if the server closes the connection before it.
 _IDLE_SECONDS: Final = 2.0
 
 BROKEN: Final = (OSError, h11.ProtocolError)
-"""What reading and writing raise when the connection ends, or what comes is not HTTP."""
+"""Exceptions of reading and writing when the connection ends, or the received data is not HTTP."""
 
 
 class _Inbox(asyncio.Protocol):
-    """What has come and was not taken yet."""
+    """A buffer of received bytes that were not taken yet."""
 
     def __init__(self) -> None:
         self._received = bytearray()
         self._ended = False
-        self._problem: Exception | None = None  # that it has ended with
+        self._problem: Exception | None = None  # that ended the connection
         self._waiter: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport | None = None
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing has come, not even the end."""
+        """Whether neither data nor the end of the connection has arrived."""
         return not self._received and not self._ended
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -67,12 +67,12 @@ class _Inbox(asyncio.Protocol):
         self.connection_lost(None)
 
     async def take(self) -> bytes:
-        """Wait until something has come, and return some of it; b"" at the end. Raises OSError for a reset."""
+        """Wait for data and return up to 8 KiB of it; b"" at the end. Raises OSError for a reset."""
         if self.is_quiet:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         if not self._received and self._problem is not None:
-            # An answer whose length is not said would be taken for a whole one.
+            # Otherwise an answer without a declared length would look complete.
             raise ConnectionResetError from self._problem
         data = bytes(self._received[:_BYTES_AT_ONCE])
         del self._received[:_BYTES_AT_ONCE]
@@ -86,7 +86,7 @@ class _Inbox(asyncio.Protocol):
 
 
 class HttpConnection:
-    """A connection to an agent, for one request after the other. address: where it leads."""
+    """A connection to an agent, for one request after another. address: the agent's IP address or host."""
 
     def __init__(self, address: str, transport: asyncio.Transport, inbox: _Inbox, give_way: GiveWay) -> None:
         self.address = address
@@ -101,7 +101,7 @@ class HttpConnection:
     async def open(
         cls, address: str, port: int, tls: ssl.SSLContext | None, server_name: str, give_way: GiveWay
     ) -> Self:
-        """Connect. server_name: that the certificate must have. give_way: see `pause`. Raises OSError."""
+        """Connect. server_name: the name in the server's certificate. give_way: see `pause`. Raises OSError."""
         transport, inbox = await asyncio.get_running_loop().create_connection(
             _Inbox, address, port, ssl=tls, server_hostname=server_name if tls else None
         )
@@ -109,17 +109,17 @@ class HttpConnection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether another request may be sent: it was used lately, and nothing has come since the last answer."""
+        """Whether another request may be sent: recently used, and nothing received since the last answer."""
         return self._inbox.is_quiet and time.monotonic() - self._last_used < _IDLE_SECONDS
 
     async def send(
         self, method: str, path: str, headers: Mapping[str, str], content: bytes
     ) -> tuple[int, dict[str, str]]:
-        """Send a request. Returns the status and the headers of the answer, in lower case. Raises BROKEN."""
+        """Send a request. Returns the status and the headers of the answer, names in lower case. Raises BROKEN."""
         fields = [*headers.items(), ("content-length", str(len(content)))]
         request = h11.Request(method=method, target=path, headers=fields)
         events = (request, h11.Data(content), h11.EndOfMessage())
-        # Not waiting until it is sent: an agent may refuse what it has not read to the end.
+        # Do not wait until it is sent: an agent may refuse a request before it has read it to the end.
         self._transport.write(b"".join(filter(None, map(self._http.send, events))))
         self._begin_turn()
         while not isinstance(event := await self._next_event(), h11.Response):
@@ -135,7 +135,7 @@ class HttpConnection:
         return bytes(event.data) if isinstance(event, h11.Data) else b""
 
     def finish(self) -> bool:
-        """Get ready for the next request; returns False, and closes, where that is not possible."""
+        """Prepare for the next request. If that is impossible, close the connection and return False."""
         self._last_used = time.monotonic()
         done = self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
         if not done or self._http.trailing_data[0] or not self._inbox.is_quiet:
@@ -145,11 +145,11 @@ class HttpConnection:
         return True
 
     def close(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         self._transport.abort()
 
     async def pause(self) -> None:
-        """Give way to others if what has come has held the event loop for long."""
+        """Let other tasks run if parsing has held the event loop for too long."""
         if time.perf_counter() > self._turn_ends:
             await self._give_way()
             self._begin_turn()

@@ -1,4 +1,4 @@
-"""Fetches one document over HTTPS: one request, no redirects, bounded in size and time."""
+"""Download of one document over HTTPS: one request, no redirects, limits of size and time."""
 
 import asyncio
 import ssl
@@ -12,17 +12,17 @@ _HEADERS: Final = {"user-agent": "evald", "accept": "application/json", "accept-
 
 
 async def fetch_document(url: str, *, seconds: float, max_bytes: int) -> bytes:
-    """Return what is at an https address.
+    """Return the document at an https URL.
 
-    The certificate has to be signed by one of the system's CAs, or of SSL_CERT_FILE. Raises OSError for any other end
-    than a whole answer with the status 200, with a text for the log.
+    The certificate must be signed by a CA of the system or of SSL_CERT_FILE. Raises OSError, with a text for the log,
+    for any result other than a complete answer with status 200.
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
         async with asyncio.timeout(seconds):
-            # It takes 20 ms, and a CA may have been added.
+            # In a thread, because it takes 20 ms. Not cached, because a CA may have been added.
             tls = await asyncio.to_thread(ssl.create_default_context)
             connection = await HttpConnection.open(host, parts.port or 443, tls, host, give_way)
             try:
@@ -43,6 +43,6 @@ async def fetch_document(url: str, *, seconds: float, max_bytes: int) -> bytes:
     except ssl.SSLError as problem:
         raise OSError(f"TLS failed: {problem.reason}") from None
     except BROKEN as problem:
-        # Of what is no HTTP the library repeats a part, in which the address may be repeated.
+        # For data that is not HTTP, h11 quotes a part of it, which may contain the address.
         said = str(problem) if isinstance(problem, OSError) else ""
         raise OSError(said or type(problem).__name__) from None

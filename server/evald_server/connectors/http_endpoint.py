@@ -28,7 +28,7 @@ from .streams import EventLines, StreamFormat, TextPieces
 
 _VARIABLE: Final = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _VARIABLES: Final = ("message", "messages", "threadId", "turn")
-# Each repeats what was said.
+# Limits per template, because each occurrence repeats parts of the conversation.
 _MOST: Final = {"message": 100, "messages": 10}
 _DEFAULT_BODY: Final = {"message": "{{message}}", "messages": "{{messages}}", "threadId": "{{threadId}}"}
 
@@ -142,7 +142,7 @@ class HttpEndpoint(HttpAgent):
         return to_invocation(self._found(data), self._options.max_messages)
 
     def _found(self, data: Any) -> TurnData:
-        """Find messages, usage, cost and model where the config says, else where agents usually have them."""
+        """Find messages, usage, cost and model at the config's paths, else where agents usually have them."""
         check_reported(data)
         config = self._config
 
@@ -179,7 +179,7 @@ def _new_stream(stream: StreamFormat, delta: Any, redactor: Redactor) -> EventLi
 
 
 def _check_template(template: Any, path: str) -> None:
-    """Raise InvalidInput for a template with an unknown variable, or with the messages within a text."""
+    """Raise InvalidInput for a template with an unknown variable, or with {{messages}} inside a text."""
     if isinstance(template, str):
         for name in _VARIABLE.findall(template):
             if name not in _VARIABLES:

@@ -1,4 +1,4 @@
-"""Connector `langgraph`: a graph behind the API of LangGraph's servers."""
+"""Connector `langgraph`: a graph behind the API of LangGraph servers."""
 
 import json
 from collections.abc import Mapping
@@ -36,9 +36,9 @@ class LangGraph(HttpAgent):
     _config: LangGraphConfig
 
     async def answer(self, request: AgentRequest, headers: ResolvedHeaders) -> context_pb2.Invocation:
-        """Send what the thread does not have yet, and return the messages that the graph adds."""
+        """Send the messages that the thread does not have yet, and return the messages that the graph adds."""
         thread = _uuid(request.thread_id)
-        # Ids of their own, so that a message that is sent twice is in the thread once.
+        # With fixed ids, a message that is sent twice is only once in the thread.
         ids = [message.id or str(uuid5(thread, str(at))) for at, message in enumerate(request.messages)]
         new = [
             {**message_to_openai(request.messages[at]), "id": ids[at]}
@@ -46,7 +46,7 @@ class LangGraph(HttpAgent):
         ]
         body: dict[str, Any] = {
             "assistant_id": self._config.assistant_id,
-            # Nothing new: the graph goes on where it stopped.
+            # None without new messages: the graph continues where it stopped.
             "input": {"messages": new} if new else None,
             "if_not_exists": "create",
             "multitask_strategy": "enqueue",
@@ -62,7 +62,7 @@ class LangGraph(HttpAgent):
 
 
 def _uuid(thread_id: str) -> UUID:
-    """Return the id of the thread, which must be a UUID."""
+    """Return the thread's id as a UUID, as LangGraph requires; if it is no UUID, a hash of it."""
     try:
         return UUID(thread_id)
     except ValueError:
@@ -72,7 +72,7 @@ def _uuid(thread_id: str) -> UUID:
 def _first_new(request: AgentRequest) -> int:
     """Return the index of the first message that the thread does not have.
 
-    The first turn brings all that was said before it; later ones what follows the graph's last message.
+    The first turn sends all messages; later turns send only those after the graph's last message.
     """
     messages = request.messages
     answered = (at for at in range(len(messages), 0, -1) if messages[at - 1].role in ("assistant", "tool"))
@@ -81,7 +81,7 @@ def _first_new(request: AgentRequest) -> int:
 
 
 def _added(state: Any, known: frozenset[str]) -> list[Any]:
-    """Return the messages of the state that follow the user's last one and were not known before."""
+    """Return the messages of the state after the user's last one, without those in `known`."""
     problem = state.get("__error__") if isinstance(state, Mapping) else None
     if problem:
         raise ConnectorFailure(

@@ -1,4 +1,4 @@
-"""What connectors that call an agent have in common: headers, and that no secret comes back."""
+"""Base classes of connectors that call an agent: they resolve headers and redact secrets in answers."""
 
 import logging
 import time
@@ -18,14 +18,14 @@ _MAX_FAILURE: Final = 2000
 
 
 class NetworkAgent(Connector):
-    """Base class of the connectors that call an agent: a subclass has `answer`."""
+    """Base class of the connectors that call an agent: a subclass implements `answer`."""
 
     def __init__(self, pb: connector_service_pb2.Connector, config: Any, options: ConnectorOptions) -> None:
         self._stored_headers = dict(pb.headers)
         self._options = options
 
     async def invoke(self, request: AgentRequest) -> context_pb2.Invocation:
-        """See Connector. Headers are resolved here, and their secrets removed from all that comes back."""
+        """See Connector. Headers are resolved here, and their secrets removed from answers and errors."""
         try:
             headers = self._options.secrets.resolve(self._stored_headers, request.headers)
         except MissingSecret as problem:
@@ -42,7 +42,7 @@ class NetworkAgent(Connector):
                 "CONNECTOR_CONFIG", problem.message.replace("target", "base_url", 1)
             ) from None
         except (TypeError, OverflowError, RecursionError, UnicodeError) as problem:
-            # Its text may hold what the agent sent.
+            # The exception's text may contain data of the agent.
             _log.warning("the answer of an agent cannot be read: %s", type(problem).__name__)
             raise bad_answer("the answer cannot be read") from None
         invocation.start_time.FromNanoseconds(began)

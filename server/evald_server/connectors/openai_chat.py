@@ -68,7 +68,7 @@ class OpenAiChat(HttpAgent):
     _config: OpenAiChatConfig
 
     async def answer(self, request: AgentRequest, headers: ResolvedHeaders) -> context_pb2.Invocation:
-        """Ask, answer tool calls from the config and ask again, until the model calls none."""
+        """Ask the model, answer its tool calls from the config, and ask again until it makes no tool call."""
         config = self._config
         body: dict[str, Any] = {**config.parameters, "model": config.model}
         if config.tools:
@@ -87,7 +87,7 @@ class OpenAiChat(HttpAgent):
                 "/chat/completions",
                 {**body, "messages": said + added},
                 headers,
-                # Further requests of the turn have other content.
+                # Later requests of the turn have other content, so they need other keys.
                 key=f"{request.request_id}-{asked}" if asked else request.request_id,
                 repeat="refused",
                 new_stream=_new_chat_stream if config.stream else None,
@@ -111,7 +111,7 @@ class OpenAiChat(HttpAgent):
         return invocation
 
     def _tool_message(self, call: message_pb2.ToolCall) -> dict[str, Any]:
-        """Answer a tool call; one of an unknown tool as agents do, so that the model can mend it."""
+        """Return the answer to a tool call; for an unknown tool an error, so that the model can correct the call."""
         name = call.function.name
         result = self._config.tool_results.get(name, {"error": f"unknown tool {name!r}"})
         content = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
@@ -131,7 +131,7 @@ def _check_completion(data: Any) -> None:
 
 
 def _cost(completion: Mapping[str, Any]) -> float | None:
-    """Return the cost in US dollars, which some endpoints report beside the tokens."""
+    """Return the cost in US dollars, which some endpoints report with the tokens; None without it."""
     usage = completion.get("usage")
     cost = usage.get("cost") if isinstance(usage, Mapping) else None
     return None if cost is None else to_cost(cost, "usage.cost")

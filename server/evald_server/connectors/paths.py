@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 DataPath: TypeAlias = tuple[str | int, ...]
 
 MISSING: Final = object()
-"""What `look_up` returns where there is nothing."""
+"""The value that `look_up` returns if nothing is at the path."""
 
 _PART: Final = re.compile(r"([^.\[\]]+)|\[(-?\d{1,9})\]")
 _SIMPLE: Final = re.compile(r"(?:[^.\[\]]+|\[-?\d{1,9}\])(?:\.[^.\[\]]+|\[-?\d{1,9}\])*")
@@ -28,7 +28,7 @@ def parse_path(text: str) -> DataPath:
 
 
 def look_up(data: Any, path: DataPath) -> Any:
-    """Return what is at a path; MISSING when there is nothing."""
+    """Return the value at a path, or MISSING."""
     for part in path:
         if isinstance(data, Mapping):
             data = data.get(str(part), MISSING)

@@ -1,4 +1,4 @@
-"""Connector `replay`: a recorded conversation, user and agent."""
+"""Connector `replay`: a recorded conversation of user and agent."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -49,7 +49,7 @@ class ReplayConfig(ConnectorConfig):
 
 
 class _Recorded(NamedTuple):
-    """One message, and what was recorded of it by keys in snake_case."""
+    """One message and its recorded metadata, with keys in snake_case."""
 
     pb: message_pb2.ChatMessage
     meta: Mapping[str, Any]
@@ -89,7 +89,7 @@ class Replay(Connector):
             else:
                 self._opening.append(message.pb)
         if self._turns and not self._turns[-1].answer:
-            self._turns.pop()  # the user's last word, which nobody answered
+            self._turns.pop()  # the user's last message, which has no answer
         if not self._turns:
             raise InvalidInput("config.messages", "no message of a user that is answered", "at least one")
 
@@ -100,7 +100,7 @@ class Replay(Connector):
 
     @property
     def opening(self) -> ChatMessages:
-        """See Connector: a system prompt, a greeting."""
+        """See Connector. For example a system prompt or a greeting."""
         return self._opening
 
     def user_message(self, messages: ChatMessages) -> message_pb2.ChatMessage | None:
@@ -109,7 +109,7 @@ class Replay(Connector):
         return self._turns[said].user.pb if said < len(self._turns) else None
 
     async def invoke(self, request: AgentRequest) -> context_pb2.Invocation:
-        """Return the recorded answer to the user's last message, without what was said of it already."""
+        """Return the recorded answer to the user's last message, without messages already in the conversation."""
         turn = _users(request.messages)
         if not 0 < turn <= len(self._turns):
             raise ConnectorFailure(
@@ -195,7 +195,7 @@ def _check_most(value: float, path: str, most: int) -> None:
 
 
 def _invocation(user: _Recorded, answer: Sequence[_Recorded]) -> context_pb2.Invocation:
-    """Build the answer of a turn. What was not recorded stays unknown."""
+    """Build the answer of a turn. Values that were not recorded stay unset."""
     invocation = context_pb2.Invocation(messages=[message.pb for message in answer])
     spoken = [message.meta for message in answer if message.pb.role == "assistant"]
 

@@ -1,4 +1,4 @@
-"""Streamed answers: lines of server-sent events or NDJSON, and the pieces of an answer in them."""
+"""Streamed answers: parsing of server-sent events and NDJSON, and assembly of the answer's pieces."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -12,7 +12,7 @@ from evald_server.redaction import Redactor
 from .answers import TEXT_KEYS, bad_answer, check_reported, excerpt
 from .paths import DataPath, look_up
 
-# Events are read one by one where they arrive; larger ones would hold up everything else.
+# Events are parsed one by one in the event loop; larger ones would block it.
 _MAX_EVENT_BYTES: Final = 1 << 20
 
 StreamFormat = Literal["sse", "ndjson"]
@@ -21,7 +21,7 @@ _PIECES: Final = ("delta", "token", *TEXT_KEYS)
 
 
 class EventLines:
-    """Splits a stream into events and hands them on. done: the mark of its end has come."""
+    """A parser that splits a stream into events and collects their pieces. done: the end marker has arrived."""
 
     def __init__(
         self, stream_format: StreamFormat, pieces: "ChatChunks | TextPieces", redactor: Redactor
@@ -32,17 +32,17 @@ class EventLines:
         self._rest: list[bytes] = []
         self._held = 0
         self._data: list[bytes] = []
-        self._size = 0  # of the data
+        self._size = 0  # bytes of the data
         self._error = False
         self.done = False
 
     @property
     def started(self) -> bool:
-        """Whether something of the answer has come."""
+        """Whether some part of the answer has arrived."""
         return self._pieces.started
 
     def add(self, chunk: bytes) -> None:
-        """Add what has come. Raises ConnectorFailure."""
+        """Parse the next chunk of the stream. Raises ConnectorFailure."""
         *lines, rest = chunk.split(b"\n")
         if lines:
             lines[0] = b"".join((*self._rest, lines[0]))
@@ -61,7 +61,7 @@ class EventLines:
         if not self.done:
             for line in (b"".join(self._rest), b""):
                 self._line(line)
-        # Once more, because pieces may make up a secret together.
+        # Redact again, because several pieces may form a secret together.
         return self._redactor.redact_json(self._pieces.finish())
 
     def _line(self, line: bytes) -> None:
@@ -108,9 +108,9 @@ def _check_size(size: int) -> None:
 
 
 class ChatChunks:
-    """Collects the chunks of a chat completion of OpenAI's, and makes a whole completion of them.
+    """A collector that assembles the chunks of an OpenAI chat completion into a whole completion.
 
-    started: something of the answer has come.
+    started: whether some part of the answer has arrived.
     """
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ class ChatChunks:
                 found["arguments"].append(str(function.get("arguments") or ""))
 
     def finish(self) -> Any:
-        """Add an event. Raises ConnectorFailure."""
+        """Return the whole completion. Raises ConnectorFailure for a stream that breaks off."""
         if self._finish is None:
             raise bad_answer("the stream breaks off: it ends without a finish_reason")
         calls = [{**call, "arguments": "".join(call["arguments"])} for call in self._calls.values()]
@@ -169,9 +169,9 @@ class ChatChunks:
 
 
 class TextPieces:
-    """Collects pieces of text, and the last value of every other key of the events.
+    """A collector of text pieces, and of the last value of every other key of the events.
 
-    delta_path: where a piece is; None for chunks of a chat completion, or the first known key that holds a text.
+    delta_path: path of the piece in an event; None for chunks of a chat completion, or the first known key with a text.
     """
 
     def __init__(self, delta_path: DataPath | None) -> None:
@@ -182,7 +182,7 @@ class TextPieces:
         self._others: dict[str, Any] = {}
 
     def add(self, event: Any) -> None:
-        """Return the whole answer. Raises ConnectorFailure for one that breaks off."""
+        """Add an event. Raises ConnectorFailure."""
         if self._path is None and isinstance(event, Mapping) and "choices" in event:
             self._chunks = self._chunks or ChatChunks()
             self._chunks.add(event)
@@ -203,7 +203,10 @@ class TextPieces:
         return event
 
     def finish(self) -> Any:
-        """Return the text in `content` of the last values, without what else could be taken for a text."""
+        """Return the last values with the whole text as `content`, without other keys that could hold the text.
+
+        Raises ConnectorFailure if there is no text, or if the stream breaks off.
+        """
         if self._chunks is not None:
             return self._chunks.finish()
         if not self._texts:

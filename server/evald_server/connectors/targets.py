@@ -1,4 +1,4 @@
-"""Which agents connectors may call."""
+"""The allowlist of agents that connectors may call."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -11,34 +11,34 @@ from evald_server.config import checked_url
 from evald_server.remote.dial_allowlist import DialAllowlist, Resolve, Resolver, Target, read_target
 from evald_server.remote.errors import Refusal
 
-# Unix sockets are not among them: some of them command the machine.
+# Without Unix sockets, because some of them control the machine.
 _EVERYTHING: Final = ("0.0.0.0/0", "::/0", "127.0.0.0/8", "::1")
 _MAX_URL: Final = 2048
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 class HttpUrl(NamedTuple):
-    """Address of an agent over HTTP. text: without a slash at the end."""
+    """The address of an agent over HTTP. text: the URL without a slash at the end."""
 
     text: str
     target: Target
 
 
 def destination(connector: connector_service_pb2.Connector) -> tuple[object, ...]:
-    """Return what decides who gets a connector's requests: scheme, host and port, or gRPC's target and TLS profile."""
+    """Return the receiver of a connector's requests: scheme, host and port, or gRPC target and TLS profile."""
     try:
         url = urlsplit(connector.base_url)
         if url.scheme in _PORTS:
             return url.scheme, url.hostname, url.port or _PORTS[url.scheme]
     except ValueError:
-        pass  # refused when it is built
+        pass  # refused when the connector is built
     return connector.base_url, struct_to_dict(connector.config).get("tls")
 
 
 class AgentTargets:
-    """The targets that the operator allows, as rules of `DialAllowlist` or "*" for every address.
+    """The targets that the operator allows. rules: as in `DialAllowlist`, or "*" for every address.
 
-    Raises ValueError that names a rule that cannot be read.
+    The constructor raises ValueError, which names an invalid rule.
     """
 
     def __init__(self, rules: Iterable[str], resolve: Resolve | None = None) -> None:
@@ -47,7 +47,7 @@ class AgentTargets:
         self.resolver = Resolver(self._allowlist, resolve)
 
     def check(self, target: Target) -> None:
-        """Raise Refusal if a target is not allowed. Names are resolved, and checked, at each connection only."""
+        """Raise Refusal if a target is not allowed. Names are resolved and checked only at each connection."""
         if target.scheme == "unix":
             self._allowlist.check_socket(target)
         elif target.scheme != "dns":
@@ -61,7 +61,7 @@ class AgentTargets:
             )
 
     def read_url(self, text: str) -> HttpUrl:
-        """Read and check the address of an agent over HTTP. Raises Refusal."""
+        """Parse and check the address of an agent over HTTP. Raises Refusal."""
         if len(text) > _MAX_URL:
             raise Refusal("INVALID_FIELD", f"got {len(text)} characters, wanted at most {_MAX_URL}", "target")
         try:
@@ -78,6 +78,6 @@ class AgentTargets:
         return HttpUrl(text.rstrip("/"), target)
 
     def read_grpc(self, text: str) -> str:
-        """Read and check a gRPC target. Raises Refusal."""
+        """Check a gRPC target and return it. Raises Refusal."""
         self.check(read_target(text))
         return text

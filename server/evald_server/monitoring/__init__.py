@@ -1,7 +1,7 @@
 """The monitoring port: Prometheus metrics and health probes over HTTP.
 
-The event loop writes the counters, and a scrape in another thread reads them, without locks. Each module of a
-subject (evaluators, evaluations, rpcs, judges, remotes, runs, saturation) holds its counters and their metric families.
+The event loop writes the counters, and a scrape in another thread reads them, without locks. Each part (access,
+evaluators, evaluations, rpcs, judges, remotes, runs, saturation) has a module with its counters and metric families.
 """
 
 from .evaluations import EvaluationTally

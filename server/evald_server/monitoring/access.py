@@ -1,4 +1,4 @@
-"""Metrics of who is let in: checked credentials, certificates and their reloads."""
+"""Metrics of access control: checks of credentials, limits of principals, certificates and reloads."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -7,12 +7,12 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from .prometheus import add_count, counter
 
-# Kinds of credentials and outcomes are closed lists; the pairs that occur are fewer than these series.
+# Kinds of credentials and outcomes are closed lists; fewer pairs than this occur.
 MAX_SERIES = 20
 
 
 class AccessMetrics:
-    """Counts checks of credentials and reloads of certificates. A server without either has none of the series."""
+    """The metrics of access control. A server without credentials and certificates exports none of the series."""
 
     def __init__(self) -> None:
         self._checks: Counter[tuple[str, str]] = Counter()
@@ -26,7 +26,7 @@ class AccessMetrics:
         self._checks[kind, outcome] += 1
 
     def limited(self, limit: str) -> None:
-        """Count a call, or a request to a judge, that a principal's limit has refused."""
+        """Count a call, or a request to a judge, refused by a limit of its principal."""
         self._limits[limit] += 1
 
     def reloaded(self, outcome: str) -> None:
@@ -34,15 +34,15 @@ class AccessMetrics:
         self._reloads[outcome] += 1
 
     def key_set_read(self, outcome: str) -> None:
-        """Count one reading of the keys of tokens: "ok" or "failed"."""
+        """Count one read of the tokens' key set (JWKS): "ok" or "failed"."""
         self._key_sets[outcome] += 1
 
     def expire_at(self, expiries: Mapping[str, float]) -> None:
-        """Set when the certificates in use expire, by setting: Unix times in seconds."""
+        """Set the expiry of the certificates in use, by setting: Unix times in seconds."""
         self._expiries = expiries
 
     def families(self) -> Iterator[Metric]:
-        """Yield the current families."""
+        """Yield the current metric families."""
         if self._checks:
             checks = counter(
                 "evald_auth", "Checks of credentials, by their kind and the outcome. A call is checked once."

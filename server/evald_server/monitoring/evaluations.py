@@ -24,7 +24,7 @@ _LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class EvaluationTally:
-    """Counts the evaluations of one RPC with one set of labels. labels: rpc, then the caller's labels."""
+    """A tally of one RPC's evaluations with the same labels. labels: rpc, then the caller's labels."""
 
     def __init__(self, labels: tuple[str, ...], durations: Histogram) -> None:
         self.labels = labels
@@ -34,7 +34,7 @@ class EvaluationTally:
     def add(self, verdict: int, seconds: float, trace_id: str | None = None) -> None:
         """Count one evaluation.
 
-        verdict: number of the `evald.Verdict` of its summary. seconds: how long the turn took, without queueing.
+        verdict: number of the summary's `evald.Verdict`. seconds: duration of the evaluation, without queueing.
         trace_id: 32 hex digits, as in `traceparent`; anything else is ignored.
         """
         self.counts[verdict] += 1
@@ -44,10 +44,10 @@ class EvaluationTally:
 
 
 class EvaluationMetrics:
-    """Creates and exports the tallies of evaluations.
+    """The metrics of evaluations: creates and exports the tallies.
 
-    allowed_labels: the keys of a caller's labels that are exported. Raises ValueError if one is not a valid or
-    free label name.
+    allowed_labels: the keys of a caller's labels that are exported. The constructor raises ValueError if one is not a
+    valid label name or already used.
     """
 
     def __init__(self, limit: SeriesLimit, allowed_labels: Sequence[str]) -> None:
@@ -65,8 +65,8 @@ class EvaluationMetrics:
     def tally(self, rpc: str, labels: Mapping[str, str] | None = None) -> EvaluationTally:
         """Return the tally of an RPC's evaluations, the same object each time.
 
-        rpc: name of the method, as in the contract. labels: the caller's. Keys that the operator did not allow
-        are dropped; values that are too long, or above the limit, become "other".
+        rpc: name of the method, as in the protos. labels: the caller's. Keys that the operator did not allow are
+        dropped. Values that are too long become "other". Above the limit, all labels become "other".
         """
         key: tuple[str, ...] = (rpc,)
         if self._allowed_labels:
@@ -79,7 +79,7 @@ class EvaluationMetrics:
         return self._tallies.setdefault(key, EvaluationTally(key, self._durations))
 
     def counts(self) -> dict[str, list[int]]:
-        """Return the evaluations by RPC and the number of their verdict."""
+        """Return the counts of evaluations: for each RPC a list indexed by the verdict's number."""
         found: dict[str, list[int]] = {}
         for tally in list(self._tallies.values()):
             counts = found.setdefault(tally.labels[0], [0] * len(tally.counts))
@@ -87,7 +87,7 @@ class EvaluationMetrics:
         return found
 
     def families(self) -> Iterator[Metric]:
-        """Yield the current families."""
+        """Yield the current metric families."""
         evaluations = counter("evald_evaluations", "Turns evaluated, by the verdict of their summary.")
         names = ("rpc", *self._allowed_labels)
         for tally in list(self._tallies.values()):

@@ -45,7 +45,7 @@ _FAILED, _SKIPPED = int(Verdict.FAILED), int(Verdict.SKIPPED)
 
 
 class MeasuredValues:
-    """Values that a type of evaluators measures in one unit. last: None before the first value."""
+    """The values that an evaluator type measures in one unit. last: None before the first value."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.histogram = Histogram(bounds)
@@ -59,7 +59,7 @@ class MeasuredValues:
 
 @dataclass(slots=True, eq=False)
 class TypeSeries:
-    """The series that all results of one evaluator type share, enforced or not.
+    """The series of one evaluator type, for enforced and shadow results together.
 
     scores: of enforced assertions; None for metrics. measured: values by unit.
     """
@@ -73,9 +73,9 @@ class TypeSeries:
 
 
 class EvaluatorTally:
-    """Counts the results of one evaluator type, either the enforced ones or the others.
+    """A tally of one evaluator type's results, either the enforced or the shadow ones.
 
-    labels: evaluator, kind, enforcement. verdicts: those that the type can give. gates: whether the results are
+    labels: evaluator, kind, enforcement. verdicts: the possible verdicts of the type. gates: whether the results are
     of enforced assertions, which have scores and a pass rate.
     """
 
@@ -117,10 +117,10 @@ class EvaluatorTally:
     ) -> None:
         """Count results.
 
-        verdict: number of an `evald.Verdict`. seconds: how long the evaluator took; not counted if skipped,
-        because nothing ran. value: None if the data was unavailable: the 0 in its place is no measurement.
-        trace_id: 32 hex digits, as in `traceparent`; anything else is ignored. count: how many equal results;
-        seconds is their mean.
+        verdict: number of an `evald.Verdict`. seconds: duration of the evaluator; not counted for skipped results,
+        because nothing ran. value: None if the data was unavailable, because its placeholder 0 is no measurement.
+        trace_id: 32 hex digits, as in `traceparent`; anything else is ignored. count: number of equal results, whose
+        mean duration is `seconds`.
         """
         if self.pass_rate is not None and verdict <= _FAILED:
             now = self._clock()
@@ -139,12 +139,12 @@ class EvaluatorTally:
                 self.series.durations.set_exemplar(seconds, trace_id)
 
     def error(self, code: str) -> None:
-        """Count the code of an error, besides `add`. One outside the closed list counts as "other"."""
+        """Count the code of an error, in addition to `add`. An unknown code counts as "other"."""
         self.series.errors.add(_ERROR_INDEX.get(code, len(CODES)))
 
 
 class EvaluatorMetrics:
-    """Creates and exports the tallies of evaluator types. clock: monotonic seconds."""
+    """The metrics of evaluators: creates and exports the tallies of types. clock: monotonic seconds."""
 
     def __init__(self, limit: SeriesLimit, clock: Callable[[], float]) -> None:
         self._limit = limit
@@ -152,7 +152,7 @@ class EvaluatorMetrics:
         self._announced: dict[str, Kind] = {}
         self._series: dict[str, TypeSeries] = {}  # by type
         self._tallies: dict[tuple[str, bool], EvaluatorTally] = {}
-        # In the order of the plan, which is cached. Looking one up takes 0.8 us, almost as long as counting with it.
+        # In the order of the cached plan. A lookup by type takes 0.8 us, almost as long as the counting.
         self._by_plan: WeakKeyDictionary[Plan, list[EvaluatorTally]] = WeakKeyDictionary()
         self._by_unit: dict[tuple[EvaluatorTally, str], EvaluatorTally] = {}
         self._other = TypeSeries(OTHER, OTHER, Histogram(DURATION_BOUNDS), CodeCounts(len(ERROR_CODES)))
@@ -169,14 +169,14 @@ class EvaluatorMetrics:
     ) -> EvaluatorTally:
         """Return the tally of a registered type, the same object each time.
 
-        kind: number of an `evald.Kind`. origin: "built_in", "plugin" or "remote", as at the type's first use.
-        metric: describes the values, None if there are none; uses of one type may differ in the unit.
+        kind: number of an `evald.Kind`. origin: "built_in", "plugin" or "remote"; the type's first use decides.
+        metric: describes the values; None without values. Different uses of a type may have different units.
         """
         found = self._tallies.get((type, enforced))
         if found is not None:
             return self._in_unit(found, metric)
         series = self._type_series(type, Kind(kind), origin)
-        # The verdicts under one enforcement come with the type; those under the other one are reserved here.
+        # The type's reservation includes the verdicts of one enforcement; those of the other are reserved here.
         second = not enforced if type in self._announced else (type, not enforced) in self._tallies
         if series is self._other or (
             second and not self._limit.reserve("evaluator", len(ASSERTION_VERDICTS), values=0)
@@ -217,15 +217,15 @@ class EvaluatorMetrics:
         )
 
     def announce(self, type: str, kind: int) -> None:  # noqa: A002 - the word of the contract
-        """Export a type's verdicts from now on, as zeros, so that a rate sees their first increase.
+        """Export a type's verdicts as zeros from now on, so that a Prometheus rate sees their first increase.
 
-        Its histograms are reserved at its first use: those of all built-ins would leave none for other types.
+        Its histograms are reserved only at its first use: those of all built-ins would leave none for other types.
         """
         if type not in self._series and type not in self._announced and self._limit.reserve("evaluator", 0):
             self._announced[type] = Kind(kind)
 
     def _in_unit(self, tally: EvaluatorTally, metric: evaluator.Metric | None) -> EvaluatorTally:
-        """Return the tally that counts values in the metric's unit; the same tally if their series do not fit."""
+        """Return the tally that counts values in the metric's unit; the same tally if the series limit is reached."""
         if metric is None or tally.series is self._other:
             return tally
         unit = metric.unit
@@ -235,13 +235,13 @@ class EvaluatorMetrics:
         measured = tally.series.measured.get(unit)
         if measured is None:
             bounds = value_bounds(metric)
-            if not self._limit.reserve("detail", series_count(bounds) + 1, values=0):  # the last value
+            if not self._limit.reserve("detail", series_count(bounds) + 1, values=0):  # + 1: the last value
                 return tally
             measured = tally.series.measured.setdefault(unit, MeasuredValues(bounds))
         return self._by_unit.setdefault((tally, unit), tally.with_values(measured))
 
     def _type_series(self, label: str, kind: Kind, origin: str) -> TypeSeries:
-        """Return the series of a type; above the limit, those that the rest share, or with shared histograms."""
+        """Return the series of a type; above the limits, its own series with shared histograms, or the shared series."""
         found = self._series.get(label)
         if found is not None:
             return found
@@ -273,7 +273,7 @@ class EvaluatorMetrics:
         )
 
     def families(self) -> Iterator[Metric]:
-        """Yield the current families."""
+        """Yield the current metric families."""
         results = counter(
             "evald_evaluator_results",
             "Results of evaluators, by verdict. The truth about pass rates: rate of passed over rate of "
@@ -329,7 +329,7 @@ class EvaluatorMetrics:
         yield from _value_families(exported)
 
     def _exported_series(self) -> list[TypeSeries]:
-        """Return those with histograms of their own, and the one that the rest share."""
+        """Return the series with their own histograms, and the shared series if it is used."""
         types = list(self._series.values())
         detailed = [series for series in types if series.durations is not self._other.durations]
         shared = self._other_tallies or any(self._limit.overflows.values())

@@ -1,7 +1,7 @@
-"""Histograms: counts by bucket, the bounds of the buckets, and exemplars.
+"""Histograms: counts by bucket, bounds of the buckets, and exemplars.
 
-One thread writes and another reads, without locks. A reader copies each list in one step, which the interpreter
-lock makes atomic, so the buckets of a histogram always add up to its count.
+One thread writes and another reads, without locks. A reader copies each list in one step, which is atomic under the
+interpreter lock, so the buckets of a histogram always add up to its count.
 """
 
 import re
@@ -15,7 +15,7 @@ from evald.evaluator import Metric
 
 DURATION_BOUNDS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
-# 0 and 1 have buckets of their own, because most assertions score nothing else. 0.8 is the default threshold.
+# 0 and 1 have their own buckets, because most assertions have no other scores. 0.8 is the default threshold.
 RATIO_BOUNDS = (0.0, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
 
 BOUNDS_BY_UNIT: Mapping[str, tuple[float, ...]] = {
@@ -31,9 +31,9 @@ BOUNDS_BY_UNIT: Mapping[str, tuple[float, ...]] = {
 """Bounds for metric values, by unit. Each unit has its own family."""
 
 MAX_OWN_BOUNDS = 20
-"""Limit of the contract for `MetricDescriptor.bucket_bounds`."""
+"""The limit of `MetricDescriptor.bucket_bounds` in the protos."""
 
-# A sum that became infinite or NaN would stay so.
+# Larger values could make the sum infinite or NaN, and then it would stay so.
 _MAX_OBSERVATION = 1e300
 
 is_trace_id = re.compile(r"[0-9a-f]{32}").fullmatch
@@ -48,10 +48,10 @@ class Exemplar(NamedTuple):
 
 
 class Histogram:
-    """Counts observations by bucket.
+    """A histogram: counts of observations by bucket.
 
-    cells: one count per upper bound (inclusive), the count above the last bound, then the sum: one list, so that
-    a reader copies all of it at once. exemplars: by the index of the bucket.
+    cells: one count per upper bound (inclusive), the count above the last bound, then the sum. All are in one list, so
+    that a reader copies them at once. exemplars: by the index of the bucket.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -60,23 +60,23 @@ class Histogram:
         self.exemplars: dict[int, Exemplar] = {}
 
     def observe(self, value: float, count: int = 1) -> None:
-        """Count a value. Ignores infinities and NaN. count: how many observations have this mean value."""
+        """Count a value. Ignore infinities and NaN. count: number of observations with this mean value."""
         if -_MAX_OBSERVATION < value < _MAX_OBSERVATION:
             self.cells[bisect_left(self.bounds, value)] += count
             self.cells[-1] += value * count
 
     def set_exemplar(self, value: float, trace_id: str) -> None:
-        """Set the exemplar of the bucket that holds this value."""
+        """Set the exemplar of the bucket that contains this value."""
         self.exemplars[bisect_left(self.bounds, value)] = Exemplar(trace_id, value, time.time())
 
 
 def series_count(bounds: Sequence[float]) -> int:
-    """Return how many series a histogram has in a scrape: the bounds, +Inf, sum and count."""
+    """Return the number of series of a histogram in a scrape: the bounds, +Inf, sum and count."""
     return len(bounds) + 3
 
 
 def family_unit(unit: str) -> str:
-    """Return the unit whose family holds values of this one: "count" for plain numbers and unknown units."""
+    """Return the unit whose metric family exports values of this unit: "count" for plain numbers and unknown units."""
     return unit if unit in BOUNDS_BY_UNIT else "count"
 
 

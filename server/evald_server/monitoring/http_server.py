@@ -1,8 +1,8 @@
 """The monitoring port: /metrics, /healthz and /readyz over HTTP.
 
-It has threads of its own, so it answers while the event loop is busy or stuck. Connections are few and short,
-and scrapes leave the interpreter lock alone most of the time, so a hostile peer can neither keep probes out nor
-take the event loop's time.
+It has its own threads, so it answers while the event loop is busy or stuck. It limits the number and the duration of
+connections, and the share of time in which scrapes hold the interpreter lock. So a hostile peer can neither block
+probes nor take the event loop's time.
 """
 
 import gzip
@@ -39,11 +39,11 @@ _WELL_FORMED: Final = re.compile(
     rb"\r\n"
 )
 
-# A scrape of 2,000 series takes 10 to 20 ms under the interpreter lock. A pause of 9 times as long after each
-# leaves nine tenths of the time to the event loop, however many scrapes are asked for.
+# A scrape of 2,000 series holds the interpreter lock for 10 to 20 ms. A pause of 9 times that after each scrape leaves
+# 90 % of the time to the event loop, however many scrapes are requested.
 _PAUSE_PER_SCRAPE: Final = 9
 
-# How late an overdue connection is cut, and how long `stop` may take.
+# Maximum delay before an overdue connection is closed, and maximum duration of `stop`.
 _POLL_SECONDS: Final = 0.2
 
 _INDEX: Final = """\
@@ -56,7 +56,7 @@ evald
 
 
 class HttpResponse(NamedTuple):
-    """A status, a body, and the headers besides those that every response has."""
+    """An HTTP response. headers: in addition to the headers of every response."""
 
     status: int
     body: bytes
@@ -71,14 +71,14 @@ _REFUSED: Final = {
 
 
 class HttpServer(socketserver.ThreadingTCPServer):
-    """Serves metrics and probes, with a thread for each connection; bounds their number and their life.
+    """The HTTP server for metrics and probes, with one thread per connection and limits for connections.
 
-    host, port: the address to bind; port 0 picks a free one. ready: whether the server takes calls, asked from
-    another thread at every /readyz. max_connections: when there are more, the oldest one is closed: an honest
-    one ends within milliseconds, so the oldest was opened to occupy its place. connection_seconds: the longest
-    life of a connection, however slowly it is used. tls: returns the context of the next connection; None for
+    host, port: the address to bind; port 0 picks a free one. ready: returns whether the server takes calls; called
+    from another thread for every /readyz. max_connections: above this number the oldest connection is closed: an
+    honest one ends within milliseconds, so the oldest one only occupies a place. connection_seconds: the maximum
+    duration of a connection, however slowly it is used. tls: returns the context of the next connection; None for
     plaintext. may_scrape: returns the status for the `Authorization` headers of a scrape: 200, 401 or 403. Both are
-    called from other threads. Raises OSError if the address is not available.
+    called from other threads. The constructor raises OSError if the address is not available.
     """
 
     daemon_threads = True
@@ -111,19 +111,19 @@ class HttpServer(socketserver.ThreadingTCPServer):
         self._thread = threading.Thread(
             target=self.serve_forever, args=(_POLL_SECONDS,), name="evald-http", daemon=True
         )
-        # An empty host means all addresses, of IPv4 as well.
+        # An empty host means all IPv4 addresses.
         found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)  # noqa: S104
         self.address_family, _, _, _, address = found[0]
         super().__init__((str(address[0]), port), _RequestHandler)
 
     def start(self) -> int:
-        """Serve in the background until `stop`. Returns the port."""
+        """Serve in the background until `stop`. Return the port."""
         self._thread.start()
         port: int = self.server_address[1]
         return port
 
     def stop(self) -> None:
-        """Stop listening and close open connections. Does nothing a second time."""
+        """Stop listening and close open connections. A second call does nothing."""
         if self._thread.is_alive():
             self.shutdown()
             self._thread.join()
@@ -133,7 +133,7 @@ class HttpServer(socketserver.ThreadingTCPServer):
                 self._cut(connection)
 
     def respond(self, path: str, headers: Message) -> HttpResponse:
-        """Return the response to a GET of a path. headers: of the request."""
+        """Return the response to a GET request. headers: the request's headers."""
         match path:
             case "/metrics":
                 status = self._may_scrape(headers.get_all("Authorization", []))
@@ -146,8 +146,8 @@ class HttpServer(socketserver.ThreadingTCPServer):
                 return HttpResponse(200, _INDEX.encode())
         return HttpResponse(404, b"there is no such page; / lists those that there are\n")
 
-    # Not prometheus_client.make_wsgi_app: it compresses for `gzip;q=0` too, and at level 9, copies the version
-    # that was asked for into its answer, and refuses HEAD.
+    # Not prometheus_client.make_wsgi_app: it compresses even for `gzip;q=0`, always at level 9, copies the requested
+    # version into its response, and refuses HEAD.
     def _metrics(self, headers: Message) -> HttpResponse:
         with self._scraping:
             time.sleep(max(0.0, self._pause_until - time.monotonic()))
@@ -162,7 +162,7 @@ class HttpServer(socketserver.ThreadingTCPServer):
         return HttpResponse(200, body, content_type, extra)
 
     def get_request(self) -> tuple[Any, Any]:
-        """Accept a connection. It shakes hands in its own thread, with its first read."""
+        """Accept a connection. Its own thread does the TLS handshake, at the first read."""
         connection, address = super().get_request()
         if self._tls is not None:
             connection = self._tls().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
@@ -184,7 +184,7 @@ class HttpServer(socketserver.ThreadingTCPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what a connection's thread raised. Called from its `except` clause."""
+        """Log the exception of a connection's thread. Called from its `except` clause."""
         if isinstance(sys.exception(), OSError):
             _log.debug("a connection broke", exc_info=True)
         else:
@@ -200,22 +200,22 @@ class HttpServer(socketserver.ThreadingTCPServer):
     def _cut(self, connection: socket.socket) -> None:
         """Shut a connection down. Its thread notices and closes it."""
         del self._deadlines[connection]
-        with suppress(OSError):  # the other side was faster
-            # Not the method of an SSLSocket, which would have its thread read on in plaintext.
+        with suppress(OSError):  # the peer has already closed it
+            # Not SSLSocket.shutdown, which would make the thread continue to read in plaintext.
             socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 class _RequestHandler(BaseHTTPRequestHandler):
-    """Answers the one request of a connection."""
+    """The handler of a connection, which has only one request."""
 
     protocol_version = "HTTP/1.1"
     server: HttpServer
-    # What an error needs to know of a request that could not be parsed.
+    # Values for an error response to a request that could not be parsed.
     command = ""
     request_version = "HTTP/1.1"
 
     def handle(self) -> None:
-        """Read the request's head, up to a limit, and respond. A head that stops half-way gets no answer."""
+        """Read the request's head, up to a limit, and respond. An incomplete head gets no response."""
         head = b""
         while not head.endswith(b"\r\n\r\n"):
             line = self.rfile.readline(_MAX_HEAD_BYTES - len(head))

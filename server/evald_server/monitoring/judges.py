@@ -1,4 +1,4 @@
-"""Metrics of requests to judge models: evald's own, and those of OpenTelemetry's conventions."""
+"""Metrics of requests to judge models: evald's own, and those of the OpenTelemetry conventions."""
 
 from collections.abc import Iterator
 
@@ -27,14 +27,14 @@ JUDGE_OUTCOMES = (
 _TOKEN_SERIES = 2 * series_count(BOUNDS_BY_UNIT["tokens"])
 _JUDGE_SERIES = len(JUDGE_OUTCOMES) + 5  # tokens, cost, hits and misses of the cache
 _DURATION_SERIES = series_count(DURATION_BOUNDS)
-_MODEL_SERIES = 2 * _TOKEN_SERIES + 3 * _DURATION_SERIES  # two models; one of them with errors of one kind
+_MODEL_SERIES = 2 * _TOKEN_SERIES + 3 * _DURATION_SERIES  # two models, one of them with one kind of error
 
 
 _DIRECTIONS = ("input", "output")
 
 
 class ModelTally:
-    """Counts the requests to one model. durations: by outcome. tokens: per request, by direction."""
+    """A tally of the requests to one model. durations: by outcome. tokens: per request, by direction."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -43,10 +43,10 @@ class ModelTally:
 
 
 class JudgeTally:
-    """Counts requests to judge models.
+    """A tally of requests to judge models.
 
-    evaluator: the type that makes them. limit: for its models. outcomes: by JUDGE_OUTCOMES. tokens: by direction.
-    cache_lookups: by "miss" and "hit".
+    evaluator: the type that sends them. limit: for the series of its models. outcomes: by JUDGE_OUTCOMES.
+    tokens: by direction. cache_lookups: by "miss" and "hit".
     """
 
     def __init__(self, evaluator: str, limit: SeriesLimit) -> None:
@@ -57,11 +57,11 @@ class JudgeTally:
         self.cache_lookups = {"miss": 0, "hit": 0}
         self.models: dict[str, ModelTally] = {}
         self._limit = limit
-        # For models above the limit. It is never exported; the totals include them.
+        # For models above the limit. It is never exported; the totals include its counts.
         self._other_model = ModelTally(OTHER)
 
     def request(self, model: str, outcome: str, seconds: float) -> None:
-        """Count a finished request. outcome: one outside the closed list counts as "other"."""
+        """Count a finished request. outcome: an unknown one counts as "other"."""
         if outcome not in self.outcomes:
             outcome = OTHER
         self.outcomes[outcome] += 1
@@ -70,7 +70,7 @@ class JudgeTally:
             durations.observe(seconds)
 
     def spent(self, model: str, usage: TokenUsage | None, cost_usd: float | None) -> None:
-        """Count the tokens and the cost of a request, as far as known. cost_usd: US dollars."""
+        """Count the known tokens and cost of a request. cost_usd: US dollars."""
         if cost_usd is not None:
             self.cost_usd += cost_usd
         if usage is None:
@@ -95,7 +95,7 @@ class JudgeTally:
         return self.models.setdefault(name, ModelTally(label))
 
     def _durations(self, model: ModelTally, outcome: str) -> Histogram | None:
-        """Return the durations of an outcome, or None above the limit."""
+        """Return the duration histogram of an outcome; None above the limit."""
         found = model.durations.get(outcome)
         if found is not None or model is self._other_model:
             return found
@@ -105,7 +105,7 @@ class JudgeTally:
 
 
 class JudgeMetrics:
-    """Creates and exports the tally of the judge. model_limit: for its models; 0 until there is a judge."""
+    """The metrics of judges: creates and exports the tally. model_limit: for its models; 0 until there is a judge."""
 
     def __init__(self, limit: SeriesLimit) -> None:
         self._limit = limit
@@ -113,7 +113,7 @@ class JudgeMetrics:
         self.model_limit = SeriesLimit(0, {"model": 0})
 
     def tally(self, evaluator: str) -> JudgeTally:
-        """Return the tally of requests to models, the same object each time. evaluator: the type that makes them."""
+        """Return the tally of requests to models, the same object each time. evaluator: the type that sends them."""
         if self._judge is None:
             if not self._limit.reserve("detail", _JUDGE_SERIES + _MODEL_SERIES, values=0):
                 return JudgeTally(evaluator, self.model_limit)
@@ -122,11 +122,11 @@ class JudgeMetrics:
         return self._judge
 
     def spent_usd(self) -> float | None:
-        """Return what judges have cost, as far as it is known; None where there is no judge."""
+        """Return the known cost of judges in US dollars; None without a judge."""
         return None if self._judge is None else self._judge.cost_usd
 
     def families(self) -> Iterator[Metric]:
-        """Yield the current families."""
+        """Yield the current metric families."""
         requests = counter(
             "evald_judge_requests",
             "Requests to the models that judge, each attempt on its own, by the outcome.",

@@ -1,4 +1,4 @@
-"""The pass rate of an evaluator over the last five minutes, for people who look at a gauge."""
+"""The pass rate of an evaluator over the last five minutes, for a gauge that people read."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,13 @@ _SLOTS = 30
 class PassRate:
     """The share of passed results over the last five minutes.
 
-    counts: results by the number of their verdict. They only grow, so it is enough to record what they were at
-    the start of each of the last 30 slots of 10 seconds. slot_end: when `start_slot` is due.
+    counts: numbers of results, indexed by the verdict's number. They only grow, so it is enough to record them at the
+    start of each of the last 30 slots of 10 seconds. slot_end: when the next `start_slot` is due, monotonic seconds.
     """
 
     def __init__(self, counts: Sequence[int]) -> None:
         self._counts = counts
-        # Slot number, passed, failed. Replaced and never changed, because another thread reads it.
+        # (slot number, passed, failed). Replaced, never changed in place, because another thread reads it.
         self._slots: tuple[tuple[int, int, int], ...] = ()
         self.slot_end = float("-inf")
 
@@ -32,7 +32,7 @@ class PassRate:
         self.slot_end = (slot + 1) * _SLOT_SECONDS
 
     def ratio(self, now: float) -> float | None:
-        """Return passed / (passed + failed), or None if there were neither."""
+        """Return passed / (passed + failed); None without such results."""
         oldest = int(now // _SLOT_SECONDS) - _SLOTS
         for slot, passed_before, failed_before in self._slots:
             if slot > oldest:

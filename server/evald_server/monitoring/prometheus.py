@@ -1,4 +1,4 @@
-"""Prometheus metric families and label values: what all modules of a subject export their counters with."""
+"""Helpers to export counters as Prometheus metric families, shared by all modules with metrics."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -10,13 +10,13 @@ from evald.result import Kind, Verdict
 from .histogram import Exemplar, Histogram
 
 OTHER = "other"
-"""Label value for everything above a limit."""
+"""The label value for everything above a limit."""
 
 ASSERTION_VERDICTS = (Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED)
 METRIC_VERDICTS = (Verdict.PASSED, Verdict.ERROR, Verdict.SKIPPED)
 VERDICT_NAMES = {verdict: verdict.name.lower() for verdict in Verdict}
 
-# Longer values cannot be read in the legend of a chart.
+# Longer values are unreadable in the legend of a chart.
 _MAX_CALLER_VALUE = 64
 
 
@@ -44,7 +44,7 @@ def add_count(
 
 
 def gauge(name: str, documentation: str, read: Callable[[], float] | None) -> Metric:
-    """Return a family of one number without labels. read: called now; if it is None, the family is empty."""
+    """Return a gauge family with one number, without labels. read: returns the number; None for an empty family."""
     return GaugeMetricFamily(name, documentation, value=None if read is None else read())
 
 

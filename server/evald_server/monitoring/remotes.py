@@ -12,7 +12,7 @@ _INSTANCE_SERIES = 12  # per remote type: three modes in four states
 
 
 class RemoteMetrics:
-    """Creates and exports the task latencies of remote types; exports instances, leases and circuits."""
+    """The metrics of remote evaluators: task durations by type, instances, leases and circuit breakers."""
 
     def __init__(self, limit: SeriesLimit) -> None:
         self._limit = limit
@@ -23,7 +23,7 @@ class RemoteMetrics:
         self._leases_expired = 0
 
     def tasks(self, type: str) -> Histogram:  # noqa: A002 - the word of the contract
-        """Return the durations of a remote type's tasks, the same object each time."""
+        """Return the duration histogram of a remote type's tasks, the same object each time."""
         found = self._tasks.get(type)
         if found is not None:
             return found
@@ -43,12 +43,16 @@ class RemoteMetrics:
         instances: Callable[[], Mapping[tuple[str, str, str], int]],
         open_circuits: Callable[[], int],
     ) -> None:
-        """Call these at every scrape, in its thread: instances by type, mode and state; open circuits."""
+        """Set the functions that each scrape calls in its thread.
+
+        instances: returns the number of instances by (type, mode, state). open_circuits: returns the number of open
+        circuit breakers.
+        """
         self._instances = instances
         self._open_circuits = open_circuits
 
     def families(self) -> Iterator[Metric]:
-        """Yield the current families."""
+        """Yield the current metric families."""
         instances = GaugeMetricFamily(
             "evald_remote_instances",
             "Instances of remote evaluators, by how they connected and by state.",

@@ -8,7 +8,7 @@ from .histogram import DURATION_BOUNDS, Histogram, series_count
 from .prometheus import OTHER, add_count, add_histogram, counter
 from .series_limit import CodeCounts, SeriesLimit
 
-# As Go's gRPC metrics spell the names of grpc.StatusCode: public dashboards and alerts filter on these.
+# The spelling of grpc.StatusCode names in Go's gRPC metrics: public dashboards and alerts filter on it.
 GRPC_CODES: Mapping[str, str] = {
     "OK": "OK",
     "CANCELLED": "Canceled",
@@ -33,10 +33,10 @@ _GRPC_INDEX = {code: index for index, code in enumerate(GRPC_CODES)}
 
 
 class RpcTally:
-    """Counts the calls of one gRPC method. labels: grpc_type, grpc_service, grpc_method.
+    """A tally of the calls of one gRPC method. labels: grpc_type, grpc_service, grpc_method.
 
-    Its series begin with its first call, because a server has more methods than anybody uses. durations and codes
-    are None until then. If there is no room for them, they are those of `other`, which shows its counts too.
+    Its series begin with its first call, because nobody uses all methods of a server. durations and codes are None
+    until then. Above the series limit, they are those of `other`, which then exports this tally's counts too.
     """
 
     def __init__(self, labels: tuple[str, str, str], limit: SeriesLimit, other: "RpcTally | None") -> None:
@@ -53,7 +53,7 @@ class RpcTally:
 
     @property
     def shared(self) -> bool:
-        """Whether its calls are shown as those of `other`."""
+        """Whether its calls are exported as those of `other`."""
         return self._other is not None and self.codes is self._other.codes
 
     def started(self) -> None:
@@ -63,7 +63,7 @@ class RpcTally:
         self.started_count += 1
 
     def handled(self, code_name: str, seconds: float) -> None:
-        """Count the end of a call. code_name: of a `grpc.StatusCode`; any other counts as UNKNOWN."""
+        """Count the end of a call. code_name: name of a `grpc.StatusCode`; any other counts as UNKNOWN."""
         if self.codes is None or self.durations is None:
             self.codes, self.durations = self._open()
         self.codes.add(_GRPC_INDEX.get(code_name, _GRPC_INDEX["UNKNOWN"]))
@@ -83,7 +83,7 @@ class RpcTally:
         assert other.codes is not None
         assert other.durations is not None
         self.codes, self.durations = other.codes, other.durations
-        # Started, received and sent. Each code reserves its own series.
+        # + 3: started, received and sent. Each code reserves its own series.
         if limit.reserve("rpc", series_count(DURATION_BOUNDS) + 3):
             self.codes = CodeCounts(len(GRPC_CODES), lambda: limit.reserve("code", 1), other.codes)
             self.durations = Histogram(DURATION_BOUNDS)
@@ -91,7 +91,7 @@ class RpcTally:
 
 
 class RpcMetrics:
-    """Creates and exports the tallies of gRPC methods."""
+    """The metrics of RPCs: creates and exports the tallies of gRPC methods."""
 
     def __init__(self, limit: SeriesLimit) -> None:
         self._limit = limit
@@ -101,14 +101,14 @@ class RpcMetrics:
     def tally(self, service: str, method: str, grpc_type: str) -> RpcTally:
         """Return the tally of a gRPC method, the same object each time.
 
-        service: its full name. grpc_type: "unary", "client_stream", "server_stream" or "bidi_stream".
+        service: the service's full name. grpc_type: "unary", "client_stream", "server_stream" or "bidi_stream".
         """
         key = (grpc_type, service, method)
         found = self._tallies.get(key)
         return found or self._tallies.setdefault(key, RpcTally(key, self._limit, self._other))
 
     def families(self) -> Iterator[Metric]:
-        """Yield the current families."""
+        """Yield the current metric families."""
         started = counter("grpc_server_started", "RPCs started on the server.")
         handled = counter(
             "grpc_server_handled", "RPCs completed on the server, whether they succeeded or failed."

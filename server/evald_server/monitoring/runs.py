@@ -1,4 +1,4 @@
-"""Metrics of runs and of suite runs: how they end, turns, and how many there are now."""
+"""Metrics of runs and suite runs: outcomes, turns, durations, and current numbers."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -10,15 +10,15 @@ from .prometheus import add_count, add_histogram, counter, gauge
 
 RUN_OUTCOMES: Final = ("passed", "failed", "skipped", "error", "cancelled", "interrupted")
 
-# The verdicts that a suite run can have, and the end without one.
+# The possible verdicts of a suite run, and the outcome without a verdict.
 SUITE_OUTCOMES: Final = ("passed", "failed", "error", "interrupted")
 
-# A conversation with models takes from a second to an hour.
+# Bounds in seconds. A conversation with models takes from a second to an hour.
 _BOUNDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
 
 
 class RunMetrics:
-    """Counts runs and exports them. The series are fixed: the outcomes are a closed list."""
+    """The metrics of runs. The number of series is fixed, because the outcomes are a closed list."""
 
     def __init__(self) -> None:
         self._outcomes = dict.fromkeys(RUN_OUTCOMES, 0)
@@ -28,8 +28,10 @@ class RunMetrics:
         self._queued: Callable[[], int] | None = None
 
     def ended(self, outcome: str, seconds: float | None) -> None:
-        """Count a run that has ended or was interrupted. outcome: one of RUN_OUTCOMES. seconds: since it began;
-        None when it never did."""
+        """Count an ended or interrupted run.
+
+        outcome: one of RUN_OUTCOMES. seconds: duration of the run; None if it never began.
+        """
         self._outcomes[outcome] += 1
         if seconds is not None:
             self._durations.observe(seconds)
@@ -39,16 +41,16 @@ class RunMetrics:
         self._turns += 1
 
     def watch(self, *, running: Callable[[], int], queued: Callable[[], int]) -> None:
-        """Call these at every scrape, in its thread: how many runs there are now."""
+        """Set the functions that return the numbers of running and queued runs. Each scrape calls them in its thread."""
         self._running = running
         self._queued = queued
 
     def now(self) -> tuple[int, int]:
-        """Return how many runs go on and how many wait."""
+        """Return the numbers of running and queued runs."""
         return (self._running() if self._running else 0), (self._queued() if self._queued else 0)
 
     def families(self) -> Iterator[Metric]:
-        """Yield the current families."""
+        """Yield the current metric families."""
         runs = counter("evald_runs", "Runs that ended or were interrupted, by the outcome.")
         for outcome, count in self._outcomes.copy().items():
             add_count(runs, {"outcome": outcome}, count)
@@ -64,22 +66,22 @@ class RunMetrics:
 
 
 class SuiteMetrics:
-    """Counts suite runs and exports them. The series are fixed: the outcomes are a closed list."""
+    """The metrics of suite runs. The number of series is fixed, because the outcomes are a closed list."""
 
     def __init__(self) -> None:
         self._outcomes = dict.fromkeys(SUITE_OUTCOMES, 0)
         self._running: Callable[[], int] | None = None
 
     def ended(self, outcome: str) -> None:
-        """Count a suite run that has ended or was interrupted. outcome: one of SUITE_OUTCOMES."""
+        """Count an ended or interrupted suite run. outcome: one of SUITE_OUTCOMES."""
         self._outcomes[outcome] += 1
 
     def watch(self, *, running: Callable[[], int]) -> None:
-        """Call this at every scrape, in its thread: how many suite runs there are now."""
+        """Set the function that returns the number of running suite runs. Each scrape calls it in its thread."""
         self._running = running
 
     def families(self) -> Iterator[Metric]:
-        """Yield the current families."""
+        """Yield the current metric families."""
         runs = counter("evald_suite_runs", "Suite runs that ended or were interrupted, by the outcome.")
         for outcome, count in self._outcomes.copy().items():
             add_count(runs, {"outcome": outcome}, count)

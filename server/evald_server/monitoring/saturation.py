@@ -11,14 +11,14 @@ _MAXIMUM_SECONDS = 30
 
 
 class RecentMaximum:
-    """The maximum of the last 30 to 60 seconds: a scrape every 30 seconds misses no peak."""
+    """The maximum of the last 30 to 60 seconds, so that a scrape every 30 seconds misses no peak."""
 
     def __init__(self) -> None:
         self._window = 0
         self._maxima = (0.0, 0.0)  # of the previous window and of this one
 
     def observe(self, value: float, now: float) -> None:
-        """Record a value of this moment."""
+        """Record a value measured at `now`, in monotonic seconds."""
         previous, current = self._at(now)
         self._window = int(now // _MAXIMUM_SECONDS)
         self._maxima = (previous, max(current, value))
@@ -28,7 +28,7 @@ class RecentMaximum:
         return max(self._at(now))
 
     def _at(self, now: float) -> tuple[float, float]:
-        """Return the maxima of the window before `now` and of the one that `now` is in."""
+        """Return the maxima of the previous window and of the window that contains `now`."""
         elapsed = int(now // _MAXIMUM_SECONDS) - self._window
         if elapsed == 0:
             return self._maxima
@@ -36,7 +36,7 @@ class RecentMaximum:
 
 
 class Saturation:
-    """Counts refusals and exports the load. clock: monotonic seconds."""
+    """The metrics of the server's load: refusals, running and queued evaluations, lag. clock: monotonic seconds."""
 
     def __init__(self, limit: SeriesLimit, clock: Callable[[], float]) -> None:
         self._limit = limit
@@ -53,16 +53,19 @@ class Saturation:
         self._rejections[reason] = self._rejections.get(reason, 0) + 1
 
     def watch(self, *, inflight: Callable[[], int], queued: Callable[[], int]) -> None:
-        """Call these at every scrape, in its thread: running and queued evaluations."""
+        """Set the functions that return the numbers of running and queued evaluations.
+
+        Each scrape calls them in its thread.
+        """
         self._inflight = inflight
         self._queued = queued
 
     def loop_lag(self, seconds: float) -> None:
-        """Record how much later than requested the event loop woke up. Call at least once a second."""
+        """Record the delay between requested and actual wake-up of the event loop. Call at least once a second."""
         self._lag.observe(seconds, self._clock())
 
     def families(self) -> Iterator[Metric]:
-        """Yield the current families."""
+        """Yield the current metric families."""
         yield gauge("evald_inflight_evaluations", "Evaluations that are running now.", self._inflight)
         yield gauge("evald_queued_evaluations", "Evaluations in the queue.", self._queued)
         rejected = counter(

@@ -1,4 +1,4 @@
-"""A limit on the number of series, so that a flood of names does not make scrapes slow."""
+"""A limit on the number of series, so that too many label values do not make scrapes slow."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -9,9 +9,10 @@ from .prometheus import add_count, counter
 
 
 class SeriesLimit:
-    """Counts down the series and the values of each label that may still be added.
+    """A limit on new series and on new values of each label.
 
-    series: in total. values: by label. overflows: refused reservations by label.
+    series: how many may still be added in total. values: how many may still be added, by label. overflows: number of
+    refused reservations, by label.
     """
 
     def __init__(self, series: int, values: Mapping[str, float]) -> None:
@@ -20,7 +21,7 @@ class SeriesLimit:
         self.overflows = dict.fromkeys(values, 0)
 
     def reserve(self, label: str, series: int, values: int = 1) -> bool:
-        """Try to reserve series and values of a label. Returns True on success."""
+        """Try to reserve series and values of a label. Return whether this succeeded."""
         if series > self._series or values > self._values[label]:
             self.overflows[label] += 1
             return False
@@ -30,9 +31,9 @@ class SeriesLimit:
 
 
 class CodeCounts:
-    """Counts by code out of a closed list.
+    """Counts by code, for a closed list of codes.
 
-    The first count of a code reserves its series. If that fails, `overflow` counts instead.
+    The first count of a code reserves its series. If that fails, `overflow` counts the code instead.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class CodeCounts:
 
 
 def overflow_family(*limits: SeriesLimit) -> Metric:
-    """Return the family of refused reservations, by label."""
+    """Return the metric family of refused reservations, by label."""
     overflow = counter(
         "evald_label_overflow",
         "Lookups of a label value beyond the limit, counted as other.",

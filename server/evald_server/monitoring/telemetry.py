@@ -23,30 +23,30 @@ from .runs import RunMetrics, SuiteMetrics
 from .saturation import Saturation
 from .series_limit import SeriesLimit, overflow_family
 
-# Series that every scrape has: the `other` of evaluators (51), RPCs (36), evaluations (4) and reasons (1), the
-# evaluations' durations (16), process and Python (16), build, saturation and overflow (9), remotes (30), runs (24),
+# Number of series in every scrape: the "other" of evaluators (51), RPCs (36), evaluations (4) and reasons (1);
+# durations of evaluations (16); process and Python (16); build, saturation and overflow (9); remotes (30); runs (24);
 # suite runs (5).
 _FIXED_SERIES = 199
-# "detail": histograms, last value and pass ratio of a type. "caller": sets of callers' labels. "code": a closed
-# list for each evaluator and method.
+# "detail": histograms, last value and pass ratio of a type. "caller": combinations of callers' labels. "code": a
+# closed list for each evaluator and method.
 _MAX_VALUES = {"detail": float("inf"), "code": float("inf"), "caller": 50, "reason": 16}
 
-# Passed evaluations that get an exemplar. Reading the metadata of every call costs 2 % of the calls a second.
+# One in so many passed evaluations gets an exemplar: reading the metadata of every call costs 2 % of the throughput.
 _TRACED_ONE_IN = 64
 
 
 class Telemetry(Collector):
     """The metrics of a server and their registry.
 
-    Call every method but `exposition` from the event loop only.
+    Call every method except `exposition` only from the event loop.
 
-    clock: monotonic seconds. max_types: limit of evaluator types with verdicts of their own; the rest share
-    evaluator="other". max_series: limit of series in a scrape. Types whose histograms do not fit keep their
-    verdicts; their durations and errors join "other", their scores and values are left out. max_rpc_series: how many
-    of these are for RPCs: about 25 methods that are called; the rest share grpc_method="other".
-    `evald_label_overflow_total` counts all that. allowed_labels: the keys of a caller's labels that
-    `evald_evaluations_total` carries. Raises ValueError if max_series is too small for max_types, or a label name
-    is not allowed.
+    clock: monotonic seconds. max_types: limit of evaluator types with their own verdict series; the rest share
+    evaluator="other". max_series: limit of series in a scrape. Types whose histograms do not fit keep their verdict
+    series; their durations and errors count as "other", their scores and values are dropped. max_rpc_series: how many
+    series of max_series are for RPCs, enough for about 25 methods in use; the rest share grpc_method="other".
+    `evald_label_overflow_total` counts all these cases. allowed_labels: the keys of a caller's labels that
+    `evald_evaluations_total` has. The constructor raises ValueError if max_series is too small for max_types, or if a
+    label name is not allowed.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Telemetry(Collector):
         self._untraced = 0
         self._build = {"version": version("evald"), "grpc_version": version("grpcio")}
 
-        # The interface of the subjects; each method is described where it is defined.
+        # The methods of the parts; each is documented at its definition.
         self.tally = self._evaluators.tally
         self.tally_of = self._evaluators.of
         self.announce = self._evaluators.announce
@@ -109,8 +109,8 @@ class Telemetry(Collector):
     ) -> None:
         """Count a finished run and its results.
 
-        rpc: name of the method. labels: the caller's. trace_id: called for one in 64 of the runs that passed
-        and for all others, which are what people look for.
+        rpc: name of the method. labels: the caller's. trace_id: called for one in 64 passed runs, and for all other
+        runs, because people search for those.
         """
         verdict = run.aggregate.verdict
         self._evaluators.count(run)
@@ -122,8 +122,8 @@ class Telemetry(Collector):
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """Return the body and content type of a scrape. May be called from any thread.
 
-        accept: the request's header. The format is OpenMetrics, which alone has exemplars, if it is named there,
-        else Prometheus text.
+        accept: the request's header. If it names OpenMetrics, the only format with exemplars, the response has that
+        format, else Prometheus text.
         """
         openmetrics = any(
             media.partition(";")[0].strip().lower() == "application/openmetrics-text"
@@ -136,7 +136,7 @@ class Telemetry(Collector):
         return encode(self.registry), content_type
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the current families, for the registry."""
+        """Yield the current metric families, for the registry."""
         yield from self._evaluators.families()
         yield from self._evaluations.families()
         yield from self._judges.families()

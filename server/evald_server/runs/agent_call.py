@@ -1,4 +1,4 @@
-"""One call of an agent, whose answer can be evaluated."""
+"""One call of an agent, and the checks of its answer."""
 
 from evald.blocks import UnreadableContent
 from evald.chat import message_text
@@ -10,7 +10,7 @@ from evald_server.engine.contexts import Contexts, InvalidContext, check_invocat
 async def call_agent(
     connector: Connector, request: AgentRequest, contexts: Contexts
 ) -> context_pb2.Invocation:
-    """Return the agent's answer: at least one message, all of them its own. Raises ConnectorFailure."""
+    """Return the agent's answer: at least one message, none of role "user". Raises ConnectorFailure."""
     answer = await connector.invoke(request)
     try:
         check_invocation(answer, "answer")
@@ -25,12 +25,12 @@ async def call_agent(
 
 
 def goes_on(message: message_pb2.ChatMessage) -> bool:
-    """Return whether the agent goes on after this message: a mere tool call, or its result, is no answer."""
+    """Return whether the agent continues after this message: a mere tool call, or its result, is no answer."""
     return message.role == "tool" or bool(message.tool_calls and not message_text(message))
 
 
 def check_readable(message: message_pb2.ChatMessage, path: str) -> None:
-    """Raise UnreadableContent, with this path, for a message whose content nobody can read."""
+    """Raise UnreadableContent with this path if the message's content is unreadable."""
     try:
         message_text(message)
     except UnreadableContent as problem:
@@ -38,5 +38,5 @@ def check_readable(message: message_pb2.ChatMessage, path: str) -> None:
 
 
 def bad_answer(problem: str) -> ConnectorFailure:
-    """Return the failure of an agent whose answer is of no use."""
+    """Return the failure for an unusable answer of an agent."""
     return ConnectorFailure("CONNECTOR_BAD_ANSWER", f"The agent's answer cannot be used: {problem}")

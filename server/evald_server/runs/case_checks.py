@@ -1,4 +1,4 @@
-"""What a case of a suite must be before it runs."""
+"""Checks of a suite case before it runs."""
 
 from typing import Final, NamedTuple
 
@@ -8,21 +8,21 @@ from evald_server import wire_pb2
 
 from .recorded import CaseSetup
 
-_MAX_CASE_ID: Final = 256  # bytes: PostgreSQL has no index for much longer ones
+_MAX_CASE_ID: Final = 256  # bytes: PostgreSQL cannot index much longer ones
 _MAX_TRIALS: Final = 100
 
 
 class CaseProblem(NamedTuple):
-    """What is wrong with a field of a case."""
+    """A field of a case and its problem."""
 
     field: str
     message: str
 
 
 def case_problem(case: wire_pb2.SuiteCase, setup: CaseSetup, *, asks_agent: bool) -> CaseProblem | None:
-    """Return the first thing that is wrong with a case beside its evaluators.
+    """Return the first problem of a case, without a check of its evaluators; None if it has none.
 
-    asks_agent: whether there is one to ask.
+    asks_agent: whether the suite run has an agent.
     """
     size = len(case.case_id.encode())
     if not 0 < size <= _MAX_CASE_ID or not case.case_id.isprintable():
@@ -68,7 +68,7 @@ def case_problem(case: wire_pb2.SuiteCase, setup: CaseSetup, *, asks_agent: bool
 
 
 def number_problems(pb: suite_service_pb2.SuiteOpen | wire_pb2.SuiteCase) -> list[CaseProblem]:
-    """Return what is wrong with the numbers that a suite and a case have both."""
+    """Return the problems of the number fields that a suite and a case share."""
     return [
         CaseProblem(name, f"got {getattr(pb, name)}, wanted 0 to {_MAX_TRIALS}")
         for name in ("trials", "min_passed")

@@ -1,4 +1,4 @@
-"""Several calls of an agent as one, and what a run has spent."""
+"""Agent calls: merging those of one turn, and adding up tokens and cost."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -15,9 +15,9 @@ _COUNTS: Final = (
 
 
 def merge_calls(calls: Sequence[context_pb2.Invocation]) -> context_pb2.Invocation:
-    """Return the calls of one turn, in order, as one: it began with the first and ended with the last.
+    """Return the calls of one turn merged into one: start of the first, result of the last. calls: in order.
 
-    A sum is there only if every call has the number, because what is missing is not 0.
+    A number is summed only if every call has it, because a missing number is not 0.
     """
     first, last = calls[0], calls[-1]
     merged = context_pb2.Invocation()
@@ -42,7 +42,7 @@ def merge_calls(calls: Sequence[context_pb2.Invocation]) -> context_pb2.Invocati
 
 
 def turn_of(call: context_pb2.Invocation, turn: int, first: int, count: int) -> run_service_pb2.RunTurn:
-    """Return a turn without its evaluation. first, count: of its messages in the conversation."""
+    """Return a turn without its evaluation. first, count: index of its first message, and number of its messages."""
     return run_service_pb2.RunTurn(
         turn=turn,
         first_message=first,
@@ -56,7 +56,7 @@ def turn_of(call: context_pb2.Invocation, turn: int, first: int, count: int) -> 
 
 
 def add_spending(run: run_service_pb2.Run, call: context_pb2.Invocation) -> None:
-    """Add to a run what a call of its agent has spent, as far as it says."""
+    """Add the tokens and the cost of an agent call to the run, where the call reports them."""
     if call.HasField("token_usage"):
         for name in _COUNTS:
             if call.token_usage.HasField(name):

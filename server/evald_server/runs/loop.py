@@ -1,6 +1,6 @@
-"""One run: a user talks to an agent, and every turn is evaluated, from wherever the run stands to its end.
+"""The loop of one run: a user talks to an agent, and every turn is evaluated.
 
-Everything is saved before it counts: a run that is loaded again goes on where it stood.
+Every step is stored before the next one builds on it, so an interrupted run continues from its stored events.
 """
 
 import time
@@ -28,7 +28,7 @@ from .invocations import add_spending, merge_calls, turn_of
 from .rules import SPOKEN, RunRules, StopCause, TurnFindings
 from .turn_events import add_turn, end_event, fill_results, run_seconds, status_event
 
-# Fields of a scenario and of a persona that evaluators may read; the others are the run's business.
+# Highest numbers of the scenario and persona fields that evaluators may read; only the run uses the others.
 _SCENARIO_FIELDS: Final = 6
 _PERSONA_FIELDS: Final = 2
 
@@ -37,7 +37,7 @@ Save: TypeAlias = Callable[[run_service_pb2.Run, Sequence[RunEvent]], Awaitable[
 
 
 class RunFailure(Exception):
-    """A run cannot have a verdict: its scenario, its persona or its agent is broken."""
+    """A run cannot have a verdict because its scenario, its persona or its agent is broken."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -46,11 +46,11 @@ class RunFailure(Exception):
 
 
 class TypesMissing(Exception):
-    """A run cannot go on yet: evaluators of its scenario are not there, or not there yet."""
+    """A run cannot continue because evaluator types of its scenario are not registered (yet)."""
 
 
 class RunUser(Protocol):
-    """Speaks for the user."""
+    """The speaker for the user of a run."""
 
     @property
     def immediate(self) -> bool:
@@ -60,24 +60,24 @@ class RunUser(Protocol):
         """Return whether the user has nothing more to say after these messages."""
 
     async def speak(self, messages: Sequence[message_pb2.ChatMessage]) -> message_pb2.ChatMessage | None:
-        """Return what the user says next; None exactly when done. Raises RunFailure."""
+        """Return the user's next message; None exactly when `is_done`. Raises RunFailure."""
 
 
 class EvaluationAdmission(Protocol):
-    """Runs what is pending of an evaluation, within the server's limits."""
+    """Admission control for pending evaluators, within the server's limits."""
 
     def run_pending(self, run: EvaluationRun, scope: Scope) -> AsyncGenerator[list[int]]:
-        """Yield the indexes of what has finished."""
+        """Run the pending evaluators. Yield the indexes of those that have finished."""
 
     def seconds_for(self, plan: Plan) -> float | None:
-        """Return how long a plan's evaluators may take altogether; None for as long as they like."""
+        """Return how many seconds a plan's evaluators may take in total; None for no limit."""
 
 
 class LoopParts(NamedTuple):
-    """What all runs of a server share.
+    """The parts that all runs of a server share.
 
-    on_turn: called with every evaluation of a turn. give_way: awaited before each piece of work that takes about half
-    a millisecond.
+    on_turn: called with the evaluation of every turn. give_way: awaited before each piece of work of about half a
+    millisecond, so that other tasks get the event loop.
     """
 
     engine: Engine
@@ -87,9 +87,9 @@ class LoopParts(NamedTuple):
 
 
 class RunLoop:
-    """One run. Call `drive` once.
+    """The loop of one run. Call `drive` once.
 
-    run: its row, without messages and turns; changed in place. events: those that are stored of it.
+    run: its row, without messages and turns; changed in place. events: its stored events.
     """
 
     def __init__(
@@ -110,25 +110,25 @@ class RunLoop:
         self._unsaved: list[RunEvent] = []
         self._began = time.monotonic() - (run_seconds(run) or 0.0)
         if run.HasField("start_time"):
-            # Later by the pause, so that the next start does not count it either.
+            # Move the start by the length of the pause, so that the pause never counts as run time.
             run.start_time.FromNanoseconds(time.time_ns() - self._elapsed)
         self._pb = _context(run)
         self._conversation = Conversation(self._pb.messages)
         self._count = 0  # user and assistant messages
         self._timed = 0  # turns with a latency
         self._calls: list[context_pb2.Invocation] = []  # of the turn that is not evaluated yet
-        self._turns: list[run_service_pb2.RunTurn] = []  # that were evaluated before this start
-        self._turn = run_service_pb2.RunTurn()  # the last one evaluated
-        self._findings = self._earlier = TurnFindings()  # of that turn, and of those before it
+        self._turns: list[run_service_pb2.RunTurn] = []  # evaluated before this start
+        self._turn = run_service_pb2.RunTurn()  # the last evaluated turn
+        self._findings = self._earlier = TurnFindings()  # of the last turn, and of the turns before it
         self._seeds = run.scenario.messages or connector.opening
         self._turn_end = len(self._seeds)
         for event in events:
             self._restore(event)
 
     async def drive(self, *, wait_for_types: bool = False) -> None:
-        """Bring the run to its end. Raises StoreProblem; every fault of its parts ends the run in error.
+        """Play the run to its end. Raises StoreProblem. Any fault of its parts ends the run in error.
 
-        wait_for_types: raise TypesMissing, and leave the run as it is, where evaluators may still come.
+        wait_for_types: raise TypesMissing and leave the run unchanged, because missing evaluators may still register.
         """
         try:
             self._make_rules(await self._make_plan())
@@ -140,7 +140,7 @@ class RunLoop:
             if not self.run.HasField("start_time"):
                 await self.fail("INVALID_SCENARIO", str(problem))
                 return
-            # An error could only be retried from the start, without the conversation that there is.
+            # Not an error: an error can only be retried from the start, and the conversation would be lost.
             self.run.error.code, self.run.error.message = "INVALID_SCENARIO", str(problem)
             self._unsaved.append(status_event(self.run, run_service_pb2.RUN_STATUS_INTERRUPTED, self._now))
             await self._commit()
@@ -210,7 +210,7 @@ class RunLoop:
         while True:
             if self._awaits_user and not await self._say():
                 break
-            # Also when the user's last word was stored by an earlier start.
+            # Also true when an earlier start stored the user's last message.
             if not self._calls and self._count >= self._rules.max_messages:
                 break
             while not self._has_answered:
@@ -223,12 +223,12 @@ class RunLoop:
 
     @property
     def _elapsed(self) -> int:
-        """For how long the run has run, in nanoseconds."""
+        """The run time in nanoseconds, without pauses."""
         return round(1e9 * (time.monotonic() - self._began))
 
     @property
     def _now(self) -> int:
-        """The time in nanoseconds since 1970. Changes of the clock do not count once the run has begun."""
+        """The time in nanoseconds since 1970. Clock changes after the start of the run have no effect."""
         run = self.run
         return (
             run.start_time.ToNanoseconds() + self._elapsed if run.HasField("start_time") else time.time_ns()
@@ -246,7 +246,7 @@ class RunLoop:
 
     @property
     def _has_answered(self) -> bool:
-        """Whether the agent's answer is whole: after a mere tool call, or its result, the agent goes on."""
+        """Whether the agent's answer is complete: after a mere tool call, or its result, the agent continues."""
         if not self._calls or self._connector.brings_user:
             return bool(self._calls)
         most = self._rules.max_messages
@@ -256,13 +256,13 @@ class RunLoop:
 
     @property
     def _end_cause(self) -> StopCause | None:
-        """What ends the conversation, whatever was said last; None if the agent can be asked once more."""
+        """The cause that ends the conversation after this turn in any case; None if it can continue."""
         if self._count + 1 >= self._rules.max_messages:
             return StopCause.LIMIT
         return StopCause.SILENCE if self._user.is_done(self._pb.messages) else None
 
     async def _say(self) -> bool:
-        """Have the user speak. Returns False when there is nothing more to say."""
+        """Add the user's next message. Returns False when the user has nothing more to say."""
         message = await self._user.speak(self._pb.messages)
         if message is None:
             return False
@@ -277,7 +277,7 @@ class RunLoop:
             turn,
             self._pb.messages,
             dict(run.persona.headers),
-            # The same when it is sent again after a restart.
+            # The same key when the request is sent again after a restart.
             f"{run.id}-{run.attempt}-{turn}-{len(self._calls) + 1}",
         )
         answer = await call_agent(self._connector, request, self._engine.contexts)
@@ -299,7 +299,7 @@ class RunLoop:
         findings = self._rules.findings(turn.evaluation.results)
         cause = self._rules.stop(findings, end)
         if cause is not None and end is None:
-            # Nobody knew that the turn is the last one. What waits for that is evaluated now.
+            # Only the results show that the turn is the last. Evaluators that wait for the last turn run now.
             waiting = self._waiting
             if cause is StopCause.MET:
                 waiting = [*waiting, *self._rules.counts_at_the_end(turn.evaluation.results)]
@@ -337,7 +337,7 @@ class RunLoop:
         return plan
 
     def _open_turn(self) -> run_service_pb2.RunTurn:
-        """Return the turn that is to be evaluated, and make it the context's."""
+        """Return a new turn with the latest messages, and set it in the context."""
         pb, messages, start = self._pb, self._pb.messages, self._turn_end
         said = messages[start].role == "user"
         first, answer = start, start + said
@@ -352,11 +352,11 @@ class RunLoop:
         return turn
 
     async def _run(self, plan: Plan, *, is_final: bool) -> EvaluationRun:
-        """Run a plan on the open turn, to its end."""
+        """Run a plan on the open turn until all its evaluators have finished."""
         self._pb.is_final = is_final
         run = EvaluationRun(plan, EvaluatorContext(self._pb, self._conversation), self._engine.threads)
         if not run.finished:
-            # The answer first, because a judge may take its time. Where nothing waits, it is stored with the turn.
+            # Store the answer first, because a judge may be slow. If nothing is pending, the turn's commit stores it.
             if self._unsaved:
                 await self._commit()
             scope = Scope(evaluation_id=self._engine.new_id())
@@ -366,7 +366,7 @@ class RunLoop:
         return run
 
     def _remember(self, turn: run_service_pb2.RunTurn, findings: TurnFindings) -> None:
-        """Make a turn the last one that was evaluated."""
+        """Set the last evaluated turn, and merge the findings of the previous one into the earlier ones."""
         before = self._findings
         self._earlier = TurnFindings(
             failed=self._earlier.failed or before.failed, broken=self._earlier.broken or before.broken
@@ -401,8 +401,8 @@ class RunLoop:
         code: str,
         call: context_pb2.Invocation | None = None,
     ) -> None:
-        """Add messages to the conversation. call: that gave them. Raises RunFailure with this code for too many
-        messages, and for content that nobody can read."""
+        """Add messages to the conversation. call: the invocation that returned them. Raises RunFailure with this code
+        for too many messages, and for unreadable content."""
         index = len(self._pb.messages)
         try:
             for position, message in enumerate(messages):
@@ -419,7 +419,7 @@ class RunLoop:
             self._count += message.role in SPOKEN
 
     def _put(self, kind: RunEventKind, body: Message) -> None:
-        """Add an event to the next commit. A turn has a number for each of its results too."""
+        """Add an event to the next commit. A turn takes one sequence number for itself and one for each result."""
         run = self.run
         run.last_sequence += 1 + (
             len(body.evaluation.results) if isinstance(body, run_service_pb2.RunTurn) else 0
@@ -446,7 +446,7 @@ async def scenario_plan(engine: Engine, scenario: context_pb2.Scenario) -> Plan:
 
 
 def _context(run: run_service_pb2.Run) -> context_pb2.EvaluatorContext:
-    """Return the context of the run's turns, without messages."""
+    """Return the evaluator context of the run's turns, without messages."""
     pb = context_pb2.EvaluatorContext(attempt=run.attempt)
     pb.correlation.run_id, pb.correlation.conversation_id = run.id, run.thread_id
     if run.scenario.ByteSize():

@@ -1,4 +1,4 @@
-"""Cases of a suite: every trial is a conversation whose turns are evaluated."""
+"""Suite cases with recorded answers: each trial is a conversation, and its turns are evaluated."""
 
 import hashlib
 import logging
@@ -27,21 +27,22 @@ from .invocations import turn_of
 _log = logging.getLogger("evald.suites")
 
 MAX_CASE_BYTES: Final = 2 << 20
-"""Bytes of a result above which the conversations are left out of it: gRPC clients take 4 MiB by default."""
+"""The largest case result in bytes that keeps its conversations: gRPC clients accept 4 MiB by default."""
 
 MAX_TURNS: Final = 1 << 31
-"""Of a trial: more than a message can hold."""
+"""A number of turns per trial that no message can reach: no limit."""
 
-# Recorded turns of a trial before the event loop may do something else, and then after each.
+# Recorded turns of a trial that run before the event loop may run other tasks; later turns run one by one.
 _TURNS_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True)
 class CaseSetup:
-    """What the cases of a suite run share.
+    """The data that the cases of a suite run share.
 
-    opened: as it was sent. specs, options: of it, serialised. on_turn: called with every evaluation of a turn.
-    slice_nanos: how long the evaluation of a turn may run before it has to wait. turns_at_once: that `play` plays.
+    opened: the SuiteOpen message as it was sent. specs, options: its evaluators and options, serialised.
+    on_turn: called with the evaluation of every turn. slice_nanos: how long the evaluation of a turn may run before it
+    must wait, in nanoseconds. turns_at_once: how many turns `play` plays.
     """
 
     run_id: str
@@ -58,22 +59,22 @@ class CaseSetup:
         return len(case.recorded_trials) or case.trials or self.opened.trials or 1
 
     def min_passed(self, case: wire_pb2.SuiteCase) -> int:
-        """Return how many of them must pass; 0 for all."""
+        """Return how many of a case's trials must pass; 0 for all."""
         return case.min_passed or self.opened.min_passed
 
     def specs_of(self, case: wire_pb2.SuiteCase, turn: int) -> tuple[bytes, ...]:
-        """Return the evaluators of a turn, from 0; none when it is not evaluated."""
+        """Return the serialised evaluator specs of a turn; empty when it is not evaluated. turn: index from 0."""
         own = case.turns[turn].evaluators
         if own or turn + 1 < len(case.turns):
             return tuple(own)
         return tuple(case.evaluators) or self.specs
 
     def options_of(self, case: wire_pb2.SuiteCase) -> bytes:
-        """Return how the turns of a case are evaluated."""
+        """Return the serialised options for the turns of a case."""
         return case.options or self.options
 
     def conditions(self, case: wire_pb2.SuiteCase) -> str:
-        """Return `CaseResult.conditions_sha256`."""
+        """Return `CaseResult.conditions_sha256`: a digest of the case's input and of how its verdict is decided."""
         asked = wire_pb2.SuiteCase()
         asked.CopyFrom(case)
         asked.trials, asked.min_passed = self.trials(case), self.min_passed(case)
@@ -84,13 +85,13 @@ class CaseSetup:
             del turn.evaluators[:]
         policy = _policy(case.options) if case.options else self._shared_policy
         weights = [self._weights(case, turn).encode() for turn in range(len(case.turns))]
-        # The texts first, each with an end that is in none of them, so that no two cases give the same bytes.
+        # Each text ends with a zero byte, which no text contains, so that two cases cannot give the same bytes.
         digest = hashlib.sha256(b"\0".join([policy, *weights, b""]))
         digest.update(asked.SerializeToString(deterministic=True))
         return digest.hexdigest()
 
     def _weights(self, case: wire_pb2.SuiteCase, turn: int) -> str:
-        """Return what the specs of a turn's enforced assertions say beyond their provenance."""
+        """Return the name, weight and flags of a turn's enforced assertions as text."""
         try:
             plan = self.plan(case, turn)
         except InvalidPlan:
@@ -102,7 +103,7 @@ class CaseSetup:
         return _policy(self.options)
 
     def plan(self, case: wire_pb2.SuiteCase, turn: int) -> Plan | None:
-        """Return the plan of a turn, None when it is not evaluated. Raises InvalidPlan."""
+        """Return the plan of a turn; None when it is not evaluated. Raises InvalidPlan."""
         specs, options = self.specs_of(case, turn), self.options_of(case)
         plan = self.engine.planner.plan(specs, options) if specs else None
         if plan is not None and (specs, options) == (self.specs, self.options):
@@ -126,7 +127,7 @@ def _weights_of(plan: Plan) -> str:
 
 
 def _policy(data: bytes) -> bytes:
-    """Return what serialised options say of how results become a verdict."""
+    """Return the part of serialised options that decides how results become a verdict."""
     options = evaluation_service_pb2.EvaluateOptions.FromString(data)
     return repr(
         (
@@ -141,20 +142,20 @@ def _policy(data: bytes) -> bytes:
 Answers: TypeAlias = Sequence[context_pb2.Invocation]
 
 CaseRow: TypeAlias = tuple[str, int, bytes, bytes]
-"""What is stored of a case: id, verdict, and the serialised CaseResult without its trials and with them."""
+"""The stored row of a case: id, verdict, the serialised CaseResult without trials, and the same with trials."""
 
 
 class RecordedCase:
-    """One case. Call `row` when all `trials` have ended.
+    """One case of a suite. When all `trials` have ended, call `decide`, then `row`.
 
-    result: what came of it then.
+    result: the case's result.
     """
 
     def __init__(self, case: wire_pb2.SuiteCase, setup: CaseSetup, size: int) -> None:
-        """size: bytes of the case."""
+        """size: bytes of the serialised case."""
         self._case = case
         self._setup = setup
-        # Most cases are small: what they were sent in has room in the result, so nobody needs to measure it.
+        # Most cases are so small that their conversations fit into the result without a measurement.
         self._measured = size * setup.trials(case) > MAX_CASE_BYTES // 2 or not case.recorded_trials
         self.result = suite_service_pb2.CaseResult(
             case_id=case.case_id,
@@ -165,12 +166,12 @@ class RecordedCase:
         )
 
     def trials(self) -> Iterator["RecordedTrial"]:
-        """Yield the trials. They can go on beside each other."""
+        """Yield the trials, which may run concurrently."""
         for result, answers in self._begun():
             yield RecordedTrial(self._case, self._setup, result, answers)
 
     def _begun(self) -> Iterator[tuple[suite_service_pb2.TrialResult, Answers | None]]:
-        """Yield the trials' results, to be filled, with their recorded answers, if they have some."""
+        """Yield each trial's result, still to be filled, and its recorded answers, if any."""
         recorded = self._case.recorded_trials
         for number in range(1, self._setup.trials(self._case) + 1):
             result = self.result.trials.add(trial=number)
@@ -189,7 +190,7 @@ class RecordedCase:
         decide_case(self.result, self._setup.min_passed(self._case))
 
     def row(self) -> CaseRow:
-        """Return what is stored of it once it is decided. Leaves the result without its trials."""
+        """Return the stored row of a decided case. Removes the trials from `result`."""
         result = self.result
         whole = result.SerializeToString()
         del result.trials[:]
@@ -199,7 +200,7 @@ class RecordedCase:
 class RecordedTrial:
     """One conversation and its evaluation.
 
-    waiting: the evaluation of a turn that cannot go on without waiting for something.
+    waiting: the evaluation of a turn that must wait for something.
     """
 
     def __init__(
@@ -209,14 +210,14 @@ class RecordedTrial:
         result: suite_service_pb2.TrialResult,
         answers: Answers | None,
     ) -> None:
-        """result: is filled. answers: one for each turn; None when the agent is to be asked."""
+        """result: filled in place. answers: one for each turn; None when the agent must be called."""
         self.waiting: EvaluationRun | None = None
         self._case = case
         self._setup = setup
         self._result = result
         self._answers = answers
         self._index = 0  # of the turn
-        self._latency: int | None = 0  # nanoseconds of all recorded answers, None when one is not known
+        self._latency: int | None = 0  # nanoseconds of all recorded answers; None when one is unknown
         self._ended = False
         self._pb = context_pb2.EvaluatorContext(
             attempt=result.trial, metadata=case.metadata if case.HasField("metadata") else None
@@ -225,8 +226,10 @@ class RecordedTrial:
         self._conversation = Conversation(self._pb.messages) if len(case.turns) > 1 else None
 
     def play(self) -> bool:
-        """Go on with recorded answers for some turns, or until something has to wait. Returns whether the trial has
-        ended."""
+        """Play recorded answers for up to `turns_at_once` turns, or until an evaluation must wait.
+
+        Returns whether the trial has ended.
+        """
         if self._result.HasField("error"):
             self._end()
             return True
@@ -260,7 +263,7 @@ class RecordedTrial:
         self._evaluate(answer, first)
 
     def _evaluate(self, last: context_pb2.Invocation, first: int) -> None:
-        """Begin to evaluate the turn that the conversation ends with."""
+        """Begin to evaluate the last turn of the conversation."""
         pb, turn = self._pb, self._case.turns[self._index]
         self._result.turns.append(turn_of(last, self._index + 1, first, len(pb.messages) - first))
         plan = self._setup.plan(self._case, self._index)
@@ -303,7 +306,7 @@ class RecordedTrial:
         decide_trial(self._result)
 
     def _break(self, problem: Exception) -> None:
-        """End the trial in error: never passed, never failed because of it."""
+        """End the trial in error, never as passed or failed."""
         if isinstance(problem, InvalidContext | InvalidPlan | UnreadableContent):
             self._refuse(str(problem))
         else:
@@ -323,7 +326,7 @@ class RecordedTrial:
         self._end()
 
     def _refuse(self, problem: str) -> None:
-        """Say of the turn that it cannot be evaluated."""
+        """Set the turn's verdict to error because it cannot be evaluated."""
         if len(self._result.turns) <= self._index:
             self._result.turns.add(turn=self._index + 1, first_message=len(self._pb.messages))
         evaluation = self._result.turns[-1].evaluation

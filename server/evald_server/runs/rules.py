@@ -1,4 +1,4 @@
-"""What the results of its turns mean for a run: when it stops, and how it has ended."""
+"""The rules that decide from turn results when a run stops and which verdict it gets."""
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
@@ -11,7 +11,7 @@ from evald_server.engine.plan import Plan
 
 _DEFAULT_MAX_MESSAGES: Final = 10
 
-# Roles of the messages that count; others (system, tool) do not.
+# Roles of the messages that count towards `max_messages`; system and tool messages do not count.
 SPOKEN: Final = ("user", "assistant")
 
 _JUDGE: Final = "llm-judge"
@@ -24,7 +24,7 @@ _ERROR, _SKIPPED = result_pb2.VERDICT_ERROR, result_pb2.VERDICT_SKIPPED
 
 
 class StopCause(Enum):
-    """Why a conversation ends. LIMIT: of messages. SILENCE: the user has nothing more to say."""
+    """Why a conversation ends. LIMIT: `max_messages` is reached. SILENCE: the user has nothing more to say."""
 
     MET = "met"
     FAILURE = "failure"
@@ -35,13 +35,13 @@ class StopCause(Enum):
 
 
 class TurnFindings(NamedTuple):
-    """What the results of one turn say about the run; each the first in declared order, or None.
+    """The results of one turn that matter for the run. Each field is the first such result in declared order, or None.
 
-    met: the success criteria, if there are any and all are met. unmet: success criteria that are not. failure: criteria
-    whose failure criteria are met, on a turn where that counts. unjudged: criteria without a verdict.
-    failed: an enforced assertion that failed, other than by criteria, and that no later turn can make pass.
+    met: success criteria, if there are any and all are met. unmet: success criteria that are not met. failure: failure
+    criteria that are met, on a turn where they count. unjudged: criteria without a verdict.
+    failed: an enforced assertion, not criteria, that failed and cannot pass on a later turn.
     broken: an enforced assertion without a verdict that does not fail open.
-    pending: an enforced assertion that failed and that a later turn can make pass.
+    pending: an enforced assertion that failed and can pass on a later turn.
     """
 
     met: result_pb2.EvaluationResult | None = None
@@ -54,7 +54,7 @@ class TurnFindings(NamedTuple):
 
 
 class Conclusion(NamedTuple):
-    """How a run has ended. broken: the result because of which there is no verdict."""
+    """The verdict of a run and its reason. broken: the result without a verdict that puts the run in error."""
 
     verdict: result_pb2.Verdict
     reason: str
@@ -62,9 +62,10 @@ class Conclusion(NamedTuple):
 
 
 class RunRules:
-    """The rules of one scenario. criteria: indexes of the judges whose criteria are the scenario's.
+    """The rules of one scenario.
 
-    These are the scenario's own criteria and those of every enforced `llm-judge` in its list.
+    criteria: indexes of the judges whose criteria count as the scenario's: the judge of the scenario's own criteria,
+    and every enforced `llm-judge` in its list.
     """
 
     def __init__(self, scenario: context_pb2.Scenario, plan: Plan) -> None:
@@ -89,7 +90,7 @@ class RunRules:
         )
 
     def findings(self, results: Iterable[result_pb2.EvaluationResult]) -> TurnFindings:
-        """Return what the results of a turn say."""
+        """Return the findings of a turn's results."""
         found: dict[str, result_pb2.EvaluationResult] = {}
         met = 0
         for result in results:
@@ -120,9 +121,9 @@ class RunRules:
         return TurnFindings(**found)
 
     def stop(self, findings: TurnFindings, end: StopCause | None) -> StopCause | None:
-        """Return why the conversation ends with this turn, None if it goes on. end: what ends it anyway."""
+        """Return why the conversation ends with this turn; None if it continues. end: the cause that ends it anyway."""
         if findings.failure is not None:
-            # In the other mode it counts because of the end.
+            # In the other mode failure criteria count only on the last turn, so `end` stays the cause.
             return StopCause.FAILURE if end is None or findings.failure.index in self._every_turn else end
         if not self._continues:
             if findings.failed is not None:
@@ -134,9 +135,9 @@ class RunRules:
         return end
 
     def counts_at_the_end(self, results: Iterable[result_pb2.EvaluationResult]) -> list[int]:
-        """Return the criteria that passed although their failure criteria are met, because the turn was not the last.
+        """Return indexes of criteria that passed with met failure criteria, because the turn was not the last.
 
-        Where it is the last after all, they have to be judged again as such.
+        If the turn becomes the last one, they must be judged again.
         """
         return [
             result.index
@@ -152,15 +153,15 @@ class RunRules:
         earlier: TurnFindings,
         message_count: int,
     ) -> Conclusion:
-        """Return how a run has ended.
+        """Return the verdict of a run and its reason.
 
-        before: what the last turn said when it was not yet known to be the last; what was found then decides
-        before the evaluators that waited for the end. last: the last turn. earlier: failures and errors of the
-        turns before it.
+        before: the findings of the last turn before it was known to be the last; they take precedence over the
+        evaluators that waited for the last turn. last: the evaluation of the last turn. earlier: failures and errors
+        of the previous turns.
         """
         after = self.findings(last.results)
         if cause is StopCause.BROKEN:
-            # A fault that cut the conversation short is no reason to fail it for what is missing then.
+            # A fault ended the conversation early. The run must not fail because of what is missing after it.
             after = before
         for found in (before, earlier, after):
             if found.failure is not None:
@@ -176,7 +177,7 @@ class RunRules:
                     f"The conversation ended after {message_count} messages without meeting success criteria"
                 )
             return Conclusion(_FAILED, f"{why}. {after.unmet.reason}")
-        # Criteria that nobody judged are not met, even if their judge may fail open.
+        # Criteria without a verdict are not met, even if their judge may fail open.
         broken = before.broken or after.broken or earlier.broken or after.unjudged
         if broken is not None:
             return Conclusion(_ERROR, f'"{broken.name}" gave no verdict: {broken.reason}', broken)
@@ -191,17 +192,17 @@ class RunRules:
 
 
 def most_messages(scenario: context_pb2.Scenario) -> int:
-    """Return how many messages a conversation has at most."""
+    """Return the maximum number of messages in a conversation."""
     return scenario.max_messages if scenario.HasField("max_messages") else _DEFAULT_MAX_MESSAGES
 
 
 def spoken_roles(scenario: context_pb2.Scenario) -> list[str]:
-    """Return the roles of the messages that there are at the start, of those that count."""
+    """Return the roles of the scenario's initial messages that count."""
     return [message.role for message in scenario.messages if message.role in SPOKEN]
 
 
 def _has_text(config: Mapping[str, Value], keys: Iterable[str]) -> bool:
-    # A null stands for no criteria.
+    # A null value means no criteria.
     return any(key in config and config[key].string_value for key in keys)
 
 

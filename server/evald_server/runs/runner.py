@@ -1,4 +1,4 @@
-"""Runs many runs at once: a queue that is fair between callers, and what happens to a run from outside."""
+"""The runner: plays many runs at once from a fair queue, and cancels, retries and resumes them."""
 
 import asyncio
 import contextlib
@@ -36,17 +36,17 @@ _QUEUED, _RUNNING = run_service_pb2.RUN_STATUS_QUEUED, run_service_pb2.RUN_STATU
 _ERROR, _INTERRUPTED = run_service_pb2.RUN_STATUS_ERROR, run_service_pb2.RUN_STATUS_INTERRUPTED
 _CANCELLED = run_service_pb2.RUN_STATUS_CANCELLED
 
-# Between attempts when a run has given up waiting.
+# Pause before the next attempt, when the store is unavailable or evaluators are missing.
 _AWAY_SECONDS: Final = 1.0
 
-# After a start, for workers that dial in again: they try every 30 s at the latest.
+# After a start, workers reconnect: they try at least every 30 s.
 _RETURN_SECONDS: Final = 45.0
 
-# Of the grace in seconds, for storing which runs were interrupted.
+# Seconds of the grace period that are reserved for storing which runs were interrupted.
 _RESERVE: Final = 0.5
 
 
-# What a run has from being played, besides its status.
+# Fields that playing a run sets, besides its status.
 _OF_ONE_ATTEMPT: Final = (
     "verdict",
     "result",
@@ -61,17 +61,17 @@ _OF_ONE_ATTEMPT: Final = (
 
 
 class RunStateProblem(Exception):
-    """What was asked is not possible with the run's status. The message says why."""
+    """The run's status does not allow the operation. The message says why."""
 
 
 class RunRecords(Protocol):
-    """Where runs are kept. All methods raise StoreProblem."""
+    """The store of runs. All methods raise StoreProblem."""
 
     async def save(self, run: run_service_pb2.Run, events: Sequence[RunEvent] = ()) -> None:
-        """Store a row and new events in one commit. Events that are there already are left out."""
+        """Store a row and new events in one commit. Events that are already stored are ignored."""
 
     async def restart(self, run: run_service_pb2.Run, events: Sequence[RunEvent] = ()) -> None:
-        """Drop all events, then as `save`."""
+        """Delete all events of the run, then do the same as `save`."""
 
     async def get(self, run_id: str) -> run_service_pb2.Run | None:
         """Return a row, without messages and turns."""
@@ -80,21 +80,21 @@ class RunRecords(Protocol):
         """Return events in order."""
 
     async def unfinished(self) -> list[run_service_pb2.Run]:
-        """Return the runs that are queued or running, oldest first."""
+        """Return the queued and running runs, oldest first."""
 
 
 class ConnectorFactory(Protocol):
-    """Builds connectors."""
+    """A factory of connectors."""
 
     def build(self, pb: connector_service_pb2.Connector) -> Connector:
-        """Build one. Raises ConnectorFailure."""
+        """Build a connector. Raises ConnectorFailure."""
 
 
 class FairQueue:
-    """Runs, first in first out for each caller, one caller after the other.
+    """A queue of runs: first in, first out for each caller, with callers taking turns.
 
-    Each waits with the context in which it was queued and is played in it, so that its judges are paid by who started
-    it, and not by whoever's run has ended before.
+    Each run keeps the contextvars context in which it was queued and is played in it. So its judge calls are charged
+    to the principal that started it, not to the one whose run ended before.
     """
 
     def __init__(self) -> None:
@@ -105,37 +105,37 @@ class FairQueue:
         return len(self._waiting)
 
     def put(self, caller: str, run_id: str) -> None:
-        """Add a run with the current context, unless it is in the queue already."""
+        """Add a run with the current context, unless it is already queued."""
         if run_id not in self._waiting:
             self._waiting[run_id] = copy_context()
             self._callers.setdefault(caller, deque()).append(run_id)
 
     def take(self) -> tuple[str, Context] | None:
-        """Remove the next run and return it with its context; None when there is none."""
+        """Remove the next run and return its id and context; None when the queue is empty."""
         while self._callers:
             caller, runs = self._callers.popitem(last=False)
             run_id = runs.popleft()
             if runs:
                 self._callers[caller] = runs
             context = self._waiting.pop(run_id, None)
-            if context is not None:  # an empty one is false
+            if context is not None:  # an empty context is falsy
                 return run_id, context
         return None
 
     def remove(self, run_id: str) -> None:
-        """Remove a run, if it is there."""
+        """Remove a run, if it is queued."""
         self._waiting.pop(run_id, None)
 
 
 class _Draining(Exception):
-    """The server stops, and everything of the run so far is stored."""
+    """The server is stopping, and everything of the run so far is stored."""
 
 
 class Runner:
-    """Plays the stored runs of a server. Call `start` first, then `begin`, and `drain` last.
+    """The runner of a server's stored runs. Call `start` first, then `begin`, and `drain` last.
 
-    max_runs: how many at a time. store_seconds: how long a run waits for a store that cannot be written before it
-    is interrupted. give_way: see LoopParts.
+    max_runs: how many runs play at a time. store_seconds: how long a run waits for an unavailable store before it is
+    interrupted. give_way: see LoopParts.
     """
 
     def __init__(
@@ -162,17 +162,17 @@ class Runner:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._requeued: dict[str, run_service_pb2.Run] = {}  # to be queued again when their tasks have ended
-        self._changes: set[asyncio.Task[Any]] = set()  # a task that nobody refers to may be collected
+        self._requeued: dict[str, run_service_pb2.Run] = {}  # queued again when their tasks end
+        self._changes: set[asyncio.Task[Any]] = set()  # asyncio keeps only weak references to tasks
         self._paused = False
         self._wait_for_types_until = 0.0
         self._draining = False
         telemetry.runs.watch(running=lambda: len(self._tasks), queued=lambda: len(self._queue))
 
     async def start(self) -> None:
-        """Mark runs that were cut off as interrupted, and queue those that wait. Raises StoreProblem.
+        """Mark running runs as interrupted, because the server stopped during them, and load the queued ones.
 
-        They are played from `begin` on.
+        `begin` starts to play them. Raises StoreProblem.
         """
         self._paused = True
         for run in await self._store.unfinished():
@@ -182,7 +182,7 @@ class Runner:
                 self._put(run)
 
     def begin(self) -> None:
-        """Play what is queued. Runs whose evaluators are missing wait for a while, because these may come back."""
+        """Play the queued runs. Runs with missing evaluators wait for a while: their workers may reconnect."""
         self._paused = False
         self._wait_for_types_until = time.monotonic() + _RETURN_SECONDS
         self._fill()
@@ -190,7 +190,7 @@ class Runner:
     async def enqueue(
         self, create: Callable[[], Awaitable[list[run_service_pb2.Run]]]
     ) -> list[run_service_pb2.Run]:
-        """Queue the runs that `create` stores, and return them. Raises as it does."""
+        """Queue the runs that `create` stores, and return them. Raises what `create` raises."""
 
         async def enqueue() -> list[run_service_pb2.Run]:
             runs = await create()
@@ -200,26 +200,26 @@ class Runner:
         return await self._shielded(enqueue())
 
     def submit(self, runs: Sequence[run_service_pb2.Run]) -> None:
-        """Queue runs that are stored."""
+        """Queue stored runs."""
         for run in runs:
             if run.status == _QUEUED:
                 self._put(run)
         self._fill()
 
     async def cancel(self, run_id: str) -> run_service_pb2.Run | None:
-        """End a run; None if there is none. Raises RunStateProblem when it has ended, and StoreProblem."""
+        """Cancel a run; None if it does not exist. Raises RunStateProblem when it has ended, and StoreProblem."""
         return await self._shielded(self._change(run_id, self._cancel))
 
     async def retry(self, run_id: str) -> run_service_pb2.Run | None:
-        """Start a run over that ended in error; None if there is none. Raises RunStateProblem and StoreProblem."""
+        """Restart a run that ended in error; None if it does not exist. Raises RunStateProblem and StoreProblem."""
         return await self._shielded(self._change(run_id, self._retry))
 
     async def resume(self, run_id: str) -> run_service_pb2.Run | None:
-        """Go on with an interrupted run; None if there is none. Raises RunStateProblem and StoreProblem."""
+        """Continue an interrupted run; None if it does not exist. Raises RunStateProblem and StoreProblem."""
         return await self._shielded(self._change(run_id, self._resume))
 
     async def _shielded(self, change: Coroutine[Any, Any, T]) -> T:
-        """Make a change of which no half must be left, although its caller may go away meanwhile."""
+        """Run a change to its end, even if the caller is cancelled: a change must not stay half done."""
         task = asyncio.create_task(change)
         self._changes.add(task)
         task.add_done_callback(self._change_ended)
@@ -228,12 +228,12 @@ class Runner:
     def _change_ended(self, task: asyncio.Task[Any]) -> None:
         self._changes.discard(task)
         if not task.cancelled():
-            task.exception()  # its caller, if there still is one, has it
+            task.exception()  # marks it as retrieved; the caller, if still there, gets it too
 
     async def _change(
         self, run_id: str, change: Callable[[str], Coroutine[Any, Any, run_service_pb2.Run | None]]
     ) -> run_service_pb2.Run | None:
-        """Change a run. When it is not known what is stored of that, the run is settled in the background."""
+        """Change a run. After a StoreProblem nobody knows what is stored, so a background task settles the run."""
         async with self._lock(run_id):
             try:
                 return await change(run_id)
@@ -263,7 +263,7 @@ class Runner:
         for name in _OF_ONE_ATTEMPT:
             run.ClearField(name)
         run.attempt += 1
-        # Agents that remember conversations begin a new one.
+        # A new thread id, so that agents with memory begin a new conversation.
         run.thread_id = f"{run.id}-{run.attempt}"
         await self._store.restart(run, [status_event(run, _QUEUED)])
         self._wake(run_id)
@@ -280,7 +280,7 @@ class Runner:
 
     @contextlib.contextmanager
     def watch(self, run_id: str) -> Iterator[asyncio.Event]:
-        """Return an event that is set whenever something was stored for the run. Clear it, then read the store."""
+        """Yield an event that is set after each write to the run. Clear it first, then read the store."""
         event = asyncio.Event()
         self._watchers.setdefault(run_id, set()).add(event)
         try:
@@ -292,7 +292,7 @@ class Runner:
                 del self._watchers[run_id]
 
     async def drain(self, grace_seconds: float) -> None:
-        """Interrupt all runs: each after the step that it is in, at the latest when the grace ends."""
+        """Interrupt all runs: each after its current step, at the latest when the grace period ends."""
         self._draining = True
         if not self._tasks:
             return
@@ -305,18 +305,18 @@ class Runner:
     async def _standing(
         self, run_id: str, status: run_service_pb2.RunStatus, wanted: str
     ) -> run_service_pb2.Run | None:
-        """Return a run that has this status, and that nothing is done with any more; None if there is none."""
+        """Return a run with this status whose task has ended; None if it does not exist. Raises RunStateProblem."""
         run = await self._store.get(run_id)
         if run is None:
             return None
         if run.status != status:
             raise RunStateProblem(f"{wanted}; this one is {_name(run)}")
-        if run_id in self._tasks:  # it closes its connections
+        if run_id in self._tasks:  # still closing its connections
             await asyncio.wait([self._tasks[run_id]])
         return run
 
     def _put(self, run: run_service_pb2.Run) -> None:
-        # Those of one StartRuns are one caller's; so are single runs against the same agent.
+        # Runs of one StartRuns call share a queue, and so do single runs against the same agent.
         caller = f"{run.execution_id or run.experiment_id or run.connector_id}"
         self._queue.put(caller, run.id)
 
@@ -342,13 +342,13 @@ class Runner:
         self._fill()
 
     async def _settle(self, run_id: str) -> None:
-        """Say where a run stands that nobody plays, once the store is back."""
+        """Store the status of a run that has no task, once the store is available again."""
         await asyncio.sleep(_AWAY_SECONDS)
         with contextlib.suppress(RunNotFound):  # it was deleted
             await self._interrupt_stored(run_id)
 
     async def _execute(self, run_id: str) -> None:
-        """Play a run. Whatever happens, what was acknowledged is stored, and the run says where it stands."""
+        """Play a run. Whatever happens, acknowledged data is stored, and so is the run's status."""
         try:
             try:
                 await self._play(run_id)
@@ -356,7 +356,7 @@ class Runner:
                 await self._interrupt_stored(run_id)
             except asyncio.CancelledError:
                 if not self._draining:
-                    raise  # who cancels stores that
+                    raise  # `_cancel` stores the new status
                 await self._interrupt_stored(run_id)
             except Exception as problem:  # noqa: BLE001 - a fault in one run must not end others
                 try:
@@ -394,7 +394,7 @@ class Runner:
             await connector.aclose()
 
     async def _break(self, run_id: str, problem: Exception) -> None:
-        """End a run because of a bug, ours or a connector's."""
+        """End a run in error because of a bug in the server or in a connector."""
         incident = secrets.token_hex(6)
         raised = raised_by(problem)
         _log.error(
@@ -408,9 +408,9 @@ class Runner:
             await self._save(run, [end_event(run, _ERROR)])
 
     async def _interrupt_stored(self, run_id: str) -> None:
-        """Mark a run as interrupted, or have it queued again if it has not begun, however long the store takes.
+        """Mark a run as interrupted, or queue it again if it has not begun. Retries until the store accepts it.
 
-        While draining it has one try.
+        While draining there is only one try.
         """
         while True:
             try:
@@ -431,21 +431,21 @@ class Runner:
             await asyncio.sleep(_AWAY_SECONDS)
 
     async def _interrupt(self, run: run_service_pb2.Run) -> None:
-        # It has run until then; the time after that does not count.
+        # The run lasted until its last update; the time after that does not count.
         run.complete_time.CopyFrom(run.update_time)
         await self._save(run, [status_event(run, _INTERRUPTED)])
 
     async def _save(
         self, run: run_service_pb2.Run, events: Sequence[RunEvent], seconds: float | None = None
     ) -> None:
-        """Store a row and events, tell watchers, and count. seconds: see `_with_retries`.
+        """Store a row and events, wake watchers, and count the run in telemetry. seconds: see `_with_retries`.
 
-        Raises StoreProblem, and _Draining when the run has to stop here.
+        Raises StoreProblem, and _Draining when the run must stop here.
         """
 
         async def save() -> None:
             await self._store.save(run, events)
-            # Here, because a task that is cancelled meanwhile goes no further than this.
+            # Must be in this function: a task that is cancelled meanwhile does not run the code after it.
             self._wake(run.id)
             if has_ended(run) or run.status == _INTERRUPTED:
                 self._count(run)
@@ -457,7 +457,7 @@ class Runner:
     async def _with_retries(
         self, work: Callable[[], Coroutine[Any, Any, T]], seconds: float | None = None
     ) -> T:
-        """Do something with the store. seconds: how long to try, `store_seconds` when not given. Raises StoreProblem."""
+        """Call the store with retries. seconds: how long to try, default `store_seconds`. Raises StoreProblem."""
         return await with_retries(
             work, self._store_seconds if seconds is None else seconds, lambda: self._draining
         )
@@ -481,6 +481,6 @@ class Runner:
 
 
 def _name(run: run_service_pb2.Run) -> str:
-    """Return a run's status as people write it."""
+    """Return a run's status in lower case, such as "completed"."""
     status: Any = run_service_pb2.RunStatus.Name(run.status)
     return str(status).removeprefix("RUN_STATUS_").lower()

@@ -1,4 +1,4 @@
-"""Who speaks for the user of a run: a model, a script or a recording."""
+"""The users of runs: simulated by a model, scripted or recorded."""
 
 import re
 import time
@@ -19,19 +19,19 @@ from evald_server.judge.prompt_request import (
 
 from .loop import RunFailure, RunUser
 
-# As long as an evaluation may take by default.
+# The same as the default deadline of an evaluation.
 _SECONDS: Final = 60.0
 
-# People write short messages; a model that writes a longer one has lost its role.
+# People write short messages; a model that writes a longer one has left its role.
 _MAX_TOKENS: Final = 1024
 
-# Of a model that does not keep to the tokens.
+# Limit for a model that ignores the token limit.
 _MAX_CHARACTERS: Final = 32_768
 
-# Reasoning models behind servers that do not take it out.
+# Output of reasoning models behind servers that do not remove it.
 _THOUGHTS: Final = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 
-# With 0 all runs of a scenario would be the same conversation.
+# With 0, all runs of a scenario would be the same conversation.
 _TEMPERATURE: Final = 0.7
 
 _ROLE: Final = """\
@@ -52,9 +52,9 @@ _SILENCE: Final = "(The agent says nothing.)"
 def simulator_prompt(
     scenario: context_pb2.Scenario, persona: context_pb2.Persona | None
 ) -> tuple[str, list[message_pb2.ChatMessage]]:
-    """Return what the simulated user of a scenario is told: its system prompt, and all messages before its first.
+    """Return the system prompt of a scenario's simulated user, and all messages before its first answer.
 
-    The success and failure criteria are not among it: whoever knows them would help the agent to meet them.
+    They do not contain the success and failure criteria: a user that knows them would help the agent to meet them.
     """
     system = _system_prompt(scenario, persona)
     messages = [message_pb2.ChatMessage(role="system", text=system)]
@@ -70,7 +70,7 @@ def run_user(
     connector: Connector,
     models: JudgeModels,
 ) -> RunUser:
-    """Return who speaks for the user: the recording if there is one, else the persona's script, else a model."""
+    """Return the user of a run: the recording if there is one, else the persona's script, else a model."""
     if connector.brings_user:
         return RecordedUser(connector)
     if persona is not None and persona.script:
@@ -79,13 +79,13 @@ def run_user(
 
 
 class RecordedUser:
-    """Says what the user of a recorded conversation said."""
+    """A user that repeats the user messages of a recorded conversation."""
 
     immediate = True
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
-        self._next: tuple[int, message_pb2.ChatMessage | None] = (-1, None)  # after so many messages
+        self._next: tuple[int, message_pb2.ChatMessage | None] = (-1, None)  # message count, next message
 
     def is_done(self, messages: Sequence[message_pb2.ChatMessage]) -> bool:
         """See RunUser."""
@@ -102,14 +102,14 @@ class RecordedUser:
 
 
 class ScriptedPersona:
-    """Says its lines in order. before: how many messages of the user the conversation begins with."""
+    """A user that says its lines in order. before: number of user messages at the start of the conversation."""
 
     immediate = True
 
     def __init__(self, lines: Sequence[str], before: int) -> None:
         self._lines = lines
         self._said = -before
-        self._seen = 0  # each message is looked at once
+        self._seen = 0  # messages already counted
 
     def is_done(self, messages: Sequence[message_pb2.ChatMessage]) -> bool:
         """See RunUser."""
@@ -130,7 +130,7 @@ class ScriptedPersona:
 
 
 class SimulatedPersona:
-    """Says what a model of the server's judges writes. Without a persona it is a neutral person."""
+    """A user whose messages a judge model of the server writes. Without a persona it is a neutral person."""
 
     immediate = False
 
@@ -146,7 +146,7 @@ class SimulatedPersona:
         return False
 
     async def speak(self, messages: Sequence[message_pb2.ChatMessage]) -> message_pb2.ChatMessage | None:
-        """See RunUser. The answer is a message of the user, whatever it says."""
+        """See RunUser. Any answer of the model becomes a user message."""
         (_, first), *rest = _as_the_user_sees(messages)
         request = PromptRequest(
             self._system,
@@ -169,7 +169,7 @@ class SimulatedPersona:
 
 
 def _user_message(answer: str) -> message_pb2.ChatMessage:
-    """Return what a model wrote, without its thoughts. Raises RunFailure."""
+    """Return the model's answer as a user message, without its thoughts. Raises RunFailure."""
     said = _THOUGHTS.sub("", answer).strip()
     try:
         if 0 < len(said) <= _MAX_CHARACTERS:
@@ -195,8 +195,8 @@ def _system_prompt(scenario: context_pb2.Scenario, persona: context_pb2.Persona 
 def _as_the_user_sees(messages: Iterable[message_pb2.ChatMessage]) -> list[tuple[str, str]]:
     """Return the conversation with its roles flipped: the agent is "user", the user is "assistant".
 
-    It begins and ends with the agent, as endpoints want it, and the two alternate. Tools and system messages are
-    nothing that a user sees.
+    It begins and ends with the agent, as endpoints require, and the two alternate. Tool and system messages are left
+    out, because a user does not see them.
     """
     seen = [("user", [_OPENER])]
     for role, text in _spoken(messages):

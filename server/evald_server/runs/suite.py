@@ -1,4 +1,4 @@
-"""Cases of a suite on the server: recorded conversations, and those had with an agent."""
+"""Suite cases on the server: recorded conversations, and live ones with an agent."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,16 +20,16 @@ from .invocations import merge_calls
 from .loop import EvaluationAdmission
 from .recorded import Answers, CaseSetup, RecordedCase, RecordedTrial
 
-# Of an agent that goes on after tool calls, for one turn.
+# Limit of calls per turn, for an agent that continues after tool calls.
 _MOST_CALLS: Final = 10
 
 
 @dataclass(frozen=True)
 class SuiteSetup(CaseSetup):
-    """What the cases of a suite run share on the server.
+    """The data that the cases of a suite run share on the server.
 
-    connector: reaches the agent, if there is one. scope: of the call. next_turn: waits until the suite run may go on
-    in the event loop.
+    connector: reaches the agent; None without one. scope: the scope of the RPC. next_turn: waits until the suite run
+    may use the event loop again.
     """
 
     _: KW_ONLY
@@ -40,7 +40,7 @@ class SuiteSetup(CaseSetup):
 
 
 class CaseRun(RecordedCase):
-    """A case on the server. open_trials: that have not ended, and one more while trials are begun."""
+    """A case on the server. open_trials: number of trials that have not ended, plus one while trials are started."""
 
     def __init__(self, case: wire_pb2.SuiteCase, setup: SuiteSetup, size: int) -> None:
         super().__init__(case, setup, size)
@@ -48,13 +48,13 @@ class CaseRun(RecordedCase):
         self._suite = setup
 
     def trials(self) -> Iterator["TrialRun"]:
-        """Yield the trials. They can go on beside each other."""
+        """Yield the trials, which may run concurrently."""
         for result, answers in self._begun():
             yield TrialRun(self._case, self._suite, result, answers)
 
 
 class TrialRun(RecordedTrial):
-    """A trial that may ask an agent or wait. Call `play` first, and `play_on` when it returns False."""
+    """A trial that may call an agent or wait. Call `play` first, and `play_on` if that returns False."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class TrialRun(RecordedTrial):
         self._began = time.monotonic()
 
     async def play_on(self) -> None:
-        """Bring the trial to its end."""
+        """Play the trial to its end."""
         try:
             if self._answers is None:
                 self._pb.correlation.conversation_id = str(uuid4())
@@ -85,7 +85,7 @@ class TrialRun(RecordedTrial):
             self._break(problem)
 
     async def _ask(self, connector: Connector | None) -> None:
-        """Have the agent answer the next turn, and evaluate it."""
+        """Call the agent for the next turn, and begin to evaluate it."""
         assert connector is not None
         messages, first = self._pb.messages, len(self._pb.messages)
         self._extend(self._case.turns[self._index].input, f"turns[{self._index}].input")
@@ -111,7 +111,7 @@ class TrialRun(RecordedTrial):
         self._evaluate(last, first)
 
     async def _wait(self, run: EvaluationRun) -> None:
-        """Wait for the rest of the evaluation."""
+        """Run the pending evaluators of the turn to their end."""
         scope = self._suite.scope._replace(evaluation_id=self._setup.engine.new_id())
         steps = self._suite.admission.run_pending(run, scope)
         async with aclosing(steps):

@@ -1,4 +1,4 @@
-"""A chunk of the recorded cases of a suite run, for a batch process."""
+"""Chunks of a suite run's recorded cases, which batch processes evaluate."""
 
 import time
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ from .recorded import MAX_TURNS, CaseRow, CaseSetup, RecordedCase
 class SuiteChunkResult(NamedTuple):
     """The result of a chunk.
 
-    end: index after the last case that was processed, because the size and time of a result are limited.
-    skipped: indexes of the cases that the server has to run itself. rows, totals, counts: of the others.
+    end: index after the last processed case; the limits of size and time may leave a rest. skipped: indexes of the cases
+    that the server must run itself. rows, totals, counts: of the processed cases that were not skipped.
     """
 
     end: int
@@ -34,11 +34,12 @@ class SuiteChunkResult(NamedTuple):
 
 
 class SuiteChunk(NamedTuple):
-    """Cases of one message.
+    """The cases of one request message.
 
-    opened: as in CaseSetup, with what decides here. specs, options: of the suite. announced: specs of the server's
-    plan; a process whose own plan differs must not evaluate. cases: serialised. asks_agent: whether the suite run has an
-    agent. slice_nanos: how long the evaluation of a turn may run. checked: in an earlier chunk.
+    opened: as in CaseSetup, only with the fields that this class needs. specs, options: of the suite. announced: specs
+    of the server's plan; a process whose own plan differs must not evaluate. cases: serialised. asks_agent: whether the
+    suite run has an agent. slice_nanos: how long the evaluation of a turn may run, in nanoseconds. checked: whether an
+    earlier chunk checked the cases.
     """
 
     run_id: str
@@ -52,8 +53,11 @@ class SuiteChunk(NamedTuple):
     checked: bool = False
 
     def evaluate(self, engine: Engine) -> SuiteChunkResult:
-        """Evaluate the cases. Leaves all of them to the server when one of them is wrong, which the server has to say
-        before any of them runs, or when only the server has what the plan needs."""
+        """Evaluate the cases.
+
+        Skip all of them if one is invalid, because the server must report that before any case runs. Also skip all of
+        them if this process cannot make the server's plan.
+        """
         totals, counter, rows = SuiteTotals(), ResultCounter(), []
         turns: list[EvaluationRun] = []
         plan = same_plan(engine, self.specs, self.options, self.announced)
@@ -97,7 +101,7 @@ class SuiteChunk(NamedTuple):
         return SuiteChunkResult(end, skipped, rows, totals, counts)
 
     def _parsed(self, setup: CaseSetup) -> list[wire_pb2.SuiteCase] | None:
-        """Return the cases; None when one of them is wrong."""
+        """Return the parsed cases; None when one of them is invalid."""
         try:
             cases = [wire_pb2.SuiteCase.FromString(data) for data in self.cases]
             if self.checked or all(self._is_fine(case, setup) for case in cases):
@@ -107,23 +111,23 @@ class SuiteChunk(NamedTuple):
         return None
 
     def _is_fine(self, case: wire_pb2.SuiteCase, setup: CaseSetup) -> bool:
-        """Return whether the server would run a case. Raises InvalidPlan for evaluators that it would refuse."""
+        """Return whether the server would accept a case. Raises InvalidPlan for evaluators that it would refuse."""
         if case_problem(case, setup, asks_agent=self.asks_agent) is not None:
             return False
         if not _is_plain(case):
-            # Evaluators of its own, of which the server may know more; those that are known here must be fine.
+            # The case has its own evaluators. The server runs them; this only checks that their plans are valid.
             for turn in range(len(case.turns)):
                 setup.plan(case, turn)
         return True
 
 
 def _is_plain(case: wire_pb2.SuiteCase) -> bool:
-    """Return whether the suite's plan is all that a case needs."""
+    """Return whether a case uses only the suite's evaluators and options."""
     return not (case.evaluators or case.options or any(turn.evaluators for turn in case.turns))
 
 
 def _ended(case: wire_pb2.SuiteCase, setup: CaseSetup, size: int) -> RecordedCase | None:
-    """Run a case. Returns None when the server has to: it asks an agent, has evaluators of its own, or waits."""
+    """Run a case to its end. Return None when the server must run it: for agents, own evaluators, or waiting."""
     if not case.recorded_trials or not _is_plain(case):
         return None
     run = RecordedCase(case, setup, size)

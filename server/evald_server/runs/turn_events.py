@@ -1,4 +1,4 @@
-"""A run and its stored events, in the shapes that callers see."""
+"""Stored events of a run, and their conversion from and to the messages of the API."""
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
@@ -7,7 +7,7 @@ from typing import Final
 from evald.v1 import run_service_pb2
 from evald_server.store.runs import RunEvent, RunEventKind
 
-# How many events are read at a time.
+# Number of events per read.
 _PAGE: Final = 1000
 
 _ENDED = frozenset(
@@ -20,12 +20,12 @@ _ENDED = frozenset(
 
 
 def has_ended(run: run_service_pb2.Run) -> bool:
-    """Return whether a run has ended. One that was interrupted can go on."""
+    """Return whether a run has ended. An interrupted run has not: it can be resumed."""
     return run.status in _ENDED
 
 
 async def all_events(read: Callable[[int, int], Awaitable[list[RunEvent]]]) -> list[RunEvent]:
-    """Return all events of a run. read: (sequence of the last one, limit) -> the events after it."""
+    """Return all events of a run. read: takes a sequence number and a limit, returns the events after that number."""
     found: list[RunEvent] = []
     while True:
         page = await read(found[-1].sequence if found else 0, _PAGE)
@@ -35,7 +35,7 @@ async def all_events(read: Callable[[int, int], Awaitable[list[RunEvent]]]) -> l
 
 
 def run_seconds(run: run_service_pb2.Run) -> float | None:
-    """Return for how long a run that does not go on has run; None if it never began."""
+    """Return how many seconds a run took; None if it never began or still runs."""
     if not run.HasField("start_time") or not run.HasField("complete_time"):
         return None
     return max(0.0, (run.complete_time.ToNanoseconds() - run.start_time.ToNanoseconds()) / 1e9)
@@ -44,7 +44,7 @@ def run_seconds(run: run_service_pb2.Run) -> float | None:
 def status_event(
     run: run_service_pb2.Run, status: run_service_pb2.RunStatus, now: int | None = None
 ) -> RunEvent:
-    """Set a status with which the run has not ended. Returns the event of it. now: see `_next`."""
+    """Set a status other than an end status. Return its event. now: see `_next`."""
     change = run_service_pb2.RunStatusChange(status=status, attempt=run.attempt)
     return _next(run, status, now, RunEventKind.STATUS, change.SerializeToString())
 
@@ -52,7 +52,7 @@ def status_event(
 def end_event(
     run: run_service_pb2.Run, status: run_service_pb2.RunStatus, now: int | None = None
 ) -> RunEvent:
-    """Set the status that a run ends with. Returns the event of it. now: see `_next`."""
+    """Set the end status of a run. Return its event. now: see `_next`."""
     event = _next(run, status, now, RunEventKind.END)
     run.complete_time.CopyFrom(run.update_time)
     return event
@@ -65,7 +65,10 @@ def _next(
     kind: RunEventKind,
     body: bytes = b"",
 ) -> RunEvent:
-    """Set a status and its time. now: nanoseconds since 1970; None for the clock's time, or the last change's if the clock was set back."""
+    """Set a status and its time, and return the event.
+
+    now: nanoseconds since 1970. None takes the clock's time, or the last update's time if the clock was set back.
+    """
     run.status = status
     if now is None:
         now = max(time.time_ns(), run.update_time.ToNanoseconds())
@@ -77,9 +80,9 @@ def _next(
 def expand(
     event: RunEvent, run: run_service_pb2.Run, after: int = 0
 ) -> list[run_service_pb2.WatchRunResponse]:
-    """Return a stored event as what watchers get, without numbers up to `after`.
+    """Return the responses that watchers get for a stored event, only with sequence numbers above `after`.
 
-    run: its row, which the last event shows.
+    run: its row, which becomes the content of the end event.
     """
     response = run_service_pb2.WatchRunResponse(sequence=event.sequence)
     responses = [response]
@@ -105,7 +108,7 @@ def expand(
 
 
 def fold(run: run_service_pb2.Run, events: Iterable[RunEvent]) -> run_service_pb2.Run:
-    """Return a run with the conversation and the turns of its events."""
+    """Return a copy of a run with the messages and turns of its events."""
     whole = run_service_pb2.Run()
     whole.CopyFrom(run)
     for event in events:
@@ -119,7 +122,7 @@ def fold(run: run_service_pb2.Run, events: Iterable[RunEvent]) -> run_service_pb
 
 
 def unfold(run: run_service_pb2.Run) -> tuple[run_service_pb2.Run, list[RunEvent]]:
-    """Return the row and the events of a whole run: what `fold` puts together."""
+    """Return the row and the events of a whole run: the reverse of `fold`."""
     events: list[RunEvent] = []
     row = run_service_pb2.Run()
     row.CopyFrom(run)
@@ -152,9 +155,9 @@ def unfold(run: run_service_pb2.Run) -> tuple[run_service_pb2.Run, list[RunEvent
 def add_turn(
     output: run_service_pb2.RunOutput, turn: run_service_pb2.RunTurn, criteria: Collection[int], timed: int
 ) -> None:
-    """Add a turn to what a run gave so far.
+    """Add a turn's latency and criteria result to the run's output.
 
-    criteria: indexes of the results that say whether they are met. timed: how many turns have a latency.
+    criteria: indexes of the criteria results. timed: how many turns have a latency.
     """
     if turn.HasField("latency"):
         nanos = output.total_latency.ToNanoseconds() + turn.latency.ToNanoseconds()
@@ -171,7 +174,7 @@ def add_turn(
 
 
 def fill_results(output: run_service_pb2.RunOutput, turn: run_service_pb2.RunTurn) -> None:
-    """Show the results of the last turn."""
+    """Copy the results and metrics of the last turn into the run's output."""
     output.ClearField("evaluator_results")
     output.ClearField("metrics")
     output.evaluator_results.extend(turn.evaluation.results)

@@ -1,6 +1,6 @@
 """The database of a server: SQLite in its data directory or in memory, or PostgreSQL.
 
-Errors of it end here: callers see StoreProblem, whose text says neither paths nor SQL; the log has those.
+Callers get database errors as StoreProblem, whose text contains neither paths nor SQL; the log has those.
 """
 
 import asyncio
@@ -41,16 +41,16 @@ _READERS: Final = 4
 # How long a statement waits for a lock that a backup or a shell holds.
 _LOCK_SECONDS: Final = 1.0
 
-# The session of a server that was killed lives on until PostgreSQL notices, at the end of its statement.
+# Wait for the lock of a killed server: its session lives until its statement ends and PostgreSQL notices.
 _TAKE_OVER_SECONDS: Final = 5.0
 
-# Session lock of the one server that uses a PostgreSQL database.
+# Key of the session lock, which allows only one server per PostgreSQL database.
 _SERVER_LOCK: Final = int.from_bytes(b"evald", "big")
 
-# Byte that the one server that uses a SQLite file locks: beyond its end, so that SQLite and backups are not disturbed.
+# The byte that a server locks in its SQLite file: beyond the file's end, so that SQLite and backups are not disturbed.
 _LOCKED_BYTE: Final = 1 << 62
 
-# For libpq, where the URL says nothing: notice within seconds that the other side is gone.
+# Defaults for libpq, overridden by the URL: detect a lost PostgreSQL server within seconds.
 _LIBPQ: Final = {
     "connect_timeout": "5",
     "tcp_user_timeout": "10000",
@@ -59,7 +59,7 @@ _LIBPQ: Final = {
     "application_name": "evald",
 }
 
-# The other way round, and an end to what waits for ever.
+# Settings of the PostgreSQL session: detect a lost client, and limit the time of statements and locks.
 _SESSION: Final = (
     "SET tcp_keepalives_idle = 20",
     "SET tcp_keepalives_interval = 5",
@@ -68,12 +68,12 @@ _SESSION: Final = (
     "SET statement_timeout = 10000",
 )
 
-# Classes of SQLSTATE that say that the statement was wrong, not the database: data, integrity, syntax, limits.
+# SQLSTATE classes for errors of the statement, not of the database: data, integrity, syntax, limits.
 _STATEMENT_ERRORS: Final = ("22", "23", "42", "54")
 
 
 class StoreProblem(Exception):
-    """The database cannot be used now. code: STORAGE_FULL or STORAGE_UNAVAILABLE. message: for callers."""
+    """The database is unavailable. code: STORAGE_FULL or STORAGE_UNAVAILABLE. message: for callers."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -92,12 +92,12 @@ class _Outcome(NamedTuple):
 
 
 class Database:
-    """A database, written by one thread and read by a few.
+    """A database with one writer thread and a few reader threads.
 
-    url: PostgreSQL's URL, a path of a SQLite file, or MEMORY for one that ends with the process.
+    url: a PostgreSQL URL, the path of a SQLite file, or MEMORY for a database that ends with the process.
 
-    All changes requested during a commit go into the next one, because a commit waits 5 ms for the disk, whether
-    it holds one row or 500. After trouble, the next call tries again.
+    All changes requested during a commit go into the next one, because a commit waits 5 ms for the disk, for one row
+    as for 500. After an error, the next call connects again.
     """
 
     def __init__(self, url: str | Path) -> None:
@@ -105,7 +105,7 @@ class Database:
         self._url: URL | None = make_url(url) if isinstance(url, str) and url != MEMORY else None
         self._is_in_memory = self._path is None and self._url is None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="evald-store-writer")
-        # A database in memory is one connection.
+        # A database in memory has only one connection.
         self._readers: Executor = (
             self._thread
             if self._is_in_memory
@@ -120,20 +120,20 @@ class Database:
         self._closed = False
 
     async def start(self) -> None:
-        """Open the database, create it if need be, and migrate it. Raises StoreProblem."""
+        """Open the database, create it if necessary, and migrate it. Raises StoreProblem."""
         await self._run(self._thread, self._open)
 
     async def read(self, work: Work[T]) -> T:
-        """Run `work` in a transaction that only reads. Raises StoreProblem, and what `work` raises."""
+        """Run `work` in a read transaction. Raises StoreProblem, and what `work` raises."""
         if not self._is_open():
             await self._run(self._thread, self._open)
         return await self._run(self._readers, partial(self._read, work))
 
     async def write(self, work: Work[T]) -> T:
-        """Run `work` in a transaction, alone or after others, and return when it is durable.
+        """Run `work` in a transaction, possibly together with other works, and return when it is durable.
 
-        Raises StoreProblem, and what `work` raises; then nothing of it is stored. `work` may run a second time
-        when the first one was not stored.
+        Raises StoreProblem, and what `work` raises; then nothing of it is stored. `work` may run a second time if the
+        first transaction was not stored.
         """
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._pending.append(_Waiting(work, done))
@@ -155,7 +155,7 @@ class Database:
 
     async def _commit_all(self) -> None:
         while self._pending:
-            # Who was cancelled in the queue is left out.
+            # Drop works whose callers were cancelled in the queue.
             batch = [waiting for waiting in self._pending if not waiting.done.done()]
             self._pending = []
             works = [waiting.work for waiting in batch]
@@ -189,14 +189,14 @@ class Database:
         except (DBAPIError, StoreProblem) as problem:
             refusal = problem if isinstance(problem, StoreProblem) else _refusal(problem)
         if refusal.code == FULL and len(works) > 1:
-            # What does not fit must not keep the rest from being stored.
+            # Commit one by one, so that a work that does not fit does not block the others.
             return [self._commit([work])[0] for work in works]
         return [_Outcome(None, StoreProblem(refusal.code, refusal.message)) for _ in works]
 
     def _transaction(
         self, works: Sequence[Work[Any]], *, savepoints: bool = False, retry: bool = True
     ) -> list[_Outcome]:
-        """Commit works together. savepoints: one for each, at half the speed; only if one fails."""
+        """Commit works together. savepoints: use one for each work; half as fast, so only after a work has failed."""
         if not self._is_open():
             self._open()
         connection = self._connection
@@ -216,16 +216,16 @@ class Database:
         except DBAPIError:
             if connection.invalidated:
                 self._disconnect()
-                # PostgreSQL was restarted. A commit without an answer may have happened: not a second time.
+                # PostgreSQL was restarted. A commit without an answer may have succeeded, so it must not be repeated.
                 if retry and not committing:
                     return self._transaction(works, savepoints=savepoints, retry=False)
             raise
         return outcomes
 
     def _is_open(self) -> bool:
-        """Return whether the writer is connected to the file that is there.
+        """Return whether the writer is connected, for SQLite to the file that now has the path.
 
-        SQLite would go on writing to one that was removed.
+        SQLite would continue to write to a removed file.
         """
         return self._connection is not None and (self._path is None or _identity(self._path) == self._file)
 
@@ -242,7 +242,7 @@ class Database:
                 _take_server_lock(connection)
             with connection.begin():
                 if self._url is not None:
-                    # A migration of a large table takes its time.
+                    # A migration of a large table may take long.
                     connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
                 migrate(connection)
             if self._path is not None:
@@ -257,7 +257,7 @@ class Database:
             connection.invalidate()
             connection.close()
             raise
-        # From here on no file is created in place of one that was removed.
+        # Once an engine exists, a removed file is never created again.
         self._engine, self._connection = engine, connection
 
     def _disconnect(self) -> None:
@@ -269,12 +269,12 @@ class Database:
             self._engine.dispose()
 
     def _lock_file(self, path: Path) -> None:
-        """Create the file if there never was one, and lock it: not a name of it, since links lead to it too.
+        """Create the file at the first start, and lock it. The lock is on the file, not on its path, because of links.
 
-        Raises StoreProblem. SQLite says what else is wrong with the path.
+        Raises StoreProblem. SQLite reports other problems of the path.
         """
         self._unlock()
-        # Readable by the server's user alone: conversations are in it.
+        # Readable only by the server's user, because it contains conversations.
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if self._engine is None else 0)
         with suppress(OSError):
             self._lock = os.open(path, flags, 0o600)
@@ -282,7 +282,7 @@ class Database:
             _take_file_lock(self._lock, path)
 
     def _unlock(self) -> None:
-        """Release the lock of the file. Not while it is used: POSIX then releases SQLite's own locks too."""
+        """Release the file's lock. Never while SQLite uses the file: POSIX then releases SQLite's locks too."""
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
@@ -331,7 +331,7 @@ class Database:
 
 
 class _WorkFailed(Exception):
-    """A work has raised, and the transaction with it is void."""
+    """A work has raised, so its transaction must be rolled back."""
 
     def __init__(self, problem: Exception) -> None:
         super().__init__()
@@ -339,7 +339,7 @@ class _WorkFailed(Exception):
 
 
 def _run_work(connection: Connection, work: Work[Any], _counts: object = None) -> _Outcome:
-    """Run one work. Raises DBAPIError when the database is in trouble, _WorkFailed when the work is."""
+    """Run one work. Raises DBAPIError for a database error, and _WorkFailed for an error of the work."""
     try:
         return _Outcome(work(connection))
     except Exception as problem:
@@ -349,7 +349,7 @@ def _run_work(connection: Connection, work: Work[Any], _counts: object = None) -
 
 
 def _in_savepoint(connection: Connection, work: Work[Any], counts: list[rollups.Count]) -> _Outcome:
-    """Run one work, and undo it alone if it fails. Raises DBAPIError when the database is in trouble."""
+    """Run one work, and roll back only this work if it fails. Raises DBAPIError for a database error."""
     counted = len(counts)
     # Not begin_nested(), which takes five times as long.
     connection.exec_driver_sql("SAVEPOINT work")
@@ -364,12 +364,12 @@ def _in_savepoint(connection: Connection, work: Work[Any], counts: list[rollups.
 
 
 def _is_storage(problem: DBAPIError) -> bool:
-    """Return whether the database is in trouble, rather than the statement wrong."""
+    """Return whether the error is one of the database, not of the statement."""
     error = problem.orig
     if isinstance(error, sqlite3.Error):
         wrong = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError)
         return not isinstance(error, wrong)
-    # Without a code: the connection is gone.
+    # An error without a code means that the connection is lost.
     return (getattr(error, "sqlstate", None) or "08")[:2] not in _STATEMENT_ERRORS
 
 
@@ -396,9 +396,10 @@ def _sqlite(name: str) -> sqlite3.Connection:
 
 
 def _begin(connection: Connection) -> None:
-    """Begin a transaction of SQLite, which sqlite3 with `isolation_level=None` leaves to us.
+    """Begin a SQLite transaction, because sqlite3 with `isolation_level=None` does not.
 
-    A writer takes the lock at once: one that begins as a reader is refused when another has written since.
+    A writer takes the write lock at once: a transaction that begins as a reader cannot write if another one has
+    written meanwhile.
     """
     writes = connection.get_execution_options().get("evald_writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
@@ -429,18 +430,18 @@ def _postgresql(url: URL) -> Engine:
 
 
 def _take_file_lock(file: int, path: Path) -> None:
-    """Lock a SQLite file until the descriptor is closed. Raises StoreProblem. Only on Linux is there such a lock."""
+    """Lock a SQLite file until the descriptor is closed. Only on Linux. Raises StoreProblem."""
     if sys.platform != "linux":
         return
     import fcntl
 
-    # Of the descriptor, because a lock of the process ends when SQLite closes any connection to the file.
+    # Lock by descriptor, because a lock by process ends when SQLite closes any connection to the file.
     lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, _LOCKED_BYTE, 1, 0)
     try:
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
     except (BlockingIOError, PermissionError):
         raise _taken("EVALD_DATA_DIR or data_dir in the config file; a link is none") from None
-    except OSError as problem:  # a file system that knows no locks
+    except OSError as problem:  # a file system without locks
         _log.warning("%s cannot be locked (%s): no second server may use it", path, problem.strerror)
 
 
@@ -452,7 +453,7 @@ def _taken(setting: str) -> StoreProblem:
 
 
 def _take_server_lock(connection: Connection) -> None:
-    """Lock the database for this session, so that what it writes is never written beside another server."""
+    """Lock the database for this session, so that two servers never write at the same time. Raises StoreProblem."""
     until = time.monotonic() + _TAKE_OVER_SECONDS
     with connection.begin():
         while not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _SERVER_LOCK}):

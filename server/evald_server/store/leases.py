@@ -1,4 +1,4 @@
-"""Leases of remote evaluators, so that a restarted server knows its listening plugins."""
+"""The store of remote evaluators' leases, so that a restarted server knows its listening plugins."""
 
 from typing import NamedTuple
 
@@ -11,8 +11,8 @@ from .schema import LEASES
 class StoredLease(NamedTuple):
     """One lease. plugin: serialized PluginInfo. registered: Unix time in seconds.
 
-    The time of expiry is not stored: a plugin cannot renew while the server is down, so a restored lease
-    gets its full time.
+    The expiry is not stored: a plugin cannot renew while the server is down, so a restored lease gets its full
+    duration.
     """
 
     lease_id: str
@@ -26,7 +26,7 @@ class StoredLease(NamedTuple):
 
 
 class LeaseStore:
-    """Leases in a database. All methods raise StoreProblem; what has been awaited is durable."""
+    """The leases in a database. All methods raise StoreProblem; a write is durable when the call returns."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

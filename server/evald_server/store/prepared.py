@@ -1,7 +1,7 @@
-"""Statements that run for every turn of a run.
+"""Prepared statements: compiled once, because they run for every turn of a run.
 
-SQLAlchemy takes longer for the values of each row than SQLite takes to store them, in Python, where it holds up the
-event loop. Here the SQL is made once, and the driver gets the values as they are: texts must be plain, see
+SQLAlchemy takes longer to process the values of a row than SQLite takes to store them, and its Python code holds up
+the event loop. Here the SQL is compiled once, and the driver gets the values unchanged: texts must be plain, see
 `plain_text`.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, CursorResult, Table
 
-# How drivers take values by position.
+# The drivers' parameter styles for values by position.
 _STYLES: Final = {"sqlite": "qmark", "postgresql": "format"}
 
 
@@ -28,7 +28,7 @@ class PreparedStatement:
         self._sql: dict[str, tuple[str, Sequence[str]]] = {}  # by the dialect's name
 
     def execute(self, connection: Connection, **values: Any) -> "CursorResult[*tuple[Any, ...]]":
-        """Run it. values: of its parameters."""
+        """Execute the statement. values: its parameters by name."""
         name = connection.dialect.name
         if name not in self._sql:
             compiled = _compiled(self._statement, connection)
@@ -38,7 +38,7 @@ class PreparedStatement:
 
 
 class PreparedInsert:
-    """An INSERT of whole rows. make: makes it of a database's `insert(table)`."""
+    """An INSERT of whole rows. make: builds the statement from the dialect's `insert(table)`."""
 
     def __init__(self, table: Table, make: Callable[[Any], Any] = lambda insert: insert) -> None:
         self._table = table
@@ -49,8 +49,8 @@ class PreparedInsert:
         """Insert rows, at least one, with the values of all columns in the table's order."""
         name = connection.dialect.name
         if name not in self._sql:
-            # Only the dialect that is used: importing PostgreSQL's takes 30 ms.
+            # Import only the dialect in use: importing PostgreSQL's takes 30 ms.
             insert = import_module(f"sqlalchemy.dialects.{name}").insert
             self._sql[name] = str(_compiled(self._make(insert(self._table)), connection))
-        # For one row psycopg is three times as fast with the row alone.
+        # psycopg is three times as fast with a single row than with a list of one row.
         connection.exec_driver_sql(self._sql[name], list(rows) if len(rows) > 1 else rows[0])

@@ -1,4 +1,4 @@
-"""What callers create, change and delete: scenarios, personas, connectors, experiments."""
+"""The store of resources, which callers create, change and delete: scenarios, personas, connectors, experiments."""
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -13,7 +13,7 @@ _COLUMNS = tuple(RESOURCES.c[name] for name in ("id", "name", "body", "created",
 
 
 class ResourceKind(StrEnum):
-    """The kinds. Names and ids are unique within one."""
+    """The kinds of resources. Names and ids are unique within one kind."""
 
     SCENARIO = "scenario"
     PERSONA = "persona"
@@ -32,15 +32,15 @@ class StoredResource(NamedTuple):
 
 
 class NameTaken(Exception):
-    """Another resource of the kind has the name."""
+    """Another resource of the same kind has the name."""
 
 
 class IdTaken(Exception):
-    """Another resource of the kind, or another run, has the id."""
+    """Another resource of the same kind, another run or another suite run has the id."""
 
 
 class ResourceStore:
-    """Resources in a database. All methods raise StoreProblem; what has been awaited is durable."""
+    """The resources in a database. All methods raise StoreProblem; a write is durable when the call returns."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -55,13 +55,13 @@ class ResourceStore:
         await self._database.write(work)
 
     async def get(self, kind: ResourceKind, resource_id: str) -> StoredResource | None:
-        """Return a resource; None when there is none."""
+        """Return a resource; None if it does not exist."""
         return await self._database.read(lambda connection: _get(connection, kind, resource_id))
 
     async def list(
         self, kind: ResourceKind, *, after: tuple[int, str] | None = None, limit: int = 100, name: str = ""
     ) -> list[StoredResource]:
-        """Return resources, oldest first. after: `created` and `id` of the last one of the page before."""
+        """Return resources, oldest first. after: `created` and `id` of the last one on the previous page."""
         columns = RESOURCES.c
         wanted = select(*_COLUMNS).where(columns.kind == kind.value)
         if name:
@@ -76,9 +76,9 @@ class ResourceStore:
     async def names(
         self, kind: ResourceKind, limit: int, *, contains: str = "", ids: Sequence[str] | None = None
     ) -> dict[str, str]:
-        """Return the names of resources by id, in their order.
+        """Return the names of resources by id, sorted by name.
 
-        contains: what is in the names; ASCII letters may be large or small. ids: of those that are asked for.
+        contains: a part of the name; the case of ASCII letters does not matter. ids: return only these resources.
         """
         columns = RESOURCES.c
         wanted = select(columns.id, columns.name).where(columns.kind == kind.value)
@@ -92,16 +92,17 @@ class ResourceStore:
     async def update(
         self, kind: ResourceKind, resource_id: str, change: Callable[[StoredResource], StoredResource]
     ) -> StoredResource | None:
-        """Replace a resource by what `change` makes of it; None when there is none.
+        """Replace a resource by the result of `change` and return it; None if it does not exist.
 
-        `change` runs in the database's thread, between reading and writing. Raises NameTaken, and what it raises.
+        `change` runs in the database thread, between the read and the write. Raises NameTaken, and what `change`
+        raises.
         """
 
         def work(connection: Connection) -> StoredResource | None:
             old = _get(connection, kind, resource_id)
             if old is None:
                 return None
-            # The id and the time of creation stay.
+            # The id and the time of creation never change.
             new = change(old)._replace(id=old.id, created=old.created)
             if new.name != old.name:
                 _check_free(connection, kind, new, but=old.id)
@@ -113,9 +114,9 @@ class ResourceStore:
     async def delete(
         self, kind: ResourceKind, resource_id: str, check: Callable[[StoredResource], None] = lambda _: None
     ) -> bool:
-        """Delete a resource. Returns False when there is none.
+        """Delete a resource. Return False if it does not exist.
 
-        `check` runs in the database's thread, before deleting. Raises what it raises.
+        `check` runs in the database thread before the deletion. Raises what `check` raises.
         """
 
         def work(connection: Connection) -> bool:
@@ -139,7 +140,10 @@ def _get(connection: Connection, kind: ResourceKind, resource_id: str) -> Stored
 
 
 def _check_free(connection: Connection, kind: ResourceKind, new: StoredResource, but: str = "") -> None:
-    """Raise NameTaken or IdTaken. Nobody else writes until the transaction ends. but: id that does not count."""
+    """Raise NameTaken or IdTaken if the name or the id is used. but: an id to ignore.
+
+    No other write can run until the transaction ends.
+    """
     columns = RESOURCES.c
     same = or_(columns.id == new.id, columns.name == new.name)
     for resource_id, _ in connection.execute(

@@ -1,4 +1,4 @@
-"""Retries while the database cannot be used."""
+"""Retries while the database is unavailable."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from .database import StoreProblem
 
 T = TypeVar("T")
 
-# Between attempts: at first, and at most.
+# Seconds between attempts: first delay and maximum.
 _FIRST_DELAY: Final = 0.1
 _MAX_DELAY: Final = 2.0
 
@@ -17,9 +17,9 @@ _MAX_DELAY: Final = 2.0
 async def with_retries(
     work: Callable[[], Coroutine[Any, Any, T]], seconds: float, give_up: Callable[[], bool] = lambda: False
 ) -> T:
-    """Do something with the store; retry for so many seconds while it fails, or until `give_up` returns True.
+    """Call the store. While it fails, retry for up to `seconds`, or until `give_up` returns True.
 
-    A cancelled task waits until the store is done, so that it is known what is stored. Raises StoreProblem.
+    A cancelled task waits until the current attempt is done, so that the stored state is known. Raises StoreProblem.
     """
     deadline = time.monotonic() + seconds
     delay = _FIRST_DELAY

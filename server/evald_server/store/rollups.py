@@ -1,4 +1,4 @@
-"""Counts of verdicts and values by the hour and by the day, which stay when runs are deleted."""
+"""Counts of verdicts and values by hour and by day, which stay when runs are deleted."""
 
 import math
 import operator
@@ -13,27 +13,27 @@ from evald.v1 import evaluator_pb2, result_pb2, run_service_pb2
 from .prepared import PreparedInsert
 from .schema import DAILY_ROLLUPS, DAILY_VALUE_COUNTS, ROLLUPS, VALUE_COUNTS, plain_text
 
-# Where a connection holds what its transaction has counted.
+# Key in `connection.info` for the counts of the current transaction.
 _COUNTS: Final = "evald_counts"
 
 HOUR: Final = 3_600_000_000
 DAY: Final = 24 * HOUR
 
-# Names of evaluators are shorter; PostgreSQL has no index for much longer ones.
+# Maximum length of a key. Names of evaluators are shorter; PostgreSQL cannot index much longer texts.
 MAX_KEY: Final = 500
 
-# Values from here on are no more summed than infinite ones: PostgreSQL refuses a sum that is beyond a float, and
-# with it the whole commit. 10^18 values below it have one.
+# Larger values are not summed, like infinite ones: PostgreSQL refuses a sum that exceeds a float, and with it the whole
+# commit. The sum of 10^18 smaller values fits.
 _TOO_LARGE: Final = 1e290
 
 RUN: Final = "run"
 ASSERTION: Final = "assertion"
 METRIC: Final = "metric"
 
-# Half the distance of rounded values, as a share of the value at most: those from 4 to 8 are 1 apart.
+# Maximum relative error of rounded values: from 4 to 8 they are 1 apart, so 4.5 is off by 1/9.
 ROUNDING: Final = 1 / 9
 
-# What a verdict adds to passed, failed, error and skipped.
+# Increments of (passed, failed, error, skipped) for each verdict.
 _ADDED: Final = {
     result_pb2.VERDICT_PASSED: (1, 0, 0, 0),
     result_pb2.VERDICT_FAILED: (0, 1, 0, 0),
@@ -43,10 +43,10 @@ _ADDED: Final = {
 
 
 class Rollup(NamedTuple):
-    """What happened in an hour or in a day.
+    """The counts of an hour or a day.
 
-    hour: its begin, Unix microseconds; of a day that of its first hour, UTC. scope, key: RUN and "" for all runs
-    together, ASSERTION or METRIC and the evaluator's name. value_count, value_sum: of scores; of a metric's values.
+    hour: start of the hour or of the UTC day, Unix microseconds. scope, key: RUN and "" for all runs together, or
+    ASSERTION or METRIC and the evaluator's name. value_count, value_sum: of scores; for a metric, of its values.
     """
 
     hour: int
@@ -61,7 +61,10 @@ class Rollup(NamedTuple):
 
 
 class ValueCount(NamedTuple):
-    """How often a metric had about a value in an hour or in a day. hour, key: as of a Rollup. value: see `rounded`."""
+    """The number of times that a metric had a rounded value in an hour or a day.
+
+    hour, key: as in Rollup. value: see `rounded`.
+    """
 
     hour: int
     key: str
@@ -74,12 +77,12 @@ Count = Rollup | ValueCount
 _TABLES: Final = {HOUR: ROLLUPS, DAY: DAILY_ROLLUPS}
 _VALUE_TABLES: Final = {HOUR: VALUE_COUNTS, DAY: DAILY_VALUE_COUNTS}
 
-# Hours or days.
+# Number of hours or days per span, see VALUE_COUNTS in `schema`.
 _SPAN: Final = 30
 
 
 def of_run(run: run_service_pb2.Run, at: int) -> Rollup:
-    """Count a run that has ended. at: Unix microseconds."""
+    """Return the count of an ended run. at: Unix microseconds."""
     broke = run.status == run_service_pb2.RUN_STATUS_ERROR
     verdict = result_pb2.VERDICT_ERROR if broke else run.verdict
     score = run.result.score if run.result.HasField("score") else None
@@ -87,7 +90,7 @@ def of_run(run: run_service_pb2.Run, at: int) -> Rollup:
 
 
 def of_results(results: Iterable[result_pb2.EvaluationResult], at: int) -> list[Count]:
-    """Count results, except those that a later turn decides. at: Unix microseconds."""
+    """Return the counts of results, except pending ones. at: Unix microseconds."""
     found: list[Count] = []
     for result in results:
         if result.pending:
@@ -105,19 +108,22 @@ def of_results(results: Iterable[result_pb2.EvaluationResult], at: int) -> list[
 
 
 def rounded(value: float) -> float:
-    """Return a value to three binary digits, within ROUNDING of it: of whole numbers up to 8 the number itself."""
+    """Return a value rounded to three binary digits, with a relative error of at most ROUNDING.
+
+    Whole numbers up to 8 stay unchanged.
+    """
     mantissa, exponent = math.frexp(value)
     return math.ldexp(round(mantissa * 8), exponent - 3)
 
 
 def _is_unavailable(result: result_pb2.EvaluationResult) -> bool:
-    """Return whether the 0 of a metric stands for nothing, see EvaluationResult.value."""
+    """Return whether a metric's 0 means "no value", see EvaluationResult.value."""
     said = result.metadata.fields.get("available")
     return said is not None and said.WhichOneof("kind") == "bool_value" and not said.bool_value
 
 
 def _count(at: int, scope: str, key: str, verdict: result_pb2.Verdict, value: float | None) -> Rollup:
-    known = value is not None and abs(value) < _TOO_LARGE  # nor NaN
+    known = value is not None and abs(value) < _TOO_LARGE  # False for NaN too
     return Rollup(
         at - at % HOUR,
         scope,
@@ -129,19 +135,19 @@ def _count(at: int, scope: str, key: str, verdict: result_pb2.Verdict, value: fl
 
 
 def collect(connection: Connection) -> list[Count]:
-    """Return the list, empty, to which works append what they count until the commit."""
+    """Return a new empty list, to which `count` appends until the commit."""
     counts: list[Count] = []
     connection.info[_COUNTS] = counts
     return counts
 
 
 def count(connection: Connection, counts: Iterable[Count]) -> None:
-    """Count with the commit."""
+    """Add counts to the list of the current transaction, which stores them with the commit."""
     connection.info[_COUNTS].extend(counts)
 
 
 def add(connection: Connection, counts: Sequence[Count]) -> None:
-    """Add to the counts there are, those of a key together: PostgreSQL keeps every version of a row for a while."""
+    """Add counts to the tables, summed by key first: PostgreSQL keeps every version of a row for a while."""
     for width in (HOUR, DAY):
         sums: dict[tuple[int, str, str], Iterable[float]] = {}
         values: Counter[tuple[int, str, float, int]] = Counter()
@@ -160,9 +166,9 @@ def add(connection: Connection, counts: Sequence[Count]) -> None:
 
 
 def between(connection: Connection, since: int, until: int, width: int = HOUR) -> list[Rollup]:
-    """Return the counts of the hours, or with width=DAY of the days, that begin in a time.
+    """Return the counts of all hours (or days) that begin before `until`, from the one that contains `since`.
 
-    That of `since` is the first, although it began before.
+    since, until: Unix microseconds. width: HOUR or DAY.
     """
     found = connection.execute(_BETWEEN[width], {"since": since - since % width, "until": until})
     return [Rollup._make(row) for row in found]
@@ -171,7 +177,7 @@ def between(connection: Connection, since: int, until: int, width: int = HOUR) -
 def values_between(
     connection: Connection, since: int, until: int, width: int, keys: Sequence[str]
 ) -> list[tuple[str, float, int]]:
-    """Return what metrics measured in a time as in `between`: key, value, how often; in the order of both."""
+    """Return the values of metrics as (key, value, count), sorted by key and value. Times: as in `between`."""
     first, span = since - since % width, _SPAN * width
     spans = range(first - first % span, until, span)
     wanted = {"spans": spans, "keys": keys, "since": first, "until": until}
@@ -192,7 +198,7 @@ def _select_values(table: Table) -> "Select[*tuple[Any, ...]]":
         columns.key.in_(bindparam("keys", expanding=True)),
         _within(columns),
     )
-    # Twice: so the rows of a span are added up as they stand, and what has to be sorted is small.
+    # Group twice: the rows of a span are summed in stored order, and only the small result must be sorted.
     spans = wanted.group_by(columns.span, columns.key, columns.value).subquery().c
     found = select(spans.key, spans.value, func.sum(spans.times))
     return found.group_by(spans.key, spans.value).order_by(spans.key, spans.value)
@@ -211,7 +217,7 @@ def _upsert(insert: Any) -> Any:
     )
 
 
-# Built once: building takes longer than a page has.
+# Built once: building takes longer than a page of the console may take.
 _BETWEEN: Final = {width: _select(table) for width, table in _TABLES.items()}
 _VALUES_BETWEEN: Final = {width: _select_values(table) for width, table in _VALUE_TABLES.items()}
 _UPSERTS: Final = {width: PreparedInsert(table, _upsert) for width, table in _TABLES.items()}

@@ -1,4 +1,4 @@
-"""Runs and their events."""
+"""The store of runs and their events."""
 
 import logging
 import random
@@ -41,7 +41,7 @@ Run = run_service_pb2.Run
 
 UNFINISHED: Final = (run_service_pb2.RUN_STATUS_QUEUED, run_service_pb2.RUN_STATUS_RUNNING)
 
-# Those with a verdict or without one for good; the others can go on.
+# Statuses that the rollups count: the outcome is final.
 _COUNTED: Final = (run_service_pb2.RUN_STATUS_COMPLETED, run_service_pb2.RUN_STATUS_ERROR)
 
 _SNAPSHOTS: Final = ("scenario", "persona", "connector")
@@ -49,7 +49,7 @@ _APART: Final = ("messages", "turns", *_SNAPSHOTS)
 
 _EXECUTIONS: Final = "executions"
 
-# Statements that run for every message of a run are built once: building takes twice as long as running.
+# Statements that run for every message are built once: building takes twice as long as executing.
 _NUMBER: Final = select(RUNS.c.number).where(RUNS.c.id == bindparam("run_id"))
 _STATE: Final = PreparedStatement(
     select(RUNS.c.number, RUNS.c.status, RUNS.c.verdict, RUN_STATES.c.last_sequence)
@@ -78,7 +78,7 @@ _WITH_SNAPSHOTS: Final = (
 )
 _ONE: Final = _WITH_SNAPSHOTS.where(RUNS.c.id == bindparam("run_id"))
 _REQUESTED: Final = _WITH_SNAPSHOTS.where(
-    # Said again, for the index that has no others.
+    # A repetition that lets the database use the partial index.
     RUNS.c.request_id == bindparam("request_id"),
     RUNS.c.request_id != literal_column("''"),
 ).order_by(RUNS.c.number)
@@ -88,11 +88,11 @@ _INSERT_SNAPSHOT: Final = insert(RUN_SNAPSHOTS)
 _INSERT_EVENT: Final = PreparedInsert(RUN_EVENTS)
 _INSERT_FAILURE: Final = PreparedInsert(RUN_FAILURES, lambda insert: insert.on_conflict_do_nothing())
 
-# Runs deleted in one commit, so that others wait for milliseconds.
+# Runs deleted in one commit: few, so that other writes wait only milliseconds.
 _TRIM: Final = 100
 
-# A run's number is at most so far after its time of creation, when other runs have the same, and farther only where
-# the counter says so: the clock was set back.
+# Maximum difference in microseconds between a run's number and its time of creation. Runs that are created at the same
+# time differ by less. It is exceeded only if the clock was set back; then the counter stores the real maximum.
 _MAX_SKEW: Final = 600_000_000
 _SKEW: Final = "runs_skew"
 _KNOWN_SKEW: Final = func.coalesce(
@@ -101,18 +101,18 @@ _KNOWN_SKEW: Final = func.coalesce(
 
 
 class RunEventKind(IntEnum):
-    """What an event's body is."""
+    """The type of an event's body."""
 
     MESSAGE = 1  # RunMessage
     TURN = 2  # RunTurn with its results
     STATUS = 3  # RunStatusChange
-    END = 4  # nothing: the run says it
+    END = 4  # empty: the run's row has the outcome
 
 
 class RunEvent(NamedTuple):
     """An event of a run.
 
-    A turn with n results occupies n + 1 numbers: `sequence` is the last of them, the results have those before.
+    A turn with n results takes n + 1 sequence numbers: first one for each result, then `sequence` for the turn.
     """
 
     sequence: int
@@ -121,9 +121,9 @@ class RunEvent(NamedTuple):
 
 
 class RunFilter(NamedTuple):
-    """Which runs. What is empty or 0 is not asked for. since, until: of the creation, Unix microseconds.
+    """A filter for runs. Empty and 0 values match all. since, until: limits of the creation time, Unix microseconds.
 
-    failed_evaluator: name or type of one that failed or broke.
+    failed_evaluator: name or type of an evaluator that failed or ended in error.
     """
 
     scenario_id: str = ""
@@ -138,13 +138,13 @@ class RunFilter(NamedTuple):
     until: int = 0
 
 
-# Columns that a filter compares, and those that are fields of a run.
+# Columns that a filter compares for equality, and columns copied from fields of a run.
 _EQUAL: Final = RunFilter._fields[:7]
 _COPIED: Final = ("id", *_EQUAL)
 
 
 class RunNotFound(Exception):
-    """The run is not there any more: it was deleted, or another server goes on with it."""
+    """The run does not exist: it was deleted, or another server continues it."""
 
 
 class RunGoesOn(Exception):
@@ -152,7 +152,7 @@ class RunGoesOn(Exception):
 
 
 class RunStore:
-    """Runs in a database. All methods raise StoreProblem; what has been awaited is durable."""
+    """The runs in a database. All methods raise StoreProblem; a write is durable when the call returns."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -160,8 +160,8 @@ class RunStore:
     async def create(self, runs: Sequence[Run], request_id: str = "") -> list[Run]:
         """Store new runs, all or none, each with a STATUS event. Raises IdTaken.
 
-        scenario, persona and connector of the runs are kept as their snapshots. The runs that are returned have
-        `last_sequence`. A second call with the same request_id returns the runs of the first.
+        scenario, persona and connector of the runs are stored as snapshots. The returned runs have `last_sequence`
+        set. A second call with the same request_id returns the runs of the first call.
         """
         prepared = []
         for run in runs:
@@ -179,21 +179,20 @@ class RunStore:
         return await self._database.write(work)
 
     async def import_run(self, run: Run, events: Sequence[RunEvent]) -> None:
-        """Store a run that has ended elsewhere, with its events, in one commit. Raises IdTaken."""
+        """Store an ended run from another server with its events in one commit. Raises IdTaken."""
         await self._database.write(lambda connection: _insert(connection, [(run, events)], ""))
 
     async def save(self, run: Run, events: Sequence[RunEvent] = ()) -> None:
-        """Store a run as it is now, and its new events, in one commit. Raises RunNotFound.
+        """Store a run's current state and its new events in one commit. Raises RunNotFound.
 
-        Events that are stored already are left out, so that a call without an answer can be repeated. The
-        snapshots stay as they were created. Of two servers that go on with a run, the one that has stored less is
-        refused.
+        Events that are already stored are ignored, so a call without an answer can be repeated. The snapshots do not
+        change. If two servers continue one run, the one that has stored less is refused.
         """
         change = _Change(run, events)
         await self._database.write(change.store)
 
     async def restart(self, run: Run, events: Sequence[RunEvent] = ()) -> None:
-        """Drop the events there are, then as `save`. Raises RunNotFound."""
+        """Delete the stored events, then do the same as `save`. Raises RunNotFound."""
         change = _Change(run, events)
 
         def work(connection: Connection) -> None:
@@ -205,14 +204,14 @@ class RunStore:
         await self._database.write(work)
 
     async def get(self, run_id: str) -> Run | None:
-        """Return a run with its snapshots, without messages and turns; None when there is none."""
+        """Return a run with its snapshots, without messages and turns; None if it does not exist."""
         row = await self._database.read(
             lambda connection: connection.execute(_ONE, {"run_id": run_id}).first()
         )
         return None if row is None else _whole(row)
 
     async def events(self, run_id: str, after: int = 0, limit: int = 1000) -> list[RunEvent]:
-        """Return events with a greater sequence than `after`, in order."""
+        """Return events with a sequence greater than `after`, in order."""
         columns = RUN_EVENTS.c
         wanted = (
             select(columns.sequence, columns.kind, columns.body)
@@ -229,7 +228,7 @@ class RunStore:
         )
 
     async def delete(self, run_id: str) -> bool:
-        """Delete a run. Returns False when there is none. Raises RunGoesOn."""
+        """Delete a run. Return False if it does not exist. Raises RunGoesOn."""
 
         def work(connection: Connection) -> bool:
             row = _STATE.execute(connection, run_id=plain_text(run_id)).first()
@@ -243,7 +242,7 @@ class RunStore:
         return await self._database.write(work)
 
     async def unfinished(self) -> list[Run]:
-        """Return the runs that are queued or running, oldest first, as `list` does."""
+        """Return the queued and running runs, oldest first, with the same content as from `list`."""
         wanted = (
             select(RUN_STATES.c.body)
             .join(RUNS, RUNS.c.number == RUN_STATES.c.number)
@@ -255,7 +254,7 @@ class RunStore:
         )
 
     async def next_execution_id(self) -> int:
-        """Return a number that was never returned before, from 1."""
+        """Return the next unused execution id; the first is 1."""
 
         def work(connection: Connection) -> int:
             mine = COUNTERS.c.name == _EXECUTIONS
@@ -269,9 +268,9 @@ class RunStore:
         return await self._database.write(work)
 
     async def trim(self, *, max_age: float | None, max_count: int | None) -> int:
-        """Delete the oldest runs, in small commits, but none that is queued or running. Returns how many.
+        """Delete the oldest runs in small commits, except queued and running ones. Return the number of deleted runs.
 
-        max_age: seconds since the creation. max_count: runs to keep.
+        max_age: seconds since the creation. max_count: number of runs to keep.
         """
         columns = RUNS.c
         old: list[ColumnElement[bool]] = []
@@ -299,13 +298,13 @@ class RunStore:
         return total
 
     async def rollups(self, since: int, until: int, width: int = HOUR) -> list[Rollup]:
-        """Return what happened between two times, Unix microseconds, by HOUR or by DAY."""
+        """Return the rollups between two times in Unix microseconds. width: HOUR or DAY."""
         return await self._database.read(lambda connection: rollups.between(connection, since, until, width))
 
     async def metric_values(
         self, since: int, until: int, width: int, names: Sequence[str]
     ) -> Sequence[tuple[str, float, int]]:
-        """Return what metrics measured between two times: name, value, how often; in the order of both.
+        """Return the values of metrics between two times as (name, value, count), sorted by name and value.
 
         Values are rounded, see `rollups.rounded`.
         """
@@ -316,7 +315,7 @@ class RunStore:
     async def list(
         self, wanted: RunFilter, *, after: int | None = None, limit: int = 50, oldest_first: bool = False
     ) -> list[tuple[int, Run]]:
-        """Return runs with the number to go on after, newest first. Of their snapshots they have the names alone."""
+        """Return runs, newest first, each with the number to pass as `after`. Their snapshots have only names."""
         given = {name: value for name, value in wanted._asdict().items() if value}
         if wanted.failed_evaluator:
             given["failed_evaluator"] = wanted.failed_evaluator[: rollups.MAX_KEY]
@@ -332,7 +331,7 @@ class RunStore:
 
 
 class _Change:
-    """A run as it is now and its new events, serialised before the database's thread sees them."""
+    """A run's current state and its new events, serialised before they go to the database thread."""
 
     def __init__(self, run: Run, events: Iterable[RunEvent]) -> None:
         self._id = run.id
@@ -346,7 +345,7 @@ class _Change:
         self._at = at
 
     def store(self, connection: Connection) -> None:
-        """Write it. Raises RunNotFound."""
+        """Write the change. Raises RunNotFound."""
         row = _STATE.execute(connection, run_id=plain_text(self._id)).first()
         if row is None:
             raise RunNotFound(self._id)
@@ -363,7 +362,7 @@ class _Change:
         _add_events(connection, number, new, self._at, counts)
 
     def _check_repeated(self, connection: Connection, number: int) -> None:
-        """Raise RunNotFound if what is stored in place of the events is not the same: it is another server's."""
+        """Raise RunNotFound if the stored event with this sequence differs, because another server wrote it."""
         sequence, *event = self._events[0]
         columns = RUN_EVENTS.c
         wanted = select(columns.kind, columns.body).where(
@@ -378,7 +377,7 @@ class _Change:
 def _add_events(
     connection: Connection, number: int, events: Iterable[RunEvent], at: int, counts: list[Count]
 ) -> None:
-    """Store events, who failed in them, and the counts. counts: others to add."""
+    """Store events, the evaluators that failed in them, and their counts. counts: further counts to add."""
     rows = []
     failed: set[str] = set()
     for event in events:
@@ -407,7 +406,10 @@ def _insert(
     *,
     newest: bool = False,
 ) -> None:
-    """Store runs with their events. newest: after all others, whatever the clock says. Raises IdTaken."""
+    """Store runs with their events. newest: number them after all other runs, even if the clock was set back.
+
+    Raises IdTaken.
+    """
     if not runs:
         return
     created = [run.create_time.ToMicroseconds() if run.HasField("create_time") else _now() for run, _ in runs]
@@ -435,7 +437,7 @@ def _insert(
 
 
 def _next_number(connection: Connection, created: Sequence[int]) -> int:
-    """Return the first of the numbers of new runs. created: when each was created."""
+    """Return the first number for new runs. created: the time of creation of each, Unix microseconds."""
     last: int | None = connection.scalar(_LAST)
     first = max(*created, (last or 0) + 1)
     skew = first + len(created) - min(created)
@@ -446,10 +448,9 @@ def _next_number(connection: Connection, created: Sequence[int]) -> int:
 
 
 def _free_numbers(connection: Connection, wanted: int, count: int) -> int:
-    """Return the first of `count` free numbers in a row, `wanted` or soon after it: for runs that are not new.
+    """Return the first of `count` free consecutive numbers, at or soon after `wanted`, for imported runs.
 
-    Of many imported runs with the same second each finds one after a few tries, because it looks at random and
-    ever farther.
+    It tries random numbers in a growing range. So many imported runs of the same second each need only a few tries.
     """
     found, step = wanted, count
     while connection.scalar(_BETWEEN, {"first": found, "last": found + count - 1}) is not None:
@@ -476,9 +477,9 @@ def _delete(connection: Connection, numbers: Sequence[int]) -> None:
 
 @cache
 def _listing(given: frozenset[str], *, oldest_first: bool) -> "Select[int, bytes]":
-    """Return the statement that lists runs. given: fields of a filter, and "after"; it takes them as parameters."""
+    """Return the statement that lists runs. given: its parameters, which are fields of a filter and "after"."""
     columns = RUNS.c
-    # The order, and the range of times, on a column that every index of a filter has at its end.
+    # Sort and limit the time by `number`, because it is the last column of every filter's index.
     number = RUN_FAILURES.c.number if "failed_evaluator" in given else columns.number
     statement = select(number)
     if "failed_evaluator" in given:
@@ -499,7 +500,7 @@ def _listing(given: frozenset[str], *, oldest_first: bool) -> "Select[int, bytes
     if "after" in given:
         after: BindParameter[int] = bindparam("after")
         statement = statement.where(number > after if oldest_first else number < after)
-    # The page first: else PostgreSQL reads the states of all runs that are newer than it.
+    # Select the page first: otherwise PostgreSQL reads the states of all newer runs too.
     order = number if oldest_first else number.desc()
     page = statement.order_by(order).limit(bindparam("most")).subquery()
     listed = select(page.c.number, RUN_STATES.c.body).join(RUN_STATES, RUN_STATES.c.number == page.c.number)
@@ -507,12 +508,12 @@ def _listing(given: frozenset[str], *, oldest_first: bool) -> "Select[int, bytes
 
 
 def listed(run: Run) -> Run:
-    """Return a run as `RunStore.list` does, with the names of its snapshots alone."""
+    """Return a run in the form that `RunStore.list` returns, with only the names of its snapshots."""
     return Run.FromString(_body(run))
 
 
 def _whole(row: "Row[bytes, bytes]") -> Run:
-    # Serialised messages one after the other are merged: the whole snapshots replace their names.
+    # Protobuf merges concatenated messages: the whole snapshots replace their names.
     body, snapshot = row
     return Run.FromString(body + snapshot)
 

@@ -1,6 +1,6 @@
-"""The tables. A change here needs a migration; a test compares both.
+"""The database tables. A change here needs a migration; a test compares both.
 
-Times are Unix microseconds. Bodies are serialised messages of the contract.
+Times are Unix microseconds. Bodies are serialised protobuf messages.
 """
 
 from typing import Final
@@ -26,23 +26,23 @@ METADATA: Final = MetaData()
 # Ordered by bytes on both databases; PostgreSQL's own order depends on where it runs.
 _TEXT: Final = Text().with_variant(Text(collation="C"), "postgresql")
 
-# SQLite's rows are stored by an INTEGER PRIMARY KEY, and by no other type.
+# In SQLite only an INTEGER PRIMARY KEY is the key by which rows are stored.
 _NUMBER: Final = BigInteger().with_variant(Integer(), "sqlite")
 
 
 def plain_text(value: str) -> str:
-    """Return a text without NUL, which PostgreSQL cannot store."""
+    """Replace NUL characters, which PostgreSQL cannot store."""
     return value.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 class PlainText(TypeDecorator[str]):
-    """Text without NUL."""
+    """A text column without NUL characters."""
 
     impl = _TEXT
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: object) -> str | None:
-        """Replace what cannot be stored."""
+        """Replace characters that cannot be stored."""
         return None if value is None else plain_text(value)
 
 
@@ -67,9 +67,9 @@ RESOURCES: Final = Table(
     Index("resources_by_time", "kind", "created", "id"),
 )
 
-# What runs are found by, and nothing else, so that a filter without an index of its own reads few pages.
-# number: orders the runs. The time of creation, or one more than the largest there is, when the clock was set back; of
-# a run that was played elsewhere the first free one after its time.
+# Only the columns that filters use, so that a filter without an index reads few pages.
+# number: the sort key of runs. It is the time of creation, or the largest number plus 1 if the clock was set back; for
+# an imported run, a free number at or after its time of creation.
 RUNS: Final = Table(
     "runs",
     METADATA,
@@ -101,7 +101,7 @@ RUNS: Final = Table(
     ),
 )
 
-# body: the run without messages and turns, of its snapshots the names alone.
+# body: the run without messages and turns, with only the names of its snapshots.
 RUN_STATES: Final = Table(
     "run_states",
     METADATA,
@@ -110,7 +110,7 @@ RUN_STATES: Final = Table(
     Column("body", LargeBinary, nullable=False),
 )
 
-# body: a run with its scenario, persona and connector alone.
+# body: a run with only its scenario, persona and connector.
 RUN_SNAPSHOTS: Final = Table(
     "run_snapshots",
     METADATA,
@@ -136,8 +136,8 @@ RUN_FAILURES: Final = Table(
     Index("run_failures_by_run", "number"),
 )
 
-# number: as in runs. attempt: 1, and one more for each time it was resumed. opening: what it was opened with, as
-# digests by field, in JSON. A status of 0 means that it is being deleted.
+# number: as in runs. attempt: 1, plus one for each resumption. opening: digests of the opening message's fields, in
+# JSON. status: 0 means that the suite run is being deleted.
 SUITE_RUNS: Final = Table(
     "suite_runs",
     METADATA,
@@ -158,8 +158,8 @@ SUITE_RUNS: Final = Table(
     Index("suite_runs_by_verdict", "verdict", "number"),
 )
 
-# whole: a CaseResult. brief: the same without its trials, because those may be large. attempt: of the suite run, in
-# which it was stored.
+# whole: a CaseResult. brief: the same without its trials, which may be large. attempt: the attempt of the suite run
+# that stored the case.
 SUITE_CASES: Final = Table(
     "suite_cases",
     METADATA,
@@ -189,7 +189,7 @@ def _rollups(name: str) -> Table:
     )
 
 
-# hour: its begin; of a day that of its first hour, UTC.
+# hour: the start of the hour or of the UTC day.
 ROLLUPS: Final = _rollups("rollups")
 DAILY_ROLLUPS: Final = _rollups("daily_rollups")
 
@@ -207,8 +207,8 @@ def _value_counts(name: str) -> Table:
     )
 
 
-# How often metrics had a value, rounded. hour, key: as in the rollups. span: the begin of the 30 hours or days that
-# hour is one of: within them all rows of a value stand together, so that they are added up without being sorted.
+# Number of times that metrics had a rounded value. hour, key: as in the rollups. span: the start of the 30 hours or
+# days that contain `hour`. Within a span, all rows of a value are adjacent, so they are summed without sorting.
 VALUE_COUNTS: Final = _value_counts("value_counts")
 DAILY_VALUE_COUNTS: Final = _value_counts("daily_value_counts")
 

@@ -1,4 +1,4 @@
-"""Suite runs and their cases."""
+"""The store of suite runs and their cases."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,10 +21,10 @@ SuiteRun = suite_service_pb2.SuiteRun
 RUNNING: Final = suite_service_pb2.SUITE_RUN_STATUS_RUNNING
 INTERRUPTED: Final = suite_service_pb2.SUITE_RUN_STATUS_INTERRUPTED
 
-# Of a suite run that is gone for its callers: its cases are deleted, some in each commit.
+# Status of a deleted suite run, invisible to callers, whose cases are still being deleted in small commits.
 _DELETED: Final = 0
 
-# Rows read or deleted at a time.
+# Number of rows per read or delete.
 _AT_ONCE: Final = 500
 
 _COUNTS: Final = {
@@ -45,14 +45,14 @@ _STORED: Final = select(_CASE.case_id, _CASE.whole, _CASE.attempt).where(
 
 
 class SuiteRunKey(NamedTuple):
-    """A suite run that goes on. number: its key in the tables. attempt: 1, and one more for each resumption."""
+    """The key of a running suite run. number: its key in the tables. attempt: 1, plus one for each resumption."""
 
     number: int
     attempt: int
 
 
 class StoredCase(NamedTuple):
-    """A case. whole: serialised CaseResult; brief: the same without trials."""
+    """A case to store. whole: serialised CaseResult; brief: the same without trials."""
 
     case_id: str
     verdict: int
@@ -61,14 +61,14 @@ class StoredCase(NamedTuple):
 
 
 class FoundCase(NamedTuple):
-    """A case that is stored. attempt: of its suite run, in which it was."""
+    """A stored case. attempt: the attempt of its suite run that stored it."""
 
     whole: bytes
     attempt: int
 
 
 class SuiteFilter(NamedTuple):
-    """Which suite runs. What is empty or 0 is not asked for. since, until: of the creation, Unix microseconds."""
+    """A filter for suite runs. Empty and 0 match all. since, until: limits of the creation time, Unix microseconds."""
 
     suite: str = ""
     target: str = ""
@@ -82,11 +82,11 @@ _EQUAL: Final = SuiteFilter._fields[:4]
 
 
 class SuiteRunNotFound(Exception):
-    """There is no suite run with the id."""
+    """No suite run has the id."""
 
 
 class SuiteRunState(Exception):
-    """What was asked is not possible with the suite run's status. status: that one."""
+    """The suite run's status does not allow the operation. status: the current one."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -94,13 +94,13 @@ class SuiteRunState(Exception):
 
 
 class SuiteStore:
-    """Suite runs in a database. All methods raise StoreProblem; what has been awaited is durable."""
+    """The suite runs in a database. All methods raise StoreProblem; a write is durable when the call returns."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def create(self, run: SuiteRun, opening: bytes) -> SuiteRunKey:
-        """Store a new suite run. Raises IdTaken. opening: what `resume` gives back."""
+        """Store a new suite run. opening: data that `resume` passes to its `check`. Raises IdTaken."""
         row = _row(run) | {
             "id": run.id,
             "suite": run.suite,
@@ -122,8 +122,10 @@ class SuiteStore:
         return await self._database.write(work)
 
     async def resume(self, run_id: str, check: Callable[[bytes], None]) -> tuple[SuiteRunKey, SuiteRun]:
-        """Make an interrupted suite run RUNNING. Raises SuiteRunNotFound, SuiteRunState, and what `check` raises,
-        which is called with the `opening`."""
+        """Set an interrupted suite run to RUNNING. check: called with the `opening`.
+
+        Raises SuiteRunNotFound, SuiteRunState, and what `check` raises.
+        """
 
         def work(connection: Connection) -> tuple[SuiteRunKey, SuiteRun]:
             row = connection.execute(_ONE, {"run_id": run_id}).first()
@@ -143,9 +145,10 @@ class SuiteStore:
         return await self._database.write(work)
 
     async def add(self, key: SuiteRunKey, cases: Sequence[StoredCase], *, again: bool = False) -> list[str]:
-        """Store cases, except those whose ids are taken, and return the ids of these.
+        """Store cases, except duplicates, and return the ids of the duplicates.
 
-        again: the call before had the same cases, and no answer; what it has stored is no duplicate.
+        again: a retry of the previous call, which had the same cases and no answer; a case that it stored is no
+        duplicate.
         """
         rows: dict[str, StoredCase] = {}
         repeated = []
@@ -171,7 +174,7 @@ class SuiteStore:
         return await self._database.write(work)
 
     async def finish(self, key: SuiteRunKey, run: SuiteRun) -> None:
-        """Store a suite run as it has ended."""
+        """Store an ended suite run."""
         row = _row(run) | {"run": key.number, "attempt": key.attempt}
 
         def work(connection: Connection) -> None:
@@ -180,9 +183,9 @@ class SuiteStore:
         await self._database.write(work)
 
     async def interrupt(self, run_id: str = "") -> int:
-        """Make a suite run INTERRUPTED if it is RUNNING, with the counts of its stored cases. Returns how many were.
+        """Set a RUNNING suite run to INTERRUPTED, with the counts of its stored cases.
 
-        Without an id: all that are RUNNING.
+        run_id: empty for all RUNNING ones. Returns the number of interrupted suite runs.
         """
         wanted = select(SUITE_RUNS).where(_RUN.status == RUNNING)
         if run_id:
@@ -202,7 +205,7 @@ class SuiteStore:
         return await self._database.write(work)
 
     async def get(self, run_id: str) -> SuiteRun | None:
-        """Return a suite run, None when there is none. One that is RUNNING has the counts of its stored cases."""
+        """Return a suite run; None if it does not exist. A RUNNING one has the counts of its stored cases."""
 
         def work(connection: Connection) -> SuiteRun | None:
             row = connection.execute(_ONE, {"run_id": run_id}).first()
@@ -225,10 +228,9 @@ class SuiteStore:
         case_id: str = "",
         brief: bool = False,
     ) -> list[tuple[str, bytes]] | None:
-        """Return ids and serialised cases with a greater id than `after`, ordered by id; None when there is no such
-        suite run.
+        """Return ids and serialised cases with an id greater than `after`, ordered by id.
 
-        brief: without trials.
+        None if the suite run does not exist. brief: without trials.
         """
 
         def work(connection: Connection) -> list[tuple[str, bytes]] | None:
@@ -240,7 +242,7 @@ class SuiteStore:
         return await self._database.read(work)
 
     async def find(self, key: SuiteRunKey, ids: Sequence[str]) -> dict[str, FoundCase]:
-        """Return those cases of a suite run with these ids that are stored."""
+        """Return the stored cases of a suite run with these ids, by id."""
         return await self._database.read(lambda connection: _stored(connection, key.number, ids))
 
     async def both(
@@ -249,9 +251,9 @@ class SuiteStore:
         new_id: str,
         consume: Callable[[SuiteRun, SuiteRun, Iterator[bytes], Iterator[bytes]], T],
     ) -> T:
-        """Call `consume`, in a thread, with two suite runs and their cases, ordered by id.
+        """Call `consume` in a thread with two suite runs and their cases, ordered by id.
 
-        With their trials: what judged a case is not known from the suite run. Raises SuiteRunNotFound.
+        The cases include trials, because only these show which evaluators judged a case. Raises SuiteRunNotFound.
         """
 
         def work(connection: Connection) -> T:
@@ -269,7 +271,7 @@ class SuiteStore:
         return await self._database.read(work)
 
     async def delete(self, run_id: str) -> bool:
-        """Delete a suite run. Returns False when there is none. Raises SuiteRunState while it is RUNNING."""
+        """Delete a suite run. Return False if it does not exist. Raises SuiteRunState while it is RUNNING."""
 
         def work(connection: Connection) -> bool:
             row = connection.execute(_ONE, {"run_id": run_id}).first()
@@ -286,7 +288,7 @@ class SuiteStore:
         return deleted
 
     async def purge(self) -> None:
-        """Delete what is left of suite runs that were deleted, in small commits."""
+        """Delete the rows of suite runs marked as deleted, in small commits."""
         number = select(_RUN.number).where(_RUN.status == _DELETED).order_by(_RUN.number).limit(1)
 
         def work(connection: Connection) -> bool:
@@ -306,9 +308,9 @@ class SuiteStore:
             pass
 
     async def trim(self, *, max_age: float | None, max_count: int | None) -> int:
-        """Delete the oldest suite runs, but none that is RUNNING. Returns how many.
+        """Delete the oldest suite runs, except RUNNING ones. Return the number of deleted suite runs.
 
-        max_age: seconds since the creation. max_count: suite runs to keep.
+        max_age: seconds since the creation. max_count: number of suite runs to keep.
         """
         there = _RUN.status != _DELETED
         old = select(_RUN.number).where(there, _RUN.status != RUNNING)
@@ -335,7 +337,7 @@ class SuiteStore:
     async def list(
         self, wanted: SuiteFilter, *, after: int | None = None, limit: int = 50
     ) -> list[tuple[int, SuiteRun]]:
-        """Return suite runs with the number to go on after, newest first."""
+        """Return suite runs, newest first, each with the number to pass as `after`."""
         statement = select(_RUN.number, _RUN.body).where(_RUN.status != _DELETED)
         for name in _EQUAL:
             if value := getattr(wanted, name):
@@ -360,16 +362,16 @@ def _row(run: SuiteRun) -> dict[str, Any]:
 
 
 def _mark_deleted(connection: Connection, numbers: Sequence[int]) -> None:
-    """Hide suite runs from callers. Their ids are free from now on."""
+    """Hide suite runs from callers and free their ids."""
     for number in numbers:
-        # Not printable, so that no caller's suite run has it.
+        # Not printable, so that no caller's suite run can have this id.
         hidden = f"\n{number}"
         row = {"run": number, "status": _DELETED, "id": hidden, "suite": "", "target": ""}
         connection.execute(_SET, row)
 
 
 def _count(connection: Connection, number: int, run: SuiteRun) -> None:
-    """Set the counts of the cases that are stored."""
+    """Set the run's counts from its stored cases."""
     counted = select(_CASE.verdict, func.count()).where(_CASE.number == number).group_by(_CASE.verdict)
     counts = {row[0]: row[1] for row in connection.execute(counted)}
     run.case_count = sum(counts.values())

@@ -1,6 +1,6 @@
 """Migrations of the database, run when the server starts. Add new ones at the end of `versions`.
 
-A database without tables gets them as `schema` has them, and counts as migrated.
+An empty database gets the tables of `schema` directly and counts as migrated.
 """
 
 import logging
@@ -23,11 +23,11 @@ from ..schema import METADATA
 
 _FOLDER: Final = Path(__file__).parent
 
-# Of the newest migration; a test compares it with the files.
+# Revision of the newest migration; a test compares it with the files.
 HEAD: Final = "0004"
 
 
-# As Alembic makes it.
+# The same table that Alembic creates.
 _VERSION: Final = Table(
     "alembic_version",
     MetaData(),
@@ -41,9 +41,10 @@ class NewerDatabase(Exception):
 
 
 def migrate(connection: Connection) -> None:
-    """Bring the tables to this version's, in the transaction of the connection. Raises NewerDatabase."""
+    """Migrate the tables to this version in the connection's transaction. Raises NewerDatabase."""
     if not inspect(connection).has_table(_VERSION.name):
-        # What the migrations give, too, as a test checks; importing Alembic takes longer than all else at a start.
+        # A test checks that the migrations give the same tables. Not with Alembic: its import is the slowest part of
+        # a start.
         METADATA.create_all(connection, checkfirst=False)
         _VERSION.create(connection)
         connection.execute(insert(_VERSION), {"version_num": HEAD})
@@ -52,7 +53,7 @@ def migrate(connection: Connection) -> None:
 
 
 def upgrade(connection: Connection) -> None:
-    """Run the migrations that the tables have not had. Raises NewerDatabase."""
+    """Run the missing migrations. Raises NewerDatabase."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
     from alembic import command
     from alembic.config import Config

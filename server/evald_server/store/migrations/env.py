@@ -1,4 +1,4 @@
-"""What Alembic runs around migrations. The connection comes from `migrate`."""
+"""The environment script that Alembic runs around migrations. The connection comes from `upgrade`."""
 
 from alembic import context
 

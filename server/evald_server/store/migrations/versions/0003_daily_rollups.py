@@ -1,4 +1,4 @@
-"""Rollups by the day beside those by the hour.
+"""Rollups by day, in addition to those by hour.
 
 Revision ID: 0003
 Revises: 0002
@@ -15,7 +15,7 @@ DAY = 86_400_000_000
 
 
 def upgrade() -> None:
-    """Create the table and add up what there is."""
+    """Create the table and fill it with the sums of the hourly rollups."""
     integers = ("passed", "failed", "error", "skipped", "value_count")
     op.create_table(
         "daily_rollups",
@@ -25,7 +25,7 @@ def upgrade() -> None:
         sa.Column("value_sum", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("hour", "scope", "key"),
     )
-    # Down to the begin of the day, before 1970 too.
+    # Round down to the start of the day, also for times before 1970.
     day = f"hour - (hour % {DAY} + {DAY}) % {DAY}"
     summed = (*integers, "value_sum")
     columns = ", ".join(("hour", "scope", "key", *summed))

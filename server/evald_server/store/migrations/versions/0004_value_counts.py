@@ -1,4 +1,4 @@
-"""How often metrics had a value, by the hour and by the day. Those counted before are in the sums alone.
+"""Counts of metric values by hour and by day. Earlier values are only in the rollups' sums.
 
 Revision ID: 0004
 Revises: 0003
