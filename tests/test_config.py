@@ -50,6 +50,11 @@ def test_a_mistyped_variable_is_not_passed_over_in_silence(variable: str, meant:
         load_settings({}, {variable: "1"})
 
 
+def test_a_server_has_an_address() -> None:
+    with pytest.raises(SettingsError, match=r"EVALD_LISTEN: .*wanted HOST:PORT"):
+        load_settings({}, {"EVALD_LISTEN": ""})
+
+
 def test_only_exact_names_of_variables_are_settings() -> None:
     settings = load_settings({}, {"evald_insecure_public": "1", "Evald_Listen": "0.0.0.0:1"})
     assert settings == load_settings({}, {})

@@ -515,9 +515,10 @@ class Settings(BaseSettings):
 
     @field_validator("listen", "listen_mtls", "http", "web")
     @classmethod
-    def _address(cls, value: str | None) -> str | None:
-        if not value:
+    def _address(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if not value and info.field_name != "listen":
             return None
+        value = value or ""
         split_address(value)
         return value
 

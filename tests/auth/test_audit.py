@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evald_server.auth.audit import record
+from evald_server.auth.audit import Audit, record
 from evald_server.auth.principal import Principal, Role
 from evald_server.logs import JsonFormatter, TextFormatter
 
@@ -51,3 +51,17 @@ async def test_the_subject_of_a_token_forges_no_field(
             token = issuer.token(sub="alice key=boss")
             assert (await live.unary(request(CONTAINS), metadata=bearer(token))).summary.success
     assert 'used principal="jwt:alice key=boss" key=' in caplog.text
+
+
+def test_refusals_are_logged_again_after_a_second_in_which_too_many_addresses_were_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 1.0
+    audit = Audit(lambda: now)
+    caplog.set_level(logging.INFO, "evald.audit")
+    for number in range(2000):
+        audit.refused("/x/y", f"ipv4:10.0.{number // 256}.{number % 256}:1", "INVALID", "why", None)
+    logged = len(caplog.records)
+    now = 2.0
+    audit.refused("/x/y", "ipv4:10.0.0.1:1", "INVALID", "why", None)
+    assert (logged, len(caplog.records)) == (1000, 1001)

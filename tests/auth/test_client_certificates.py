@@ -187,7 +187,7 @@ async def test_a_certificate_that_is_denied_or_nobodys_opens_nothing(
         assert server.app._authenticator is not None
         assert server.app._authenticator.keys is not None
         server.app._authenticator.keys.reload()
-    server.app._gate._audit._peers.clear()
+    server.app._gate._audit._lines.clear()
     with caplog.at_level("INFO", "evald.audit"):
         refused = await server.refused(name, metadata=metadata)
     assert (refused.code, refused.reason) == (UNAUTHENTICATED, INVALID)

@@ -142,7 +142,7 @@ async def test_credentials_that_do_not_count_open_no_method_and_no_body_is_read(
     for method in [*server.served, "/evald.v1.EvaluationService/NoSuchMethod", "/x/y"]:
         if METHODS.get(method) is OPEN:
             continue
-        server.live.app._gate._audit._peers.clear()
+        server.live.app._gate._audit._lines.clear()
         caplog.clear()
         with caplog.at_level(logging.INFO, "evald.audit"):
             refused = await opened(server.live, method, metadata)

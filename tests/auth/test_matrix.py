@@ -138,7 +138,7 @@ async def test_no_method_is_open_to_who_may_not_call_it(
     for method in ALL:
         if METHODS[method] is OPEN:
             continue  # the next test
-        server.live.app._gate._audit._peers.clear()
+        server.live.app._gate._audit._lines.clear()
         caplog.clear()
         before = _count(server.live, *wanted.counted)
         with caplog.at_level(logging.INFO, "evald.audit"):

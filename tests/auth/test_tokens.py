@@ -217,7 +217,7 @@ async def test_a_hostile_token_opens_nothing(
 ) -> None:
     make, reason, why = HOSTILE[name]
     token = make(server.issuer)
-    server.live.app._gate._audit._peers.clear()
+    server.live.app._gate._audit._lines.clear()
     with caplog.at_level("INFO", "evald.audit"):
         for _ in range(2):
             refused = await refusal(server.live.unary(request(CONTAINS), metadata=bearer(token)))

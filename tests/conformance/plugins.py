@@ -81,7 +81,9 @@ class Plugin:
             case "EV02":
                 info.contract_versions[:] = ["evald.plugin.v0"]
             case "EV03":
+                # In another version: a server takes one of each name.
                 info.evaluator_types.append(count)
+                info.evaluator_types[-1].version = "2.0.0"
             case "EV04":
                 count.type = "acme.Count"
             case "EV05":

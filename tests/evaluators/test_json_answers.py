@@ -418,6 +418,7 @@ def accuracy(got: Any, *fields: dict[str, Any], **config: Any) -> Result:
             {"path": "amount", "match": "numeric"}, {"amount": "1,500.00"}, True, id="number-as-text"
         ),
         pytest.param({"path": "amount", "match": "numeric"}, {"amount": "about"}, False, id="no-number"),
+        pytest.param({"path": "amount", "match": "numeric"}, {"amount": "1_500"}, False, id="underscore"),
         pytest.param({"path": "amount", "match": "numeric"}, {"amount": "150,0"}, False, id="decimal-comma"),
         pytest.param({"path": "amount", "match": "numeric"}, {"amount": True}, False, id="true-is-no-number"),
         pytest.param(
@@ -526,6 +527,8 @@ def test_a_wrong_ignored_path_is_refused_with_its_place() -> None:
         ("04/05/2026", "2026-04-05"),
         ("2025-02-30", None),
         ("32-JAN-2025", None),
+        ("Sept. 5, 2025", "2025-09-05"),
+        ("Marble 1, 2024", None),
         ("15-XXX-2025", None),
         ("tomorrow", None),
         (20250115, None),

@@ -191,7 +191,7 @@ async def test_no_route_is_open_to_who_may_not_call_it(
     for route in server.routes:
         if route.name in OPEN:
             continue
-        audit._peers.clear()
+        audit._lines.clear()
         tokens._failures._hosts.clear()
         caplog.clear()
         before = _counts(server)

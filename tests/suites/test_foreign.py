@@ -523,6 +523,13 @@ def test_a_wrong_table_of_tests_is_refused_with_its_place(
     assert (problem.file, problem.line, problem.message) == (str(tmp_path / "t.csv"), line, reason)
 
 
+def test_a_column_of_metrics_may_have_spaces_around_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("prompts: ['{{q}}']\nproviders: [echo]\ntests: file://t.csv\n")
+    (tmp_path / "t.csv").write_text("q,__expected, __metric\na,a,tone\n")
+    (case,) = _load(tmp_path / "a.yaml").cases
+    assert [read_spec(spec).name for spec in case.evaluators] == ["tone"]
+
+
 def test_a_prompt_file_with_a_mapping_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
         "prompts: [file://p.yaml]\nproviders: [echo]\ntests: [{assert: [{type: is-json}]}]\n"

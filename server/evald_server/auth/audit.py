@@ -27,21 +27,21 @@ class Audit:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._peers: dict[str, tuple[int, int]] = {}  # by address: a second, and the lines logged in it
+        self._second = 0
+        self._lines: dict[str, int] = {}  # logged in that second, by address
         self._used: dict[tuple[str, str], float] = {}
         self._left_out = 0
 
     def refused(self, method: str, peer: str, reason: str, why: str, principal: Principal | None) -> None:
         """Log a refused call, at most 10 per second from one address. `left_out` counts the calls not logged."""
         second, host = int(self._clock()), peer_host(peer)
-        if len(self._peers) >= _MAX_PEERS and host not in self._peers:
-            self._peers = {key: value for key, value in self._peers.items() if value[0] == second}
-        last, lines = self._peers.get(host, (second, 0))
-        lines = lines if last == second else 0
-        if lines >= _PER_SECOND or len(self._peers) >= _MAX_PEERS:
+        if second != self._second:
+            self._second, self._lines = second, {}
+        lines = self._lines.get(host, 0)
+        if lines >= _PER_SECOND or (not lines and len(self._lines) >= _MAX_PEERS):
             self._left_out += 1
             return
-        self._peers[host] = (second, lines + 1)
+        self._lines[host] = lines + 1
         left_out, self._left_out = self._left_out, 0
         record("refused", principal, method=method, peer=peer, reason=reason, why=why, left_out=left_out)
 

@@ -89,7 +89,7 @@ def _revoke(args: argparse.Namespace, path: Path) -> int:
     key = revoke_key(path, args.id) if path.exists() else None
     if key is None:
         raise usage_error(f"{path}: no key has the id {args.id[:18]!r}", "evald keys list shows all")
-    sys.stdout.write(f"revoked {key.id} of {key.principal}; servers refuse it within 10 seconds\n")
+    sys.stdout.write(f"revoked {key.id} of {key.principal}; servers refuse it within a second\n")
     return ExitCode.PASSED
 
 

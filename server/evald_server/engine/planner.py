@@ -94,8 +94,9 @@ class Planner:
         size = _size(key)
         if size > self._limits.cache_bytes:
             return False
+        if key not in self._kept:
+            self._kept_bytes += size
         self._kept[key] = plan
-        self._kept_bytes += size
         while self._kept_bytes > self._limits.cache_bytes:
             oldest, _ = self._kept.popitem(last=False)
             self._kept_bytes -= _size(oldest)

@@ -87,7 +87,12 @@ def _number(value: Any) -> float | None:
     """Return the value as a number, None if it is none. A text may be a number, with commas between thousands."""
     if is_number(value):
         return value if abs(value) < 1e308 else None
-    if isinstance(value, str) and len(value) <= 100 and ("," not in value or _THOUSANDS.fullmatch(value)):
+    if (
+        isinstance(value, str)
+        and len(value) <= 100
+        and "_" not in value  # Python reads 1_000
+        and ("," not in value or _THOUSANDS.fullmatch(value))
+    ):
         try:
             number = float(value.replace(",", ""))
         except ValueError:
@@ -99,7 +104,20 @@ def _number(value: Any) -> float | None:
 # "1,5" means 1.5 in many countries; here it is not a number.
 _THOUSANDS: Final = re.compile(r"\s*[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?\s*", re.ASCII)
 
-_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTHS: Final = (
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+)
 _TIME = r"\d{1,2}(?::?\d\d){0,2}(?:[.,]\d+)?(?: ?[AP]M)?(?: ?(?:[A-Z]{1,5}|[-+]\d\d(?::?\d\d)?))?"
 _YEAR_FIRST = re.compile(rf"(\d{{4}})[-/.](\d{{1,2}})[-/.](\d{{1,2}})(?:[T ]{_TIME})?", re.ASCII)
 _YEAR_LAST = re.compile(r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})", re.ASCII)
@@ -124,14 +142,22 @@ def read_date(value: object, *, day_first: bool = False) -> date | None:
             swapped = second > 12 or (first <= 12 and not day_first)
             month, day = (first, second) if swapped else (second, first)
         elif found := _DAY_NAME.fullmatch(text):
-            day, month, year = int(found[1]), _MONTHS.index(found[2][:3].lower()) + 1, int(found[3])
+            day, month, year = int(found[1]), _month(found[2]), int(found[3])
         elif found := _NAME_DAY.fullmatch(text):
-            month, day, year = _MONTHS.index(found[1][:3].lower()) + 1, int(found[2]), int(found[3])
+            month, day, year = _month(found[1]), int(found[2]), int(found[3])
         else:
             return None
         return date(year, month, day)
     except ValueError:
         return None
+
+
+def _month(name: str) -> int:
+    """Return the number of a month by its name or the first letters of it, at least three. Raises ValueError."""
+    for number, month in enumerate(_MONTHS, 1):
+        if month.startswith(name.lower()):
+            return number
+    raise ValueError(name)
 
 
 class FieldAccuracy(Reference, type="field-accuracy", kind=ASSERTION, inline=True):

@@ -260,7 +260,10 @@ def _judge_changes(base: _Judged, new: _Judged) -> list[str]:
 
 
 def _several(values: tuple[str, ...]) -> str:
-    return " and ".join(value or "none" for value in sorted(set(values))[:3])
+    different = sorted(set(values))
+    shown = [value or "none" for value in different[:3]]
+    more = [f"{len(different) - 3} more"] if len(different) > 3 else []
+    return " and ".join(shown + more)
 
 
 def compare(

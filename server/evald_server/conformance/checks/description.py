@@ -38,12 +38,12 @@ async def _speaks_the_contract(trial: Trial) -> None:
 
 @rule("EV03", "It offers at least one type, and each type once.")
 async def _offers_types_once(trial: Trial) -> None:
-    counts = Counter((found.type, found.version) for found in trial.link.info.evaluator_types)
+    counts = Counter(found.type for found in trial.link.info.evaluator_types)
     if not counts:
         raise RuleBroken("evaluator_types is empty")
-    for (name, version), count in counts.items():
+    for name, count in counts.items():
         if count > 1:
-            raise RuleBroken(f'"{name}" {version} is offered {count} times')
+            raise RuleBroken(f'"{name}" is offered {count} times')
 
 
 @rule("EV04", "Type names are lower case, at most 63 bytes.")

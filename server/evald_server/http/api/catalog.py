@@ -68,13 +68,14 @@ def stored_cards(settings: Settings) -> Iterator[CalibrationCard]:
         paths += sorted((settings.data_dir / _CARDS).glob("*.json"))
     found: set[str] = set()
     for path in paths:
-        card = _read_card(path)
+        card = read_card(path)
         if card is not None and card.id not in found:
             found.add(card.id)
             yield card
 
 
-def _read_card(path: Path) -> CalibrationCard | None:
+def read_card(path: Path) -> CalibrationCard | None:
+    """Return the calibration card in a file; None, and a warning in the log, if there is none."""
     try:
         return CalibrationCard.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as problem:

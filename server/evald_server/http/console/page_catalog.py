@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from evald.catalog import EvaluatorType
 from evald.plugin.v1 import registry_service_pb2
 from evald.v1 import catalog_service_pb2
-from evald_server.http.api.catalog import authorise, stored_cards
+from evald_server.http.api.catalog import authorise, read_card, stored_cards
 from evald_server.http.site import Site
 
 from .evaluator_types import evaluator_types
@@ -84,11 +84,11 @@ async def judge(site: Site, request: Request) -> Response:
     """Show the configured judges and the calibration cards."""
     await authorise(site, request)
     cards = await asyncio.to_thread(list, stored_cards(site.settings))
-    by_model = {model: card.id for card in cards for model in card.judge.models}
     found = []
     for name, one in site.settings.judges.items():
         for model in dict.fromkeys([*([one.model] if one.model else []), *one.models]) or [""]:
-            found.append(ConfiguredJudge(name, model, by_model.get(model, "") if model in one.cards else ""))
+            card = await asyncio.to_thread(read_card, one.cards[model]) if model in one.cards else None
+            found.append(ConfiguredJudge(name, model, "" if card is None else card.id))
     if site.settings.judge_model:
         found.insert(0, ConfiguredJudge("default", site.settings.judge_model, ""))
     return render(site, request, "judge.html", judges=found, cards=cards)

@@ -553,7 +553,8 @@ def _code(node: Node, keys: dict[str, Any]) -> Spec:
     config: dict[str, Any] = {"command" if isinstance(found.data, list) else "script": found.data}
     if "cwd" in node:
         config["cwd"] = keys.pop("cwd")
-    timeout = keys.pop("timeout_ms", None) or keys.pop("agent_timeout_ms", None)
+    timeouts = [keys.pop(name, None) for name in ("timeout_ms", "agent_timeout_ms")]
+    timeout = next((one for one in timeouts if one is not None), None)
     if timeout is not None:
         config["timeoutMs"] = timeout
     if keys.pop("target", None) is not None:

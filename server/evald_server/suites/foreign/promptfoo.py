@@ -352,6 +352,7 @@ def _csv_test(row: Mapping[Any, Any], node: Node) -> dict[str, Any]:
     if None in row or None in row.values():
         raise node.refuse("the line has not as many cells as the first")
     test: dict[str, Any] = {"vars": {}, "assert": [], "options": {}, "metadata": {}}
+    metric = ""
     for column, cell in row.items():
         name = column.strip()
         if re.fullmatch(r"__expected\d*", name):
@@ -368,14 +369,14 @@ def _csv_test(row: Mapping[Any, Any], node: Node) -> dict[str, Any]:
             listed = [part.replace("\\,", ",").strip() for part in re.split(r"(?<!\\),", cell)]
             test["metadata"][key.removesuffix("[]")] = listed if key.endswith("[]") else cell
         elif name == "__metric":
-            continue
+            metric = cell
         elif name.startswith("__"):
             raise node.refuse(f"the column {name!r} has no counterpart")
         else:
             test["vars"][name] = cell
     for one in test["assert"]:
-        if row.get("__metric"):
-            one["metric"] = row["__metric"]
+        if metric:
+            one["metric"] = metric
     return {key: value for key, value in test.items() if value not in ({}, [], "")}
 
 

@@ -82,13 +82,14 @@ class TurnView(NamedTuple):
 
 
 class TrialView(NamedTuple):
-    """A trial. before: messages before the first turn. error: why the agent gave no answer."""
+    """A trial. before: messages before the first turn, the last ones if there are many. error: why the agent gave no answer."""
 
     number: int
     mark: Mark
     reason: Text
     error: str
     before: list[MessageView]
+    before_left_out: int
     turns: list[TurnView]
     turns_left_out: int
 
@@ -181,7 +182,8 @@ def _trial(trial: suite_service_pb2.TrialResult) -> TrialView:
         mark(trial.verdict),
         _text(trial.reason, _MOST_REASON),
         _text(error, _MOST_REASON).shown,
-        [message_view(message) for message in trial.messages[: min(first, _MOST_MESSAGES)]],
+        [message_view(message) for message in trial.messages[max(0, first - _MOST_MESSAGES) : first]],
+        max(0, first - _MOST_MESSAGES),
         views,
         len(trial.turns) - len(turns),
     )
