@@ -78,7 +78,7 @@ class EvaluatorType:
 
     @classmethod
     def from_pb(cls, pb: "evaluator_pb2.EvaluatorType") -> "EvaluatorType":
-        """Create the record from a server's message."""
+        """Create the record from the server's message."""
         return cls(
             type=pb.type,
             version=pb.version,
@@ -160,7 +160,7 @@ class CatalogChange:
 
     @classmethod
     def from_pb(cls, pb: "catalog_service_pb2.WatchEvaluatorTypesResponse") -> "CatalogChange | None":
-        """Create the event from a server's message. Returns None for a kind of event that this client does not know."""
+        """Create the event from the server's message. Returns None for a kind of event that this client does not know."""
         event = pb.WhichOneof("event")
         if event == "upserted":
             entry = EvaluatorType.from_pb(pb.upserted)
@@ -185,5 +185,5 @@ class SpecViolation:
 
     @classmethod
     def from_pb(cls, pb: "evaluation_service_pb2.SpecViolation") -> "SpecViolation":
-        """Create the record from a server's message."""
+        """Create the record from the server's message."""
         return cls(pb.index, pb.path, pb.reason, pb.message)
