@@ -125,11 +125,12 @@ def fill_messages(
     max_messages: int | None = None,
     max_depth: int = MAX_DEPTH,
 ) -> "Reading | None":
-    """Append messages: an iterable of them in any known shape, or one object that holds them.
+    """Append messages: an iterable of messages in any known format, or one object that contains them.
 
-    max_messages: limit of messages; one message of another framework may hold several.
+    max_messages: limit of messages; one message of another framework may become several.
+    max_depth, path: as in `parse_messages_json`.
 
-    Returns what the messages say about the invocation; None when they say nothing. Raises InvalidInput.
+    Returns the data about the invocation in the messages; None if there are none. Raises InvalidInput.
     """
     add = into.add
     levels = max_depth - 2  # without the levels of the list and the message

@@ -244,7 +244,7 @@ _SPEC_KEYS: Final = {name: name for name in _SPEC_VALUES} | {
 
 
 def spec_keys() -> list[str]:
-    """Return the keys of a spec in snake_case, for the schemas of files that hold specs."""
+    """Return the keys of a spec in snake_case, for the schemas of files with specs."""
     return sorted(_SPEC_KEYS)
 
 
