@@ -265,7 +265,7 @@ class AsyncClient(Connection):
 
 
 class AsyncSession:
-    """A conversation that is evaluated turn by turn, made by `AsyncClient.session`. For one task at a time."""
+    """As `Session`, created by `AsyncClient.session`. Use it in one task at a time."""
 
     def __init__(self, start: Callable[[], Any], opening: Any, server: str) -> None:
         self._start = start
@@ -322,7 +322,7 @@ class AsyncSession:
 
 
 class AsyncBatch:
-    """The answers to a batch in order of completion, made by `AsyncClient.batch`. Can be iterated over once."""
+    """As `Batch`, created by `AsyncClient.batch`."""
 
     def __init__(
         self,

@@ -91,7 +91,7 @@ class EvaluatorTotals(NamedTuple):
 
     @property
     def pass_rate(self) -> float | None:
-        """The share of passed in passed and failed, 0 to 1; None if there are none."""
+        """The ratio passed / (passed + failed), 0 to 1; None if both are 0."""
         decided = self.passed_count + self.failed_count
         return self.passed_count / decided if decided else None
 
@@ -112,7 +112,7 @@ class BatchSummary:
 
     @property
     def pass_rate(self) -> float | None:
-        """The share of passed in passed and failed, 0 to 1; None if there are none. Ignores errors and skips."""
+        """The ratio passed / (passed + failed), 0 to 1; None if both are 0. Ignores errors and skips."""
         decided = self.passed_count + self.failed_count
         return self.passed_count / decided if decided else None
 

@@ -74,7 +74,7 @@ class Client(Connection):
         request_id: makes repeating the call safe for ten minutes; at most 128 characters.
         timeout: seconds; None means the client's.
 
-        Returns the evaluation, also when it failed. Raises EvaldError when the call fails, and InvalidInput.
+        Returns the evaluation, whatever its verdict. Raises EvaldError when the call fails, and InvalidInput.
         """
         request = unary_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
         sent_with = self._short(timeout)
@@ -281,7 +281,10 @@ class Client(Connection):
 
 
 class Session:
-    """A conversation that is evaluated turn by turn, made by `Client.session`. For one thread at a time."""
+    """A session, created by `Client.session`. It evaluates a conversation turn by turn. Use it in one thread at a time.
+
+    The end of the `with` block waits for the summary, and raises EvaldError when the call fails.
+    """
 
     def __init__(
         self, start: Callable[[Iterator[Any]], Any], opening: Any, typed_errors: TypedErrors
@@ -337,7 +340,10 @@ class Session:
 
 
 class Batch:
-    """The answers to a batch in order of completion, made by `Client.batch`. Can be iterated over once."""
+    """A batch, created by `Client.batch`. Iterating yields the answers in order of completion, only once.
+
+    Iterating raises EvaldError when the call fails, and RuntimeError the second time.
+    """
 
     def __init__(
         self,

@@ -172,7 +172,7 @@ class EvaluatorContext:
 
     @property
     def messages(self) -> list[Message]:
-        """The whole conversation so far, oldest first."""
+        """The whole conversation so far, oldest first. Raises TooMany for too many content blocks."""
         # Convert to a list first: each access to a repeated field creates a new object.
         messages = list(self._all())
         self._count_blocks(messages)
@@ -180,7 +180,7 @@ class EvaluatorContext:
 
     @property
     def turn_messages(self) -> list[Message]:
-        """The messages of the turn."""
+        """The messages of the turn. Raises TooMany for too many content blocks."""
         messages = list(self._of_turn())
         self._count_blocks(messages)
         return list(map(Message, messages))
@@ -245,7 +245,10 @@ class EvaluatorContext:
         )
 
     def answer_of(self, which: Which) -> str | None:
-        """Return the answer, the first assistant text of the turn, or all of them joined by newlines."""
+        """Return an assistant text of the turn; None if there is no answer. Raises UnreadableContent.
+
+        which: "last" for `answer`, "first" for the first text, "all" for all texts joined by newlines.
+        """
         if which == "last":
             return self.answer
         messages = self._of_turn()
@@ -340,7 +343,7 @@ class EvaluatorContext:
 
     @property
     def expected(self) -> Expected:
-        """The reference to compare with."""
+        """The expected answer, as a reference for evaluators."""
         return Expected(self._pb.expected)
 
     @property

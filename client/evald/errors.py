@@ -238,7 +238,7 @@ def from_rpc_error(error: Any, server: str = "") -> EvaldError:
     details = _read_details(error.trailing_metadata() or ())
     kind = _BY_REASON.get(details.reason) or _BY_CODE.get(code, ServerError)
     if kind is Overloaded and not details.reason and "larger than max" in message:
-        # gRPC itself rejects a large message, on either side; only the text of the status tells so.
+        # gRPC itself rejects a large message, on either side; only the status text shows this.
         kind = InvalidRequest
         message = (
             f"a message is too large ({message} bytes); send shorter conversations or fewer in one call, or raise "

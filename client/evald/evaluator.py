@@ -50,7 +50,13 @@ TYPE_PATTERN = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 
 
 class Metric(NamedTuple):
-    """The unit, direction and range of a metric's value. unit: base unit in the plural, "" for a plain number."""
+    """The unit, direction and range of a metric's value.
+
+    unit: base unit in the plural, for example "seconds"; "" for a plain number.
+    higher_is_better: None if neither direction is better.
+    minimum, maximum: None for no limit.
+    bucket_bounds: upper bounds of its histogram; empty means the server's bounds for the unit.
+    """
 
     unit: str = ""
     higher_is_better: bool | None = None

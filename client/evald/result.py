@@ -43,7 +43,7 @@ def reaches(score: float, threshold: float) -> bool:
 
 
 class Check(NamedTuple):
-    """One finding behind a verdict: a hit when met, else a miss."""
+    """One finding behind a verdict. met: True for a hit, False for a miss."""
 
     text: str
     met: bool

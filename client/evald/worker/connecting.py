@@ -68,7 +68,7 @@ def new_channel(server: str, access: Access, authority: str = "") -> grpc.aio.Ch
     options: list[tuple[str, Any]] = [
         # A shared connection would reach the server that is already connected, and share its backoff.
         ("grpc.use_local_subchannel_pool", 1),
-        # The server limits the size of its tasks.
+        # No limit here: the server limits the size of its tasks.
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         # Detects a dead peer in an idle session; twice the minimum interval that the server allows.

@@ -19,7 +19,7 @@ _log = logging.getLogger("evald.worker")
 
 # Requested lease time: enough for three renewals. A killed worker stays registered for this time.
 _WANTED_SECONDS: Final = 15
-# If the server gives no renew_interval.
+# Renewal interval if the server sends neither renew_interval nor ttl.
 _RENEW_SECONDS: Final = 5.0
 _CALL_SECONDS: Final = 10.0
 

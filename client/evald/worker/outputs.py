@@ -30,7 +30,7 @@ def broken(definition: EvaluatorDefinition, problem: object) -> task_pb2.Evaluat
 
 
 def crashed(definition: EvaluatorDefinition, problem: Exception) -> task_pb2.EvaluationOutput:
-    """Return the output for an exception, and log it: a fixed text with an incident id, which is also in the log."""
+    """Return the output for an exception. For an unexpected one: a fixed text with an incident id, also in the log."""
     if isinstance(problem, ContractViolation):
         return broken(definition, problem)
     if isinstance(problem, TooLarge):
