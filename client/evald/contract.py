@@ -201,7 +201,7 @@ class _Copy:
 
 
 def _type(value: object) -> str:
-    """Return the name of a value's type, for errors. Does not access the type's own attributes: they are foreign code."""
+    """Return the name of a value's type, for errors. Does not access the type's own attributes (foreign code)."""
     return str(type.__dict__["__name__"].__get__(type(value)))[:_MOST_SHOWN]
 
 

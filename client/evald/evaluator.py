@@ -279,7 +279,7 @@ _MAX_PROBLEMS: Final = 20
 def config_problems(
     problem: ValidationError, config: Mapping[str, Any], cls: type[BaseModel]
 ) -> list[ConfigProblem]:
-    """Return the problems of a config, with its own keys in the messages; at most 20, and the number of further ones."""
+    """Return at most 20 problems of a config, and the number of further ones. Messages use the config's keys."""
     errors = problem.errors()
     schema = _schema(cls)
     found = [_problem(error, config, schema) for error in errors[:_MAX_PROBLEMS]]

@@ -78,7 +78,7 @@ class TokenUsage(NamedTuple):
 class Provenance(NamedTuple):
     """The origin of a result, beside the evaluator's type and version. Only the server sets it.
 
-    config_sha256: hex SHA-256 of the canonical config; "" means unknown.
+    config_sha256: hex SHA-256 of the config with all defaults (of remote evaluators: as sent); "" means unknown.
     judge_models: the models that are queried, in order.
     prompt_sha256: hex SHA-256 of the judge's prompt without the judged texts.
     calibration_card: id of the judge's calibration card; "" means none.
@@ -213,7 +213,7 @@ def failed(
     checks: Sequence[Check] = (),
     pending: bool = False,
 ) -> Result:
-    """Return a FAILED result of an assertion. Arguments as in `Result`. pending: a later turn can still make it pass."""
+    """Return a FAILED result of an assertion. Arguments as in `Result`."""
     return Result(_FAILED, reason, score, value, metadata, checks, pending)
 
 
@@ -252,6 +252,9 @@ def measurement(value: float | None, metadata: Mapping[str, Any] | None) -> floa
 
 
 def errored(code: str, message: str, **details: str) -> Result:
-    """Return an ERROR result. code: one of `errorcodes.CODES`. details: for programs. Raises KeyError for another code."""
+    """Return an ERROR result.
+
+    code: one of `errorcodes.CODES`. details: for programs. Raises KeyError for another code.
+    """
     CODES[code]
     return Result(_ERROR, message, error=ErrorInfo(code, message, details))

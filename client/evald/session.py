@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """The summary of a session. Truthy only if it passed.
+    """The summary of a session. Truthy only if the session passed.
 
     verdict: the worst verdict of its turns, in the order FAILED, ERROR, PASSED, SKIPPED.
     failed_turn_ids: turns that did not pass, counted from 1.
