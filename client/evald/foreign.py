@@ -136,9 +136,7 @@ class Guard:
         try:
             raise failure
         finally:
-            del (
-                failure
-            )  # its traceback refers to this frame: the cycle would keep the call until garbage collection
+            del failure  # its traceback refers to this frame: a cycle, which only garbage collection frees
 
     async def _run_async(self, ctx: EvaluatorContext) -> Result:
         return await self._finish(lambda: self._compiled()(ctx))
@@ -164,9 +162,7 @@ class Guard:
         try:
             raise failure
         finally:
-            del (
-                failure
-            )  # its traceback refers to this frame: the cycle would keep the call until garbage collection
+            del failure  # its traceback refers to this frame: a cycle, which only garbage collection frees
 
     def _checked(self, outcome: Any) -> Result:
         kind = self._definition.kind

@@ -49,7 +49,10 @@ class Registration:
         self._keeping: asyncio.Task[None] | None = None
 
     def start(self, target: Callable[[], Awaitable[str]]) -> None:
-        """Register in the background. target: returns the address at which the server reaches the worker; may raise OSError."""
+        """Register in the background.
+
+        target: returns the address at which the server reaches the worker; may raise OSError.
+        """
         self._target = target
         self._refusal = asyncio.get_running_loop().create_future()
         self._keeping = asyncio.create_task(self._keep())

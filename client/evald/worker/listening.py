@@ -191,7 +191,7 @@ class ListeningWorker:
         return f"{host}:{port}" if given.isdigit() else self._listen
 
     async def _own_target(self, server: str) -> str:
-        """Return the address to advertise, with a wildcard replaced by the host that the server reaches. Raises OSError."""
+        """Return the address to advertise. Replaces a wildcard by the host that the server reaches. Raises OSError."""
         host, _, port = self.address.rpartition(":")
         if self._advertise or host not in ("0.0.0.0", "[::]"):  # noqa: S104 - compared, not bound
             return self._advertise or self.address

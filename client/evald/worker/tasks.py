@@ -229,7 +229,10 @@ class Tasks:
         return await asyncio.shield(compiling)
 
     def _forget_failure(self, key: _ConfigKey, compiling: "asyncio.Future[Evaluate]") -> None:
-        """Remove a failed compilation from the cache, unless the config is invalid: a fetch of a model may succeed later."""
+        """Remove a failed compilation from the cache, unless the config is invalid.
+
+        Other failures may be temporary, such as a model that could not be fetched.
+        """
         failed = compiling.cancelled() or not isinstance(compiling.exception(), InvalidConfig | None)
         if failed and self._compiled.get(key) is compiling:
             del self._compiled[key]
