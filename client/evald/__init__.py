@@ -1,9 +1,9 @@
 """The Python SDK of evald, which evaluates the turns of AI agents.
 
-Clients (`Client`, `AsyncClient`) evaluate turns on an evald server; `Evaluator`,
-`assertion` and `metric` are for evaluators of your own, `connect` and `serve`
-run those in a process of their own. docs/sdk.md and
-docs/write-a-remote-evaluator.md show them.
+`Client` and `AsyncClient` evaluate turns on an evald server. `Evaluator`,
+`assertion` and `metric` define your own evaluators; `connect` and `serve`
+run them in a separate process. See docs/sdk.md and
+docs/write-a-remote-evaluator.md.
 """
 
 from importlib import import_module
@@ -85,7 +85,7 @@ __all__ = [  # noqa: RUF022 - plain alphabetical order
     "unproven",
 ]
 
-# Imported on first use: authors need pydantic and callers gRPC, each of which would double the time of `import evald`.
+# Imported on first use. Authors need pydantic and callers need gRPC; each would double the time of `import evald`.
 _MODULES = {
     "AsyncClient": "aio",
     "Client": "client",
@@ -96,7 +96,7 @@ _MODULES = {
     **dict.fromkeys(("DiallingWorker", "ListeningWorker", "connect", "serve"), "worker"),
 }
 
-if not TYPE_CHECKING:  # a type checker would take it to mean that every name exists
+if not TYPE_CHECKING:  # with a module `__getattr__`, a type checker assumes that every name exists
 
     def __getattr__(name: str) -> Any:
         if name in _MODULES:

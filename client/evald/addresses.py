@@ -1,10 +1,10 @@
-"""Which addresses are this machine's own."""
+"""Recognise loopback addresses."""
 
 import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a host, [::1] or ::1 alike. Names but localhost count as public."""
+    """Return whether a host is a loopback address, with or without brackets. Names except localhost are not."""
     if host == "localhost":
         return True
     try:

@@ -41,7 +41,7 @@ class _AsyncTypedErrors(TypedErrors):
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # grpc.aio reports a cancelled call as if its caller were cancelled, and the task would end without a trace.
+        # grpc.aio raises CancelledError for a cancelled call, too, which would end the caller's task silently.
         if isinstance(problem, asyncio.CancelledError) and not _is_being_cancelled():
             raise Cancelled(
                 "the call was cancelled, as closing its client does", code="CANCELLED"
@@ -55,9 +55,9 @@ def _is_being_cancelled() -> bool:
 
 
 class AsyncClient(Connection):
-    """A client for asyncio, for use in one event loop: that of its first call.
+    """A client for asyncio. It belongs to the event loop of its first call.
 
-    Takes the arguments of `Client`, has the same methods and raises the same errors.
+    It has the arguments, methods and errors of `Client`. In another event loop its methods raise InvalidInput.
     """
 
     _api: ClassVar[Any] = grpc.aio
@@ -87,17 +87,20 @@ class AsyncClient(Connection):
         request_id: str = "",
         timeout: float | None = None,  # noqa: ASYNC109 - gRPC's deadline, which reaches the server
     ) -> Evaluation:
-        """Evaluate one turn and wait for all results. Arguments and errors as in `Client.evaluate`."""
+        """As `Client.evaluate`."""
         request = unary_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
         sent_with = self._short(timeout)
-        stubs = self._stubs  # refuses a closed client and another event loop before anything waits
+        stubs = self._stubs  # raises for a closed client and another event loop before it waits for a slot
         async with self._in_flight(sent_with) as left:
             answer = await stubs.evaluation.EvaluateUnary(request, **left)
         return Evaluation.from_pb(answer.summary, answer.evaluation_id)
 
     @asynccontextmanager
     async def _in_flight(self, sent_with: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """Wait while too many calls are in flight. Yields gRPC's arguments, with what is left of the time."""
+        """Wait for a free slot among the calls in flight.
+
+        Yields gRPC's arguments with the remaining timeout. Raises DeadlineExceeded when no slot was free in time.
+        """
         began = time.monotonic()
         try:
             async with asyncio.timeout(sent_with["timeout"]):
@@ -120,10 +123,7 @@ class AsyncClient(Connection):
         request_id: str = "",
         timeout: float | None = None,
     ) -> AsyncIterator[Event]:
-        """Evaluate one turn and iterate over the events: Started, every EvaluatorResult, the Evaluation last.
-
-        Arguments and errors as in `Client.stream`. Leaving the loop cancels the call.
-        """
+        """As `Client.stream`; iterate with `async for`."""
         request = evaluate_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
         return self._events(request, self._short(timeout))
 
@@ -149,10 +149,7 @@ class AsyncClient(Connection):
         labels: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> "AsyncSession":
-        """Open a session, which evaluates a conversation turn by turn. Use it in an `async with` block.
-
-        Arguments and errors as in `Client.session`.
-        """
+        """As `Client.session`; use it in an `async with` block."""
         context = None if base is None else as_turn(base).to_proto()
         opening = session_open(context, evaluators, options, labels)
         sent_with = self._sent_with(timeout)
@@ -170,9 +167,9 @@ class AsyncClient(Connection):
         max_in_flight: int = IN_FLIGHT,
         timeout: float | None = None,
     ) -> "AsyncBatch":
-        """Evaluate many turns over one stream. Use `async for` to get the answers, in order of completion.
+        """As `Client.batch`; iterate with `async for`.
 
-        items: an iterable or an asynchronous one. Other arguments and errors as in `Client.batch`.
+        items: an iterable or an asynchronous iterable, taken in a task of its own.
         """
         flow = BatchFlow(
             items,
@@ -198,7 +195,7 @@ class AsyncClient(Connection):
         *,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> list[SpecViolation]:
-        """Check specs without running them. Returns one violation for each problem; an empty list when there is none."""
+        """As `Client.validate`."""
         request = validate_request(evaluators)
         with self._typed_errors:
             answer = await self._stubs.evaluation.ValidateSpecs(request, **self._short(timeout))
@@ -210,7 +207,7 @@ class AsyncClient(Connection):
         kind: Kind | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> list[EvaluatorType]:
-        """List the evaluator types that the server offers. Arguments as in `Client.evaluator_types`."""
+        """As `Client.evaluator_types`."""
         found: list[EvaluatorType] = []
         token = ""
         while True:
@@ -230,7 +227,7 @@ class AsyncClient(Connection):
         *,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> EvaluatorType:
-        """Look up one evaluator type. Arguments as in `Client.evaluator_type`; raises UnknownEvaluator."""
+        """As `Client.evaluator_type`."""
         with self._typed_errors:
             answer = await self._stubs.catalog.GetEvaluatorType(
                 get_type_request(type_name, version), **self._short(timeout)
@@ -240,10 +237,7 @@ class AsyncClient(Connection):
     def watch_evaluator_types(
         self, after_revision: int = 0, *, timeout: float | None = None
     ) -> AsyncIterator[CatalogChange]:
-        """Iterate over the catalogue and then over its changes, until the loop is left.
-
-        Arguments and errors as in `Client.watch_evaluator_types`.
-        """
+        """As `Client.watch_evaluator_types`; iterate with `async for`."""
         return self._changes(watch_types_request(after_revision), self._sent_with(timeout))
 
     async def _changes(self, request: Any, sent_with: dict[str, Any]) -> AsyncIterator[CatalogChange]:
@@ -258,7 +252,7 @@ class AsyncClient(Connection):
             call.cancel()
 
     async def close(self) -> None:
-        """Cancel the calls that are still open and close the connection."""
+        """As `Client.close`."""
         closing = self._close()
         if closing is not None:
             await closing
@@ -271,7 +265,7 @@ class AsyncClient(Connection):
 
 
 class AsyncSession:
-    """A conversation that is evaluated turn by turn, made by `AsyncClient.session`. For one task at a time."""
+    """As `Session`, created by `AsyncClient.session`. Use it in one task at a time."""
 
     def __init__(self, start: Callable[[], Any], opening: Any, server: str) -> None:
         self._start = start
@@ -283,11 +277,11 @@ class AsyncSession:
 
     @property
     def summary(self) -> SessionSummary | None:
-        """The session's summary; None before the session has ended."""
+        """The session's summary; None until the session has ended."""
         return self._flow.summary
 
     async def turn(self, turn: TurnLike) -> Evaluation:
-        """Add a turn to the conversation and evaluate it. Arguments and errors as in `Session.turn`."""
+        """As `Session.turn`."""
         if self._call is None:
             raise InvalidInput("session", "not open", "`async with client.session(...) as session:`")
         with self._flow.turn(turn) as request:
@@ -295,7 +289,7 @@ class AsyncSession:
 
     async def _answer(self, request: Any) -> Evaluation:
         async with self._typed_errors:
-            # A call that has ended refuses to write; reading then raises its status.
+            # Writing to an ended call fails; reading then raises its status.
             with suppress(asyncio.InvalidStateError):
                 await self._call.write(request)
             while (response := await self._call.read()) is not grpc.aio.EOF:
@@ -328,7 +322,7 @@ class AsyncSession:
 
 
 class AsyncBatch:
-    """The answers to a batch in order of completion, made by `AsyncClient.batch`. Can be iterated over once."""
+    """As `Batch`, created by `AsyncClient.batch`."""
 
     def __init__(
         self,
@@ -348,7 +342,7 @@ class AsyncBatch:
 
     @property
     def summary(self) -> BatchSummary | None:
-        """The batch's summary; None before all answers have been read."""
+        """The batch's summary; None until all answers have been read."""
         return self._flow.summary
 
     async def __aiter__(self) -> AsyncIterator[BatchAnswer]:
@@ -367,7 +361,7 @@ class AsyncBatch:
             if self._flow.summary is None:
                 raise unfinished("batch")
         except (asyncio.CancelledError, Cancelled):
-            # The feeder cancels the call when the items themselves raise.
+            # `_feed` cancels the call when iterating over the items raises.
             feeder = tasks[0]
             if feeder.done() and not feeder.cancelled() and feeder.exception() is not None:
                 await feeder
@@ -396,10 +390,10 @@ class AsyncBatch:
             self._ready.set()
 
     async def _send(self, call: Any) -> None:
-        """Send requests as fast as the server takes them.
+        """Send requests as fast as the server accepts them.
 
-        gRPC's own request iterator is not used, because it cancels the call when it cannot write, which
-        hides the status that the server ended the call with.
+        gRPC's request iterator is not used: it cancels the call when a write fails, which hides the server's
+        status.
         """
         try:
             while True:
@@ -423,7 +417,7 @@ async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]
         return
     for place, item in enumerate(items):
         yield item
-        if place % 64 == 63:  # about a millisecond of converting; then the loop gets its turn
+        if place % 64 == 63:  # about a millisecond of conversion; then let the event loop run
             await asyncio.sleep(0)
 
 
@@ -443,7 +437,7 @@ class _TypedStreamErrors(_AsyncTypedErrors):
         if isinstance(problem, grpc.aio.AioRpcError):
             found = await self._status.behind(problem)
             if found is not problem and found.code() is grpc.StatusCode.OK:
-                return True  # it ended early, which its reader finds out
+                return True  # the stream ended early; its reader raises `unfinished`
             problem = found
         self.__exit__(kind, problem, trace)
         return False

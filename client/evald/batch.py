@@ -1,4 +1,4 @@
-"""Batches without I/O: items, answers, totals, and the flow control that both clients share."""
+"""Batches without I/O: items, answers, totals, and the flow control. Both clients share them."""
 
 import threading
 from collections import deque
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """The answer to one item of a batch: an evaluation, or the error that kept it from being evaluated.
+    """The answer to one item of a batch: an evaluation, or the error that prevented it.
 
-    True when the item passed, else false.
+    Truthy only if the item passed.
     """
 
     id: str
@@ -32,23 +32,23 @@ class BatchAnswer:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict of the evaluation; ERROR when there is none."""
+        """The verdict of the evaluation; ERROR if there is none."""
         return Verdict.ERROR if self.evaluation is None else self.evaluation.verdict
 
     @property
     def reason(self) -> str:
-        """Reason of the evaluation; when there is none, why the item could not be evaluated."""
+        """The reason of the evaluation; if there is none, the error's message."""
         if self.evaluation is not None:
             return self.evaluation.reason
         return self.error.message if self.error is not None else ""
 
     @property
     def passed(self) -> bool:
-        """True for PASSED alone."""
+        """True only for PASSED."""
         return self.verdict is Verdict.PASSED
 
     def __bool__(self) -> bool:
-        """Return `passed`, so that `assert` fails for what did not pass."""
+        """Return `passed`, so that `assert` fails for any other verdict."""
         return self.passed
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class BatchAnswer:
 
     @classmethod
     def from_pb(cls, pb: "evaluation_service_pb2.BatchAnswer") -> "BatchAnswer":
-        """Create the record from a server's message."""
+        """Create the record from the server's message."""
         if pb.HasField("summary"):
             return cls(pb.item_id, Evaluation.from_pb(pb.summary))
         if pb.HasField("error"):
@@ -81,7 +81,7 @@ class BatchAnswer:
 class EvaluatorTotals(NamedTuple):
     """The totals of one evaluator over a batch.
 
-    mean_value: mean of the measured values, unavailable ones left out; None when there are none.
+    mean_value: mean of the measured values without unavailable ones; None if there are none.
     """
 
     passed_count: int = 0
@@ -91,16 +91,16 @@ class EvaluatorTotals(NamedTuple):
 
     @property
     def pass_rate(self) -> float | None:
-        """Passed out of passed and failed, 0 to 1; None when there are none."""
+        """The ratio passed / (passed + failed), 0 to 1; None if both are 0."""
         decided = self.passed_count + self.failed_count
         return self.passed_count / decided if decided else None
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
-    """The totals of a batch. Counts are of items; error_count includes those that could not be evaluated.
+    """The totals of a batch. It counts items; error_count includes items that could not be evaluated.
 
-    evaluators: totals by name of the evaluator.
+    evaluators: totals by evaluator name.
     """
 
     item_count: int = 0
@@ -112,15 +112,15 @@ class BatchSummary:
 
     @property
     def pass_rate(self) -> float | None:
-        """Passed out of passed and failed, 0 to 1; None when there are none. Errors and skips stay out."""
+        """The ratio passed / (passed + failed), 0 to 1; None if both are 0. Ignores errors and skips."""
         decided = self.passed_count + self.failed_count
         return self.passed_count / decided if decided else None
 
     @classmethod
     def from_pb(cls, pb: "evaluation_service_pb2.BatchSummary", refused_here: int = 0) -> "BatchSummary":
-        """Create the summary from a server's message.
+        """Create the summary from the server's message.
 
-        refused_here: number of items that this client could not send, to be counted as errors.
+        refused_here: number of items that this client could not send; counted as errors.
         """
         return cls(
             pb.item_count + refused_here,
@@ -144,8 +144,8 @@ class BatchSummary:
 class BatchItem:
     """One item of a batch.
 
-    id: unique in the batch; "" means its place in the iterable, from "0".
-    evaluators: for this item instead of the shared ones; empty means the shared ones.
+    id: unique in the batch; "" means its index in the iterable, from "0".
+    evaluators: replace the shared evaluators for this item; empty means the shared ones.
     """
 
     turn: TurnLike
@@ -158,9 +158,9 @@ BatchItemLike: TypeAlias = BatchItem | tuple[str, TurnLike] | TurnLike
 
 
 class BatchProgress(NamedTuple):
-    """The progress of a batch. total: None when the iterable does not know its length.
+    """The progress of a batch. total: None if the iterable has no length.
 
-    passed, failed, errors and skipped add up to done.
+    done is the sum of passed, failed, errors and skipped.
     """
 
     done: int
@@ -173,22 +173,22 @@ class BatchProgress(NamedTuple):
 
 OnProgress: TypeAlias = Callable[[BatchProgress], object]
 
-# 1,024 items: keeps a server of several cores busy, and is far below what it would queue.
+# 1,024 items keep a server with several cores busy, and are far below its queue limit.
 IN_FLIGHT: Final = 1024
-# 256 items: what a message costs is then below 1 % of the cost of its items.
+# With 256 items, the overhead of a message is below 1 % of the cost of its items.
 _MAX_ITEMS: Final = 256
 _MAX_BYTES: Final = 1 << 20
-# The most that a field's number and length take in front of an item.
+# Upper bound of the bytes of a field's tag and length before an item.
 _FIELD_BYTES: Final = 16
 _MAX_BUFFERED_BYTES: Final = 16 << 20
 
 
 class BatchFlow:
-    """The client's state of a batch: items to send, flow control and counts.
+    """The client-side state of a batch: items to send, flow control and counts.
 
-    The caller adds items while there is `room`. The sender takes requests; each holds all items that are
-    ready, so a slow caller's items are sent one by one and a fast caller's by the hundred. The reader passes
-    in the responses. One thread may add items while another takes requests.
+    The caller adds items while there is `room`. The sender takes requests; each contains all queued items, so
+    a slow caller's items are sent one by one and a fast caller's by the hundred. The reader passes the responses
+    to `read`. One thread may add items while another takes requests.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class BatchFlow:
         max_message_bytes: int,
         on_progress: OnProgress | None,
     ) -> None:
-        # A text or one turn would be iterated over by its letters or keys, and each of these evaluated.
+        # Iterating over a text or a single turn would evaluate each of its letters or keys.
         if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable | AsyncIterable):
             raise InvalidInput("items", shown(items), "an iterable of turns")
         if not whole(max_in_flight, "max_in_flight"):
@@ -225,7 +225,7 @@ class BatchFlow:
         self._verdicts = dict.fromkeys(Verdict, 0)
 
     def begin(self) -> None:
-        """Note that the batch is iterated over. Raises RuntimeError for the second time."""
+        """Record that iteration has begun. Raises RuntimeError the second time."""
         with self._lock:
             if self._begun:
                 raise RuntimeError("a batch is iterated over once; ask the client for another one")
@@ -233,14 +233,14 @@ class BatchFlow:
 
     @property
     def room(self) -> bool:
-        """Whether another item may be added now."""
+        """True if another item may be added now."""
         return (
             self._sent_or_waiting + self._refused - self._done < self._max_in_flight
             and self._waiting_bytes < _MAX_BUFFERED_BYTES
         )
 
     def add(self, item: BatchItemLike) -> BatchAnswer | None:
-        """Queue an item for sending. Returns an answer with an error when the item cannot be sent, else None."""
+        """Queue an item for sending. Returns an answer with an error if the item cannot be sent, else None."""
         place = self._added
         self._added += 1
         item_id = str(place)
@@ -266,7 +266,7 @@ class BatchFlow:
         return None
 
     def take(self) -> "evaluation_service_pb2.EvaluateBatchRequest | None":
-        """Return the next request: the opening, if not sent yet, and the items that are ready. None if nothing is."""
+        """Return the next request: the opening, if not sent yet, and queued items. None if there is nothing to send."""
         with self._lock:
             opening, self._open = self._open, None
             items: list[Any] = []
@@ -274,7 +274,7 @@ class BatchFlow:
             while self._waiting and len(items) < _MAX_ITEMS and size < _MAX_BYTES:
                 pb, bytes_ = self._waiting[0]
                 if size and size + bytes_ > self._max_message_bytes:
-                    break  # it goes with the next request
+                    break  # send it with the next request
                 self._waiting.popleft()
                 items.append(pb)
                 size += bytes_
@@ -282,7 +282,7 @@ class BatchFlow:
         return batch_request(opening, items) if opening is not None or items else None
 
     def read(self, response: "evaluation_service_pb2.EvaluateBatchResponse") -> list[BatchAnswer]:
-        """Read a response: return its answers, count them, and keep the summary."""
+        """Read a response: count its answers, keep its summary, and return the answers."""
         answers = [BatchAnswer.from_pb(answer) for answer in response.answers]
         if answers:
             self._count(answers)

@@ -1,8 +1,7 @@
-"""Content blocks: which hold text, which hold none, and which cannot be read.
+"""Content blocks: which contain text, which contain none, and which are unreadable.
 
-A block that looks like a text or a tool call and is of no known type is
-refused: an evaluator that passed over it in silence would find nothing, and
-every check for absence would pass.
+A block of an unknown type that resembles a text or a tool call is rejected:
+if evaluators ignored it, every check for absence would pass.
 """
 
 from collections.abc import Mapping
@@ -13,13 +12,13 @@ from .errors import InvalidInput
 if TYPE_CHECKING:
     from .v1 import message_pb2
 
-# What a block may be for its text to be the message's.
+# The types of blocks whose text belongs to the message's text.
 TEXT_BLOCKS: Final = frozenset(("text", "input_text", "output_text", ""))
 
-# 10,000: a long document in paragraphs; reading them takes a few milliseconds.
+# 10,000 is enough for a long document in paragraphs; reading them takes a few milliseconds.
 MAX_BLOCKS: Final = 10_000
 
-# Blocks that hold no text of the message and no tool call: they stay as they are.
+# Types of blocks without message text and tool calls: they stay unchanged.
 KNOWN_BLOCKS: Final = frozenset(
     (
         "image",
@@ -100,7 +99,7 @@ _CALL_WORDS: Final = ("tool", "call", "function")
 
 
 class TooMany(InvalidInput):
-    """A request holds more of something than is allowed. size, limit: how many there are and may be."""
+    """A request contains too many items of a kind. what: the kind. size, limit: actual and maximum number."""
 
     def __init__(self, path: str, what: str, size: int, limit: int) -> None:
         self.what, self.size, self.limit = what, size, limit
@@ -116,11 +115,11 @@ class TooMany(InvalidInput):
 
 
 class UnreadableContent(InvalidInput):
-    """A message holds a content block of an unknown type that looks like a text or a tool call."""
+    """A message contains a content block of an unknown type that resembles a text or a tool call."""
 
 
 def suspect(kind: str, keys: Mapping[str, Any]) -> str:
-    """Return what a block of an unknown type looks like; "" when it is neither text nor call."""
+    """Return a description of what a block of an unknown type resembles; "" if neither text nor tool call."""
     if any(word in kind for word in _CALL_WORDS) or any(keys.get(key) is not None for key in _CALL_KEYS):
         return "which looks like a tool call"
     if "text" in kind or any(isinstance(keys.get(key), str | list) for key in _TEXT_KEYS):
@@ -140,7 +139,7 @@ def has_text(pb: "message_pb2.ChatMessage") -> bool:
 
 
 def check_blocks(pb: "message_pb2.ChatMessage") -> None:
-    """Raise UnreadableContent for a block that no evaluator would see, and TooMany for too many of them."""
+    """Raise UnreadableContent for a block that evaluators would ignore, and TooMany for too many blocks."""
     blocks = pb.blocks.items
     if len(blocks) > MAX_BLOCKS:
         raise TooMany("blocks", "content blocks", len(blocks), MAX_BLOCKS)
@@ -154,7 +153,7 @@ def check_blocks(pb: "message_pb2.ChatMessage") -> None:
 
 
 def _check(block: "message_pb2.ContentBlock", kind: str, index: int) -> None:
-    """Raise UnreadableContent for a block whose text or call no evaluator would see."""
+    """Raise UnreadableContent for a block whose text or tool call evaluators would ignore."""
     fields = block.fields.fields
     keys: dict[str, Any] = {key: True for key in _CALL_KEYS if key in fields}
     keys |= {

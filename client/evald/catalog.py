@@ -1,4 +1,4 @@
-"""What a server offers: evaluator types, changes of the catalogue, and what is wrong with specs."""
+"""The catalogue of a server: evaluator types, changes, and violations of specs."""
 
 import json
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ _STATES: Final[dict[int, State]] = {1: "active", 2: "unavailable", 3: "deprecate
 
 
 class MetricDescriptor(NamedTuple):
-    """How to read the number of a metric.
+    """The unit, direction and range of a metric's value.
 
     unit: base unit in the plural, for example "seconds"; "" for a plain number.
-    higher_is_better: None when neither direction is.
-    minimum, maximum: None when there is none.
-    bucket_bounds: upper bounds of its histogram; empty means the server's own for the unit.
+    higher_is_better: None if neither direction is better.
+    minimum, maximum: None for no limit.
+    bucket_bounds: upper bounds of its histogram; empty means the server's bounds for the unit.
     """
 
     unit: str = ""
@@ -41,15 +41,15 @@ class EvaluatorType:
     type: unique name; aliases: other names that a spec may use.
     label, description: for people.
     kind: assertion or metric.
-    auto: the server runs it on every call without being asked.
-    config_schema_json: JSON Schema (2020-12) of the config, the author's own text.
-    origin: where it runs. state: whether it can be called now.
+    auto: the server runs it on every call.
+    config_schema_json: JSON Schema (2020-12) of the config, as the author wrote it.
+    origin: where it runs. state: whether it is available now.
     deterministic: the same context and config always give the same result.
-    final_turn_only: its result is meaningful on the final turn only.
-    metric: how to read a metric's number; None for assertions.
-    deprecation_message: what to use instead, when it is deprecated.
-    instance_count: live instances of a remote one.
-    required_data: what it needs beyond the messages, for example "last_invocation.token_usage".
+    final_turn_only: its result is meaningful only on the final turn.
+    metric: unit and range of a metric's value; None if not declared.
+    deprecation_message: the replacement of a deprecated type.
+    instance_count: number of live instances of a remote evaluator.
+    required_data: data that it needs beyond the messages, for example "last_invocation.token_usage".
     """
 
     type: str
@@ -72,13 +72,13 @@ class EvaluatorType:
 
     @property
     def config_schema(self) -> dict[str, Any]:
-        """The JSON Schema as data, parsed anew each time; {} when there is none."""
+        """The JSON Schema as data, parsed at each access; {} if there is none."""
         schema: dict[str, Any] = json.loads(self.config_schema_json or "{}")
         return schema
 
     @classmethod
     def from_pb(cls, pb: "evaluator_pb2.EvaluatorType") -> "EvaluatorType":
-        """Create the record from a server's message."""
+        """Create the record from the server's message."""
         return cls(
             type=pb.type,
             version=pb.version,
@@ -100,7 +100,7 @@ class EvaluatorType:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entry as JSON data in camelCase, the schema as data. Leaves out what is unknown."""
+        """Return the entry as JSON data in camelCase, with the schema as data, without unknown values."""
         metric: Mapping[str, Any] = self.metric._asdict() if self.metric else {}
         return present(
             {
@@ -147,9 +147,9 @@ def _metric(pb: "evaluator_pb2.MetricDescriptor") -> MetricDescriptor:
 class CatalogChange:
     """One event of `watch_evaluator_types`.
 
-    what: "upserted" (`evaluator_type` appeared or changed), "removed" (`type` and `version` went
-        away), or "snapshot_complete" (what follows are changes).
-    revision: where the catalogue stands after it; a later watch can go on from there.
+    what: "upserted" (`evaluator_type` is new or changed), "removed" (`type` and `version` no longer exist),
+        or "snapshot_complete" (all further events are changes).
+    revision: revision of the catalogue after the event; a later watch can continue from it.
     """
 
     what: Literal["upserted", "removed", "snapshot_complete"]
@@ -160,7 +160,7 @@ class CatalogChange:
 
     @classmethod
     def from_pb(cls, pb: "catalog_service_pb2.WatchEvaluatorTypesResponse") -> "CatalogChange | None":
-        """Create the event from a server's message. Returns None for a kind of event that this client does not know."""
+        """Create the event from the server's message. Returns None for an unknown kind of event."""
         event = pb.WhichOneof("event")
         if event == "upserted":
             entry = EvaluatorType.from_pb(pb.upserted)
@@ -174,7 +174,7 @@ class CatalogChange:
 class SpecViolation:
     """One problem of one spec.
 
-    index: of the spec. path: JSON Pointer into it, for example "/config/threshold".
+    index: index of the spec. path: JSON Pointer into it, for example "/config/threshold".
     reason: stable code, for example "UNKNOWN_TYPE". message: for people.
     """
 
@@ -185,5 +185,5 @@ class SpecViolation:
 
     @classmethod
     def from_pb(cls, pb: "evaluation_service_pb2.SpecViolation") -> "SpecViolation":
-        """Create the record from a server's message."""
+        """Create the record from the server's message."""
         return cls(pb.index, pb.path, pb.reason, pb.message)

@@ -1,4 +1,4 @@
-"""Chat messages and tool calls, as evaluators see them: views over the message that came in."""
+"""Chat messages and tool calls for evaluators: views of the received message."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from .v1 import message_pb2
 
 ROLES: Final = ("user", "assistant", "system", "developer", "tool")
-"""Whose messages evaluators know."""
+"""The roles that evaluators know."""
 
 UNREAD: Final = object()
-"""In place of what nobody has asked for yet."""
+"""The placeholder of a value that has not been computed yet."""
 
 
 def message_text(pb: "message_pb2.ChatMessage") -> str:
     """Return the text of a message's content: the string, or all text blocks joined; "" for null.
 
-    Raises UnreadableContent for a block that looks like a text or a call and is not known.
+    Raises UnreadableContent for a block of an unknown type that resembles a text or a tool call, and TooMany.
     """
     text = pb.text
     if text or not pb.HasField("blocks"):
@@ -31,9 +31,9 @@ def message_text(pb: "message_pb2.ChatMessage") -> str:
 
 
 def says_something(pb: "message_pb2.ChatMessage") -> bool:
-    """Whether an assistant message is an answer at all: it has a text, even an empty one, a tool call or a refusal.
+    """Return whether an assistant message is an answer: it has a text (which may be ""), a tool call or a refusal.
 
-    One with none of these is no empty answer: every check for absence would pass on it.
+    A message with none of these is not an empty answer, because every check for absence would pass on it.
     """
     return (
         pb.HasField("text")
@@ -51,8 +51,8 @@ class ToolCall:
     """One tool call of an assistant message.
 
     name: the function's name.
-    arguments: its arguments exactly as the model wrote them: JSON text, perhaps not valid.
-    id: what the answering tool message repeats; "" when the caller gave none.
+    arguments: its arguments exactly as the model wrote them: JSON text, possibly invalid.
+    id: id that the answering tool message repeats; "" if the caller gave none.
     """
 
     __slots__ = ("_args", "_pb", "arguments", "id", "name")
@@ -67,12 +67,14 @@ class ToolCall:
 
     @property
     def args(self) -> Any:
-        """The arguments as data; {} when empty. Raises ValueError when they are not valid JSON, and
-        strict_json.TooLarge when they are larger than evald reads."""
+        """The arguments as data; {} if empty.
+
+        Raises ValueError for invalid JSON, and strict_json.TooLarge for JSON that is larger than evald reads.
+        """
         return self.read_args()
 
     def read_args(self, check: Callable[[], None] | None = None) -> Any:
-        """Return `args`. check: called regularly while long ones are read; may raise to stop the work."""
+        """Return `args`. check: called regularly while long arguments are parsed; may raise to stop."""
         if self._args is UNREAD:
             try:
                 self._args = parse_json(self.arguments, check) if self.arguments.strip() else {}
@@ -84,8 +86,10 @@ class ToolCall:
 
     @property
     def duration_ms(self) -> float | None:
-        """How long the call took, in milliseconds; None when the caller did not say. Raises ValueError when
-        it is negative, because it would keep to every limit."""
+        """The duration of the call in milliseconds; None if not reported.
+
+        Raises ValueError for a negative duration, because it would pass every limit.
+        """
         if not self._pb.HasField("duration"):
             return None
         milliseconds = duration_ms(self._pb.duration)
@@ -107,54 +111,56 @@ class Message:
 
     @property
     def role(self) -> str:
-        """Usually "system", "developer", "user", "assistant" or "tool"; an open set."""
+        """The role: usually "system", "developer", "user", "assistant" or "tool"; an open set."""
         return self._pb.role
 
     @property
     def text(self) -> str:
-        """Return the text of a message's content: the string, or all text blocks joined; "" for null."""
+        """The text of the content: the string, or all text blocks joined; "" for null. Raises as `message_text`."""
         return message_text(self._pb)
 
     @property
     def is_null(self) -> bool:
-        """True when the content is null or absent, which is not the same as ""."""
+        """True if the content is null or absent, which differs from ""."""
         return self._pb.WhichOneof("content") is None
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The tool calls, in order. Raises UnreadableContent for a content block that looks like one."""
+        """The tool calls, in order. Raises UnreadableContent for a content block that resembles one."""
         if self._pb.HasField("blocks"):
             check_blocks(self._pb)
         return [ToolCall(call) for call in self._pb.tool_calls]
 
     def agent_calls(self, check: Callable[[], None]) -> list[ToolCall]:
-        """Return the tool calls of an assistant message; none for other roles that are known. check, and what is raised:
-        as for `collect_tool_calls`, but the message does not know its place."""
+        """Return the tool calls of an assistant message; none for other known roles.
+
+        check, Raises: as in `collect_tool_calls`, but paths in errors have index 0.
+        """
         return collect_tool_calls([self._pb], check)
 
     @property
     def tool_call_id(self) -> str | None:
-        """For role "tool": the id of the call that this message answers."""
+        """The id of the call that this message answers, for role "tool"."""
         return self._pb.tool_call_id if self._pb.HasField("tool_call_id") else None
 
     @property
     def name(self) -> str | None:
-        """Author or tool name."""
+        """The name of the author or the tool."""
         return self._pb.name if self._pb.HasField("name") else None
 
     @property
     def id(self) -> str | None:
-        """Id in the caller's own system."""
+        """The id in the caller's own system."""
         return self._pb.id if self._pb.HasField("id") else None
 
     @property
     def refusal(self) -> str | None:
-        """The model's refusal text, when it refused."""
+        """The model's refusal text; None if it did not refuse."""
         return self._pb.refusal if self._pb.HasField("refusal") else None
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Caller data."""
+        """The caller's metadata."""
         return struct_to_dict(self._pb.metadata)
 
     def __repr__(self) -> str:
@@ -168,12 +174,13 @@ def collect_tool_calls(
     first: int = 0,
     path: str = "messages",
 ) -> list[ToolCall]:
-    """Return the tool calls of assistant messages, in order. Those of other roles are not the agent's.
+    """Return the tool calls of assistant messages, in order. Ignores tool calls of other known roles.
 
-    check: called regularly while there are many messages; may raise to stop the work.
-    first, path: index of the first message and where the messages are, for errors.
-    Raises UnreadableContent for a content block that looks like a text or a call and is not known, and for calls
-    of a role that is not known, such as "Assistant"; in blocks, too.
+    check: called after every 128 calls; may raise to stop the work.
+    first, path: index of the first message and location of the messages, for errors.
+
+    Raises UnreadableContent for a content block of an unknown type that resembles a text or a tool call, and for
+    tool calls of an unknown role such as "Assistant", also in blocks.
     """
     found: list[ToolCall] = []
     for index, pb in enumerate(messages, first):
@@ -196,18 +203,20 @@ def collect_tool_calls(
 
 
 class Conversation:
-    """The tool calls of a conversation that grows. Each message is looked at once, so that
-    turn 100 of a session costs what turn 2 costs."""
+    """The tool calls of a growing conversation.
+
+    Each message is read once, so turn 100 of a session takes as long as turn 2.
+    """
 
     __slots__ = ("_found", "_messages")
 
     def __init__(self, messages: Sequence["message_pb2.ChatMessage"]) -> None:
         self._messages = messages
-        self._found: tuple[int, list[ToolCall]] = (0, [])  # how many messages were looked at, and their calls
+        self._found: tuple[int, list[ToolCall]] = (0, [])  # number of messages read, and their calls
 
     def tool_calls(self, check: Callable[[], None] = lambda: None) -> list[ToolCall]:
-        """Return all tool calls so far, in order. check: as for `collect_tool_calls`."""
-        # Read and written as one, and never changed in place, because evaluators in threads share it.
+        """Return all tool calls so far, in order. check, Raises: as in `collect_tool_calls`."""
+        # A tuple that is replaced, never modified, because evaluators in several threads share it.
         seen, calls = self._found
         total = len(self._messages)
         if seen < total:

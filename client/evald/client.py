@@ -1,5 +1,8 @@
-"""The blocking client. Only I/O is here: `convert.requests` builds the requests, `evaluation`, `stream` and
-`catalog` read the answers, `session` and `batch` hold the state of these calls. `aio` does the same for asyncio."""
+"""The blocking client.
+
+This module does only the I/O. `convert.requests` builds the requests; `evaluation`, `stream` and `catalog` parse
+the responses; `session` and `batch` hold the state of those calls. `aio` is the same for asyncio.
+"""
 
 import queue
 import threading
@@ -32,23 +35,23 @@ from .turn import TurnLike, as_turn
 
 
 class Client(Connection):
-    """A blocking client. It can be shared between threads; create one and keep it.
+    """A blocking client. Threads can share it; create one and keep it.
 
-    server: address of the server, as gRPC spells targets ("HOST:PORT", "dns:///NAME:PORT",
-        "unix:PATH"); None means $EVALD_SERVER, else 127.0.0.1:50051.
-    timeout: seconds for a call with one answer or one stream of results; math.inf for no limit.
-    tls: `evald.Tls(...)`, True for gRPC's own roots, False for plaintext; None means what EVALD_TLS,
-        EVALD_CA_FILE, EVALD_CERT_FILE and EVALD_KEY_FILE say.
-    token: API key, or a `Path` of its file, or a function that returns it; None means EVALD_TOKEN or the file
+    server: address of the server in gRPC's target syntax ("HOST:PORT", "dns:///NAME:PORT", "unix:PATH");
+        None means $EVALD_SERVER, else 127.0.0.1:50051.
+    timeout: deadline in seconds of a unary call or one stream of results; math.inf for no limit.
+    tls: `evald.Tls(...)`, True for gRPC's own root certificates, False for plaintext; None reads EVALD_TLS,
+        EVALD_CA_FILE, EVALD_CERT_FILE and EVALD_KEY_FILE.
+    token: API key, a `Path` of its file, or a function that returns it; None reads EVALD_TOKEN or the file
         EVALD_TOKEN_FILE. Sent as `authorization: Bearer ...` with every call.
-    insecure: let a token be sent to another machine without TLS.
-    credentials: of the channel, instead of tls.
+    insecure: allow sending the token to another machine without TLS.
+    credentials: channel credentials, instead of tls.
     metadata: sent with every call, for example {"authorization": "Bearer ..."}; bytes for names that end with -bin.
     max_message_bytes: largest message sent or received.
 
-    Raises InvalidInput when `server` is not such an address, for example a URL or a host without a port.
-    Every method raises `evald.EvaldError` when the call fails, and InvalidInput, before anything is sent, for
-    arguments that cannot be sent.
+    Raises InvalidInput for invalid arguments, for example a URL or a host without a port as `server`.
+    Every method raises `evald.EvaldError` when the call fails. Before sending, it raises InvalidInput for invalid
+    arguments.
     """
 
     _api: ClassVar[Any] = grpc
@@ -70,6 +73,8 @@ class Client(Connection):
         labels: low-cardinality labels for the server's telemetry.
         request_id: makes repeating the call safe for ten minutes; at most 128 characters.
         timeout: seconds; None means the client's.
+
+        Returns the evaluation, whatever its verdict. Raises EvaldError when the call fails, and InvalidInput.
         """
         request = unary_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
         sent_with = self._short(timeout)
@@ -79,7 +84,10 @@ class Client(Connection):
 
     @contextmanager
     def _in_flight(self, sent_with: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Wait while too many calls are in flight. Yields gRPC's arguments, with what is left of the time."""
+        """Wait for a free slot among the calls in flight.
+
+        Yields gRPC's arguments with the remaining timeout. Raises DeadlineExceeded when no slot was free in time.
+        """
         began = time.monotonic()
         if not self._slots.acquire(timeout=sent_with["timeout"]):
             raise waited_too_long(sent_with)
@@ -99,10 +107,12 @@ class Client(Connection):
         request_id: str = "",
         timeout: float | None = None,
     ) -> Iterator[Event]:
-        """Evaluate one turn and iterate over the events: Started with the plan, every EvaluatorResult as
-        soon as it is available, and the Evaluation last.
+        """Evaluate one turn and iterate over the events.
 
-        Takes the arguments of `evaluate`. Leaving the loop cancels the call.
+        The events are Started with the plan, each EvaluatorResult as soon as it is available, and the Evaluation
+        last. Arguments as in `evaluate`. Leaving the loop cancels the call.
+
+        Raises InvalidInput at once; the iterator raises EvaldError when the call fails.
         """
         request = evaluate_request(as_turn(turn).to_proto(), evaluators, options, labels, request_id)
         return self._events(request, self._short(timeout))
@@ -130,9 +140,10 @@ class Client(Connection):
     ) -> "Session":
         """Open a session, which evaluates a conversation turn by turn. Use it in a `with` block.
 
-        base: what is the same for all turns: scenario, persona, expected, ids, metadata, and the
-            messages so far.
+        base: the data that all turns share: scenario, persona, expected, ids, metadata, and the previous messages.
         timeout: seconds for the whole session; None means no limit.
+
+        Raises InvalidInput. The session raises EvaldError when the call fails.
         """
         context = None if base is None else as_turn(base).to_proto()
         opening = session_open(context, evaluators, options, labels)
@@ -155,14 +166,17 @@ class Client(Connection):
         max_in_flight: int = IN_FLIGHT,
         timeout: float | None = None,
     ) -> "Batch":
-        """Evaluate many turns over one stream. Iterate over the answers, which come in order of completion.
+        """Evaluate many turns over one stream. Iterate over the answers, which arrive in order of completion.
 
-        items: turns, (id, turn) pairs or BatchItem objects; taken one by one in the thread that
-            iterates, and only while there is room.
-        brief: leave reason, checks, metadata and provenance out of the answers to items that passed.
-        on_progress: called with a BatchProgress when answers have come in.
-        max_in_flight: most items sent and not answered yet.
+        items: turns, (id, turn) pairs or BatchItem objects. The iterating thread takes them one by one, and only
+            while fewer than `max_in_flight` are unanswered.
+        brief: omit reason, checks, metadata and provenance from the answers to items that passed.
+        on_progress: called with a BatchProgress when answers have arrived.
+        max_in_flight: maximum number of unanswered items.
         timeout: seconds for the whole batch; None means no limit.
+
+        Raises InvalidInput. An invalid item only gets an answer with an error. The iterator raises EvaldError when
+        the call fails.
         """
         flow = BatchFlow(
             items,
@@ -185,7 +199,10 @@ class Client(Connection):
     def validate(
         self, evaluators: Iterable[SpecLike], *, timeout: float | None = None
     ) -> list[SpecViolation]:
-        """Check specs without running them. Returns one violation for each problem; an empty list when there is none."""
+        """Validate specs without running them.
+
+        Returns one violation per problem; an empty list if all specs are valid. Raises EvaldError and InvalidInput.
+        """
         request = validate_request(evaluators)
         with self._typed_errors:
             answer = self._stubs.evaluation.ValidateSpecs(request, **self._short(timeout))
@@ -194,9 +211,12 @@ class Client(Connection):
     def evaluator_types(
         self, *, kind: Kind | None = None, timeout: float | None = None
     ) -> list[EvaluatorType]:
-        """List the evaluator types that the server offers, ordered by name and version.
+        """Return the server's evaluator types, ordered by name and version.
 
         kind: assertions or metrics only; None means both.
+        timeout: seconds for each page of the list; None means the client's.
+
+        Raises EvaldError and InvalidInput.
         """
         found: list[EvaluatorType] = []
         token = ""
@@ -213,11 +233,11 @@ class Client(Connection):
     def evaluator_type(
         self, type_name: str, version: str = "", *, timeout: float | None = None
     ) -> EvaluatorType:
-        """Look up one evaluator type.
+        """Return one evaluator type.
 
         version: "" means the server's default.
 
-        Raises UnknownEvaluator when the server does not offer it.
+        Raises UnknownEvaluator when the server does not offer it, other EvaldErrors, and InvalidInput.
         """
         with self._typed_errors:
             answer = self._stubs.catalog.GetEvaluatorType(
@@ -228,11 +248,13 @@ class Client(Connection):
     def watch_evaluator_types(
         self, after_revision: int = 0, *, timeout: float | None = None
     ) -> Iterator[CatalogChange]:
-        """Iterate over the catalogue and then over its changes, until the loop is left.
+        """Iterate over the catalogue and then over its changes. Leaving the loop cancels the call.
 
-        after_revision: only changes after this revision; 0 sends the whole catalogue first.
+        after_revision: yield only changes after this revision; 0 yields the whole catalogue first.
+        timeout: seconds; None means no limit.
 
-        Raises RevisionGone when the server no longer has the changes after that revision.
+        The iterator raises RevisionGone when the server no longer has the changes after that revision, and other
+        EvaldErrors. Raises InvalidInput at once.
         """
         return self._changes(watch_types_request(after_revision), self._sent_with(timeout))
 
@@ -248,7 +270,7 @@ class Client(Connection):
             call.cancel()
 
     def close(self) -> None:
-        """Cancel the calls that are still open and close the connection."""
+        """Cancel open calls and close the connection. Further calls raise InvalidInput."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -259,7 +281,10 @@ class Client(Connection):
 
 
 class Session:
-    """A conversation that is evaluated turn by turn, made by `Client.session`. For one thread at a time."""
+    """A session, created by `Client.session`. It evaluates a conversation turn by turn. Use it in one thread at a time.
+
+    The end of the `with` block waits for the summary, and raises EvaldError when the call fails.
+    """
 
     def __init__(
         self, start: Callable[[Iterator[Any]], Any], opening: Any, typed_errors: TypedErrors
@@ -273,15 +298,17 @@ class Session:
 
     @property
     def summary(self) -> SessionSummary | None:
-        """The session's summary; None before the session has ended."""
+        """The session's summary; None until the session has ended."""
         return self._flow.summary
 
     def turn(self, turn: TurnLike) -> Evaluation:
         """Add a turn to the conversation and evaluate it.
 
-        turn: holds the messages since the last turn, those of the user included.
+        turn: contains the messages since the previous turn, including the user's.
 
-        Raises TurnRefused when this turn cannot be evaluated; the session stays open.
+        Returns the turn's evaluation. Raises TurnRefused when this turn cannot be evaluated (the session stays
+        open), InvalidInput for an invalid turn or a session that is not open, and other EvaldErrors when the call
+        fails.
         """
         if self._call is None:
             raise InvalidInput("session", "not open", "`with client.session(...) as session:`")
@@ -313,7 +340,10 @@ class Session:
 
 
 class Batch:
-    """The answers to a batch in order of completion, made by `Client.batch`. Can be iterated over once."""
+    """A batch, created by `Client.batch`. Iterating yields the answers in order of completion, only once.
+
+    Iterating raises EvaldError when the call fails, and RuntimeError the second time.
+    """
 
     def __init__(
         self,
@@ -331,7 +361,7 @@ class Batch:
 
     @property
     def summary(self) -> BatchSummary | None:
-        """The batch's summary; None before all answers have been read."""
+        """The batch's summary; None until all answers have been read."""
         return self._flow.summary
 
     def __iter__(self) -> Iterator[BatchAnswer]:
@@ -339,7 +369,7 @@ class Batch:
         flow.begin()
         responses: queue.SimpleQueue[Any] = queue.SimpleQueue()
         call = self._start(self._messages())
-        # A thread of its own, because gRPC cannot be asked whether a response is there already.
+        # Read in a separate thread, because gRPC has no way to check whether a response has arrived.
         threading.Thread(target=_pump, args=(call, responses), name="evald-batch", daemon=True).start()
         try:
             for item in self._items:
@@ -357,7 +387,7 @@ class Batch:
             call.cancel()
 
     def _messages(self) -> Iterator[Any]:
-        """Yield the requests to send. gRPC runs this in a thread of its own."""
+        """Yield the requests to send. gRPC iterates in its own thread."""
         while True:
             self._ready.clear()
             message = self._flow.take()

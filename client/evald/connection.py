@@ -25,14 +25,14 @@ from .errors import DeadlineExceeded, InvalidInput, from_rpc_error
 from .fields import shown, whole
 
 DEFAULT_SERVER: Final = "127.0.0.1:50051"
-# The server's own default for a call without a deadline.
+# The server's default for a call without a deadline.
 DEFAULT_TIMEOUT: Final = 60.0
 # The server's default limit.
 MAX_MESSAGE_BYTES: Final = 16 << 20
-# 30 years. gRPC adds the timeout to the time of day in nanoseconds, and a sum beyond 2**63 is a deadline in the past.
+# 30 years. gRPC adds the timeout to the current time in nanoseconds; a sum beyond 2**63 is a deadline in the past.
 _LONGEST_TIMEOUT: Final = 1e9
-# Unary evaluations in flight on one connection; more wait. Half of the server's limit of 100 calls: gRPC's server counts
-# a call until its memory is freed, which is after its answer, and refuses the calls that take the place of answered ones.
+# Unary evaluations in flight on one connection; further ones wait. This is half of the server's limit of 100 calls:
+# gRPC's server counts a call until its memory is freed, after its response, so it would reject the calls that follow.
 MAX_IN_FLIGHT: Final = 50
 
 _UNARY: Final = (
@@ -43,7 +43,7 @@ _UNARY: Final = (
 )
 SERVICE_CONFIG: Final = json.dumps(
     {
-        # One address of several that fails must not stop the others.
+        # A failing address must not affect the server's other addresses.
         "loadBalancingConfig": [{"round_robin": {}}],
         "methodConfig": [
             {
@@ -57,13 +57,13 @@ SERVICE_CONFIG: Final = json.dumps(
                 },
             }
         ],
-        # No retries while more than half of the last calls failed: they would only add load.
+        # No retries while more than half of the recent calls failed: they would only add load.
         "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
     }
 )
 
 
-# The schemes of gRPC's own targets, which are taken as they are.
+# The schemes of gRPC targets, which are used unchanged.
 _TARGET: Final = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds|google-c2p):")
 _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<address>[^/?#]*)")
 _HOST_PORT: Final = re.compile(r"(?P<host>[^\s/:@\[\]]+|\[[0-9A-Fa-f:.%]+\])(:(?P<port>[0-9]{1,5}))?")
@@ -71,12 +71,12 @@ _ENCRYPTED: Final = frozenset(("https", "grpcs"))
 
 
 def server_address(server: str | None, *, encrypted: bool = False) -> str:
-    """Return the address to call: the one given, else EVALD_SERVER, else the default.
+    """Return the address to call: the given one, else EVALD_SERVER, else the default.
 
-    encrypted: the port may be missing, because gRPC's default of 443 makes sense with TLS.
+    encrypted: allow an address without a port, because gRPC's default of 443 is right for TLS.
 
-    Raises InvalidInput for what is not an address. gRPC itself would only fail at the first call, or silently
-    call port 443.
+    Raises InvalidInput for an invalid address. gRPC itself would fail only at the first call, or silently call
+    port 443.
     """
     given, name = server, "server"
     if not given:
@@ -113,9 +113,9 @@ def open_to(
     credentials: grpc.ChannelCredentials | None = None,
     metadata: Mapping[str, str | bytes] | None = None,
 ) -> tuple[str, Access]:
-    """Return the address to call, and the credentials for it: those given, or else those of the environment.
+    """Return the server's address and the credentials for it, from the arguments or else from the environment.
 
-    Raises InvalidInput for a wrong type, for what contradicts itself, and for a token that would be sent to another
+    Raises InvalidInput for a wrong type, for contradicting arguments, and for a token that would be sent to another
     machine in plaintext.
     """
     sent = read_metadata(metadata)
@@ -149,7 +149,7 @@ _WANTED: Final = f'HOST:PORT, such as "{DEFAULT_SERVER}" or "[::1]:50051", or a 
 
 
 def _meant(address: str) -> str:
-    """Return a hint with the address that was probably meant, evald's default port filled in; "" if unclear."""
+    """Return a hint with the address that the caller probably meant, with evald's default port; "" if unclear."""
     found = _HOST_PORT.fullmatch(address)
     if found is None:
         return ""
@@ -161,11 +161,11 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
     """Return the gRPC options of a channel to an evald server."""
     return [
         ("grpc.service_config", SERVICE_CONFIG),
-        # A connection of its own: calls of all clients that share one count against its limit.
+        # Each client has its own connection: otherwise the calls of all clients count against one limit.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.max_receive_message_length", max_message_bytes),
-        # 20 s: twice the least interval that the server allows; finds a dead peer of an idle session.
+        # 20 s is twice the minimum interval that the server allows. It detects a dead peer in an idle session.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0),
@@ -175,7 +175,8 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
 class Connection:
     """The settings and the channel of a client. Base of `Client` and `AsyncClient`.
 
-    _api: the module that makes the channels, grpc or grpc.aio. _semaphore: its class. _errors_type: converts its errors.
+    _api: the module that creates the channels, grpc or grpc.aio. _semaphore: the semaphore class that fits it.
+    _errors_type: converts its errors.
     """
 
     _api: ClassVar[Any]
@@ -210,7 +211,7 @@ class Connection:
 
     @property
     def _stubs(self) -> "_Stubs":
-        # Not before the first call: a channel of grpc.aio belongs to the loop that runs when it is made.
+        # Created at the first call: a grpc.aio channel belongs to the event loop that runs at its creation.
         with self._lock:
             if self._closed:
                 raise InvalidInput("client", "closed", "an open one: make another")
@@ -219,7 +220,7 @@ class Connection:
             return self._opened
 
     def _close(self) -> Any:
-        """Refuse further calls. Returns what the channel's `close` returns; None if there was no call."""
+        """Reject further calls and close the channel. Returns the result of its `close`; None if there was no call."""
         with self._lock:
             self._closed = True
         return None if self._opened is None else self._opened.channel.close()
@@ -231,7 +232,7 @@ class Connection:
         return self._api.secure_channel(self.server, credentials, options=self._options)
 
     def _sent_with(self, timeout: float | None) -> dict[str, Any]:
-        """Return gRPC's arguments of a call. timeout: seconds; None or math.inf for no limit."""
+        """Return gRPC's arguments for a call. timeout: seconds; None or math.inf for no limit. Raises InvalidInput."""
         return {"timeout": _limit(timeout), "metadata": self._access.headers()}
 
     def _short(self, timeout: float | None) -> dict[str, Any]:
@@ -251,13 +252,13 @@ def _limit(timeout: float | None) -> float | None:
 
 
 def rest_of(sent_with: dict[str, Any], began: float) -> dict[str, Any]:
-    """Return gRPC's arguments of a call that has waited for others since `began`, of time.monotonic."""
+    """Return gRPC's arguments with the rest of the timeout. began: time.monotonic() when the call began to wait."""
     limit = sent_with["timeout"]
     return sent_with if limit is None else sent_with | {"timeout": max(0.0, began + limit - time.monotonic())}
 
 
 def waited_too_long(sent_with: dict[str, Any]) -> DeadlineExceeded:
-    """Return the error of a call that other calls of its client have kept waiting for all of its time."""
+    """Return the error for a call whose timeout expired while it waited for other calls of its client."""
     return DeadlineExceeded(
         f"the call waited {sent_with['timeout']:g} s because {MAX_IN_FLIGHT} others of this client are in flight, "
         f"and was not sent; allow more timeout, or use batch() for many turns",
@@ -266,7 +267,7 @@ def waited_too_long(sent_with: dict[str, Any]) -> DeadlineExceeded:
 
 
 class TypedErrors:
-    """Context manager that converts gRPC's errors to those of `evald.errors`."""
+    """Context manager that converts gRPC's errors to the classes of `evald.errors`."""
 
     def __init__(self, server: str) -> None:
         self._server = server
@@ -285,7 +286,7 @@ class _Stubs:
     """The stubs of both services over one channel."""
 
     def __init__(self, channel: Any) -> None:
-        # Here, because `import evald` would pay 2 ms for them.
+        # Imported here, because they would add 2 ms to `import evald`.
         from .v1.catalog_service_pb2_grpc import CatalogServiceStub
         from .v1.evaluation_service_pb2_grpc import EvaluationServiceStub
 

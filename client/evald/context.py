@@ -1,20 +1,20 @@
 """The read-only view of one turn that evaluators get.
 
-`EvaluatorContext` wraps the protobuf message without copying it. Values that take work (the answer, the tool
-calls) are computed at the first access and shared by all evaluators.
+`EvaluatorContext` wraps the protobuf message without copying it. Expensive values (the answer, the tool calls)
+are computed at the first access and shared by all evaluators.
 
 Terms:
-- The *turn* is what the agent did last: `last_invocation.messages`, or, where
-  the caller sent none, what follows the last user message.
-- A *tool call* is an entry of an assistant message's `tool_calls`, whether or
-  not a tool message answers it.
-- The *answer* of a turn is its last assistant message that has text, else its
+- The *turn* is the agent's last run: `last_invocation.messages`, or, if the
+  caller sent none, the messages after the last user message.
+- A *tool call* is an entry of an assistant message's `tool_calls`, with or
+  without a tool message that answers it.
+- The *answer* of a turn is its last assistant message with text, else its
   last assistant message. A message without text, tool call or refusal (content
   null, an empty list, only images) is not an answer, because every check for
   absence would pass on it. The text "" is an answer.
 
-Content blocks of an unknown type that look like a text or a tool call raise
-UnreadableContent when they are read.
+Reading a content block of an unknown type that resembles a text or a tool call
+raises UnreadableContent.
 """
 
 import time
@@ -56,16 +56,16 @@ class OutOfTime(Exception):
 
 
 class EvaluatorContext:
-    """One turn of a conversation and all that is known about it.
+    """One turn of a conversation, with its messages, metadata and expected answer.
 
-    config: the config of a function evaluator, its keys as the caller wrote
-    them; empty for class evaluators, whose config is in their fields.
-    turn: number of the turn, from 1; 0 when the caller does not count.
-    is_final: True when no turn follows.
+    config: the config of a function evaluator, with the caller's keys; empty for class evaluators, whose
+        config is in their fields.
+    turn: number of the turn, from 1; 0 if the caller does not number turns.
+    is_final: True if no turn follows.
     """
 
-    # Slots and hand-kept values, because cached_property takes a lock before Python 3.12, which costs
-    # more than finding the answer.
+    # Slots and explicit caching, because before Python 3.12 cached_property takes a lock, which takes longer
+    # than finding the answer.
     __slots__ = (
         "_answer",
         "_answer_bytes",
@@ -113,22 +113,24 @@ class EvaluatorContext:
         return other
 
     def check_time(self) -> None:
-        """Raise OutOfTime when the evaluator must stop, because its time slice in the server's event loop is
-        used up, or because the call is over.
+        """Raise OutOfTime if the time slice in the server's event loop has expired, or the call has ended.
 
         Call it about every 0.1 ms in loops whose work is the product of two sizes that a caller controls. The
-        server then runs the evaluator again from the start in a thread, or answers TIMEOUT, so the evaluator
-        must have no side effects up to that point. Does nothing in tests and in workers.
+        server then runs the evaluator again from the start in a thread, or responds with TIMEOUT, so the
+        evaluator must have no side effects up to that point. Does nothing in tests and in workers.
         """
         if self._stop_nanos and time.perf_counter_ns() > self._stop_nanos:
             raise OutOfTime
 
     def stop_at(self, nanos: int) -> None:
-        """Set the time from which `check_time` raises; for engines. nanos: of `time.perf_counter_ns`; 0 for never."""
+        """Set the time from which `check_time` raises. For engines. nanos: of `time.perf_counter_ns`; 0 for never."""
         self._stop_nanos = nanos
 
     def serialized(self) -> bytes:
-        """Return the turn as bytes of evald.v1.EvaluatorContext, made once for all evaluators that forward it."""
+        """Return the turn as bytes of evald.v1.EvaluatorContext, encoded once for all evaluators that forward it.
+
+        Raises UnreadableContent, and TooMany for too many content blocks.
+        """
         if self._serialized is None:
             self._check(self._pb.messages, "messages")
             self._check(self._pb.last_invocation.messages, "last_invocation.messages")
@@ -136,7 +138,7 @@ class EvaluatorContext:
         return self._serialized
 
     def _check(self, messages: "Sequence[message_pb2.ChatMessage]", path: str) -> None:
-        """Raise UnreadableContent for blocks that the receiver would pass over."""
+        """Raise UnreadableContent for blocks that the receiver would ignore."""
         self._count_blocks(messages)
         for index, pb in enumerate(messages):
             if pb.HasField("blocks"):
@@ -147,7 +149,7 @@ class EvaluatorContext:
 
     @staticmethod
     def _count_blocks(messages: "Sequence[message_pb2.ChatMessage]") -> None:
-        """Raise TooMany where reading all blocks would take too long."""
+        """Raise TooMany if reading all blocks would take too long."""
         blocks = sum(len(pb.blocks.items) for pb in messages if pb.HasField("blocks"))
         if blocks > MAX_BLOCKS:
             raise TooMany("messages", "content blocks", blocks, MAX_BLOCKS)
@@ -170,32 +172,32 @@ class EvaluatorContext:
 
     @property
     def messages(self) -> list[Message]:
-        """The whole conversation so far, oldest first."""
-        # A list first: each access to a repeated field makes a new object for its message.
+        """The whole conversation so far, oldest first. Raises TooMany for too many content blocks."""
+        # Convert to a list first: each access to a repeated field creates a new object.
         messages = list(self._all())
         self._count_blocks(messages)
         return list(map(Message, messages))
 
     @property
     def turn_messages(self) -> list[Message]:
-        """The messages of the turn."""
+        """The messages of the turn. Raises TooMany for too many content blocks."""
         messages = list(self._of_turn())
         self._count_blocks(messages)
         return list(map(Message, messages))
 
     @property
     def message_count(self) -> int:
-        """Number of messages in the whole conversation."""
+        """The number of messages in the whole conversation."""
         return len(self._all())
 
     @property
     def size_bytes(self) -> int:
-        """Size of the whole context on the wire, in bytes."""
+        """The size of the whole serialized context, in bytes."""
         return self._pb.ByteSize()
 
     @property
     def answer(self) -> str | None:
-        """Text of the answer; "" when it has none; None when no assistant message of the turn says anything."""
+        """The text of the answer; "" if it has none; None if the turn has no answer. Raises UnreadableContent."""
         if self._answer is UNREAD:
             self._answer = self._find_answer()
         return self._answer  # type: ignore[no-any-return]
@@ -206,7 +208,7 @@ class EvaluatorContext:
         messages = own or self._pb.messages
         position = len(messages)
         blocks = 0
-        # From the end, so that a long conversation costs no more than a short one.
+        # From the end, so that a long conversation takes no longer than a short one.
         while position:
             position -= 1
             pb = messages[position]
@@ -237,33 +239,36 @@ class EvaluatorContext:
 
     @property
     def agent_spoke(self) -> bool:
-        """Whether an assistant message of the conversation says anything: a text, a tool call or a refusal."""
+        """True if an assistant message of the conversation has a text, a tool call or a refusal."""
         return self.answer is not None or any(
             pb.role == "assistant" and says_something(pb) for pb in self._all()
         )
 
     def answer_of(self, which: Which) -> str | None:
-        """Return the answer, the first assistant text of the turn, or all of them joined by newlines."""
+        """Return an assistant text of the turn; None if there is no answer. Raises UnreadableContent.
+
+        which: "last" for `answer`, "first" for the first text, "all" for all texts joined by newlines.
+        """
         if which == "last":
             return self.answer
         messages = self._of_turn()
         self._count_blocks(messages)
         said = [pb for pb in messages if pb.role == "assistant" and says_something(pb)]
         if not said:
-            # Raises what is wrong with a message that only seems to say nothing.
+            # None, or raises UnreadableContent for a message that only appears to be empty.
             return self.answer
         with_text = [text for pb in said if (text := message_text(pb))]
         return "\n".join(with_text) if which == "all" else next(iter(with_text), "")
 
     @property
     def missing_answer(self) -> str:
-        """Why `answer` is None, for a reason: "No assistant message found", and what was there instead."""
+        """The reason text for a missing answer: "No assistant message found", and the roles or blocks found instead."""
         turn = list(self._of_turn())
         empty = [pb for pb in turn if pb.role == "assistant"]
         if not empty:
             roles = [repr(role[:40]) for role in dict.fromkeys(pb.role for pb in turn)]
             more = f" and {len(roles) - _ROLES_SHOWN} more" if len(roles) > _ROLES_SHOWN else ""
-            # Such as "bot" or "ai", which is nobody's role here.
+            # Name the roles, because the caller may use unknown ones such as "bot" or "ai".
             return f"{NO_ANSWER}: only of {', '.join(roles[:_ROLES_SHOWN])}{more}" if roles else NO_ANSWER
         types = sorted({block.type for pb in empty for block in pb.blocks.items})
         there = f"only {', '.join(types[:5])[:80]}" if types else "neither text nor tool calls"
@@ -271,7 +276,7 @@ class EvaluatorContext:
 
     @property
     def answer_bytes(self) -> bytes | None:
-        """The answer in UTF-8, encoded once for all evaluators that search bytes."""
+        """The answer in UTF-8, encoded once for all evaluators that search bytes; None if there is no answer."""
         if self._answer_bytes is None:
             answer = self.answer
             if answer is not None:
@@ -280,10 +285,10 @@ class EvaluatorContext:
 
     @property
     def answer_json(self) -> tuple[Any, str | None]:
-        """The answer parsed as strict JSON, and what is wrong with it or None. Do not change the data.
+        """The answer parsed as strict JSON, and its problem or None. Do not modify the data.
 
-        Raises strict_json.TooLarge for JSON that is larger than evald reads: let it pass, so that the
-        result is ERROR with code INPUT_TOO_LARGE.
+        Raises strict_json.TooLarge for JSON that is larger than evald reads. Do not catch it, so that the result
+        is ERROR with code INPUT_TOO_LARGE.
         """
         found = self._answer_json
         if found is None:
@@ -299,7 +304,7 @@ class EvaluatorContext:
         return found
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """Return what `make` returns, called once for all evaluators of this turn that use the same key."""
+        """Return the value of `make()`, computed once for all evaluators of this turn that use the same key."""
         made = self._made
         if key not in made:
             made[key] = make()
@@ -307,7 +312,7 @@ class EvaluatorContext:
 
     @property
     def turn_tool_calls(self) -> list[ToolCall]:
-        """Tool calls of the turn, in order. Do not change the list."""
+        """The tool calls of the turn, in order. Do not modify the list. Raises UnreadableContent."""
         if self._turn_calls is None:
             turn = self._of_turn()
             if self._pb.last_invocation.messages:
@@ -319,46 +324,46 @@ class EvaluatorContext:
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """Tool calls of the whole conversation, in order. Do not change the list."""
+        """The tool calls of the whole conversation, in order. Do not modify the list. Raises UnreadableContent."""
         if self._conversation is None:
             self._conversation = Conversation(self._all())
         return self._conversation.tool_calls(self.check_time)
 
     @property
     def last_invocation(self) -> Invocation:
-        """What the agent reported about the turn."""
+        """The agent's report about the turn."""
         if self._invocation is None:
             self._invocation = Invocation(self._pb.last_invocation)
         return self._invocation
 
     @property
     def run_duration_ms(self) -> float | None:
-        """Milliseconds that the whole run has taken so far; None when not reported."""
+        """The milliseconds that the whole run has taken so far; None if not reported."""
         return duration_ms(self._pb.run_duration) if self._pb.HasField("run_duration") else None
 
     @property
     def expected(self) -> Expected:
-        """The reference to compare with."""
+        """The expected answer, as a reference for evaluators."""
         return Expected(self._pb.expected)
 
     @property
     def scenario(self) -> Scenario | None:
-        """What the conversation is meant to test, when there is a scenario."""
+        """The scenario that the conversation tests; None if there is none."""
         return Scenario(self._pb.scenario) if self._pb.HasField("scenario") else None
 
     @property
     def persona(self) -> Persona | None:
-        """The simulated user, when there is one."""
+        """The simulated user; None if there is none."""
         return Persona(self._pb.persona) if self._pb.HasField("persona") else None
 
     @property
     def attempt(self) -> int:
-        """1 for the first attempt at the case; 0 when the caller does not count."""
+        """The number of the attempt at the case, from 1; 0 if the caller does not number attempts."""
         return self._pb.attempt
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Caller data."""
+        """The caller's metadata."""
         return struct_to_dict(self._pb.metadata)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a context holds beside its messages: the agent's report on the turn, and what the turn is held against."""
+"""The data of a context beside its messages: the agent's report, the expected answer, the scenario and the persona."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Invocation:
-    """The agent's report on the turn. None always means not reported."""
+    """The agent's report about the turn. None always means not reported."""
 
     __slots__ = ("_latency_ms", "_pb", "_token_usage")
 
@@ -24,21 +24,21 @@ class Invocation:
 
     @property
     def latency_ms(self) -> float | None:
-        """Milliseconds from request to complete answer."""
+        """The milliseconds from request to complete answer."""
         if self._latency_ms is UNREAD:
             self._latency_ms = duration_ms(self._pb.latency) if self._pb.HasField("latency") else None
         return self._latency_ms  # type: ignore[no-any-return]
 
     @property
     def time_to_first_token_ms(self) -> float | None:
-        """Milliseconds to the first token, when the agent streams."""
+        """The milliseconds to the first token, for agents that stream."""
         if not self._pb.HasField("time_to_first_token"):
             return None
         return duration_ms(self._pb.time_to_first_token)
 
     @property
     def token_usage(self) -> TokenUsage | None:
-        """Token usage of the turn."""
+        """The token usage of the turn."""
         if self._token_usage is UNREAD:
             pb = self._pb
             self._token_usage = read_usage(pb.token_usage) if pb.HasField("token_usage") else None
@@ -46,22 +46,22 @@ class Invocation:
 
     @property
     def total_tokens(self) -> int | None:
-        """`token_usage.total`; None also without any usage."""
+        """The value of `token_usage.total`; None also without token usage."""
         usage = self.token_usage
         return None if usage is None else usage.total
 
     @property
     def cost_usd(self) -> float | None:
-        """Cost in US dollars; None also when it is in another currency."""
+        """The cost in US dollars; None also for another currency."""
         return read_cost_usd(self._pb)
 
     @property
     def model(self) -> str | None:
-        """Model that answered, as the agent names it."""
+        """The model that answered, as the agent names it."""
         return self._pb.model if self._pb.HasField("model") else None
 
     def metadata_text(self, key: str) -> str | None:
-        """Return one text of the metadata without reading the rest; None when the key holds no text."""
+        """Return one text of the metadata without converting the rest; None if the value is not a text."""
         fields = self._pb.metadata.fields
         if key not in fields or not fields[key].HasField("string_value"):
             return None
@@ -69,12 +69,12 @@ class Invocation:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Further data, for example "finish_reason"."""
+        """Other reported data, for example "finish_reason"."""
         return struct_to_dict(self._pb.metadata)
 
 
 class Expected:
-    """The reference to compare with."""
+    """The expected answer, as a reference for evaluators."""
 
     __slots__ = ("_pb",)
 
@@ -83,40 +83,40 @@ class Expected:
 
     @property
     def text(self) -> str | None:
-        """Expected answer; None when there is none."""
+        """The expected answer; None if there is none."""
         return self._pb.text if self._pb.HasField("text") else None
 
     @property
     def has_data(self) -> bool:
-        """Whether there is an expected answer as data; null is data too."""
+        """True if the expected answer is given as data; null is data too."""
         return self._pb.HasField("data")
 
     @property
     def data(self) -> Any:
-        """Expected answer as data. None both for null and for none: see has_data."""
+        """The expected answer as data. None means null or no data: see `has_data`."""
         return value_to_python(self._pb.data)
 
     def read_data(self, check: Callable[[], None]) -> Any:
-        """Return `data`. check: called regularly while the data are read; may raise to stop the work."""
+        """Return `data`. check: called regularly while the data are converted; may raise to stop."""
         return value_to_python(self._pb.data, check)
 
     @property
     def messages(self) -> list[Message]:
-        """Expected messages; empty when there are none."""
+        """The expected messages; empty if there are none."""
         return [Message(pb) for pb in self._pb.messages]
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """Tool calls of the expected assistant messages, in order."""
+        """The tool calls of the expected assistant messages, in order. Raises UnreadableContent."""
         return collect_tool_calls(self._pb.messages, path="expected.messages")
 
     def read_tool_calls(self, check: Callable[[], None]) -> list[ToolCall]:
-        """Return `tool_calls`. check: called regularly while they are read; may raise to stop the work."""
+        """Return `tool_calls`. check: called regularly while they are read; may raise to stop."""
         return collect_tool_calls(self._pb.messages, check, path="expected.messages")
 
 
 class Scenario:
-    """What the conversation is meant to test."""
+    """The scenario that the conversation tests."""
 
     __slots__ = ("_pb",)
 
@@ -125,27 +125,27 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        """Stable name."""
+        """The stable name."""
         return self._pb.name
 
     @property
     def instructions(self) -> str | None:
-        """Instructions given to the simulated user or to the judge."""
+        """The instructions for the simulated user or the judge."""
         return self._pb.instructions if self._pb.HasField("instructions") else None
 
     @property
     def max_messages(self) -> int | None:
-        """Largest number of messages that the scenario allows."""
+        """The maximum number of messages in the scenario."""
         return self._pb.max_messages if self._pb.HasField("max_messages") else None
 
     @property
     def success_criteria(self) -> str | None:
-        """Says in plain language when the scenario has succeeded."""
+        """The condition of success, in plain language."""
         return self._pb.success_criteria if self._pb.HasField("success_criteria") else None
 
     @property
     def failure_criteria(self) -> str | None:
-        """Says in plain language when the scenario has failed."""
+        """The condition of failure, in plain language."""
         return self._pb.failure_criteria if self._pb.HasField("failure_criteria") else None
 
 
@@ -159,10 +159,10 @@ class Persona:
 
     @property
     def name(self) -> str:
-        """Stable name."""
+        """The stable name."""
         return self._pb.name
 
     @property
     def description(self) -> str | None:
-        """Description given to the simulator."""
+        """The description for the simulator."""
         return self._pb.description if self._pb.HasField("description") else None

@@ -1,7 +1,7 @@
-"""Validates results.
+"""Validate results.
 
-`checked` is applied to what every evaluator returns, in the server's process, in a worker or remote, so that an
-invalid result affects that evaluator alone.
+`checked` is applied to the result of every evaluator (in the server, in a worker, or remote), so that an invalid
+result affects only that evaluator.
 """
 
 import math
@@ -15,7 +15,7 @@ from .structs import MAX_DEPTH
 
 MAX_REASON_BYTES: Final = 8192
 MAX_METADATA_ITEMS: Final = 10_000
-# 256 KiB holds a thousand lines of evidence, and a hundred times that fits into the largest gRPC message.
+# 256 KiB is enough for a thousand lines of evidence, and a hundred times that fits into the largest gRPC message.
 MAX_METADATA_BYTES: Final = 256 << 10
 MAX_CHECKS: Final = 1000
 MAX_CHECKS_BYTES: Final = 256 << 10
@@ -31,11 +31,11 @@ _EXACT: Final = 1 << 53
 _NO_ID: Final = ""
 _NO_CHECKS: Final = ()
 
-# Bytes of an item of metadata on the wire beside its text, roughly.
+# Approximate serialized size of a metadata item without its text, in bytes.
 _ITEM_BYTES: Final = 12
 _MOST_SHOWN: Final = 60
 
-# Looking a member up on the enum class costs as much as a whole check.
+# A lookup of an enum member takes as long as a whole check.
 _ERROR, _FAILED, _METRIC = Verdict.ERROR, Verdict.FAILED, Kind.METRIC
 
 
@@ -46,11 +46,11 @@ class ContractViolation(TypeError):
 def checked(kind: Kind, result: object) -> Result:
     """Return a validated copy of a result, made of plain Python data.
 
-    The copy shares nothing with the original, which may hold subclasses of `str` and `dict`, or lists that its author
-    still changes. The reason is cut at 8 KiB, and lone surrogates in it are replaced. Numbers of any `numbers.Real`
-    type, such as NumPy's, become `int` and `float`.
+    The copy shares nothing with the original, which may contain subclasses of `str` and `dict`, or lists that the
+    author still modifies. The reason is cut at 8 KiB, and lone surrogates in it are replaced. Numbers of any
+    `numbers.Real` type, such as NumPy's, become `int` and `float`.
 
-    Raises ContractViolation, which names the field, and whatever the result's own methods raise.
+    Raises ContractViolation, which names the field, and any exception of the result's own methods.
     """
     if not issubclass(type(result), Result):
         raise ContractViolation(f"got {_type(result)}, wanted a Result")
@@ -99,7 +99,7 @@ def checked(kind: Kind, result: object) -> Result:
 
 
 def violation(kind: Kind, result: object) -> str | None:
-    """Return what is wrong with a result, with the name of the field; None when nothing is."""
+    """Return the problem of a result, with the name of the field; None if it is valid."""
     try:
         checked(kind, result)
     except ContractViolation as problem:
@@ -108,10 +108,10 @@ def violation(kind: Kind, result: object) -> str | None:
 
 
 def cut(reason: str) -> str:
-    """Return the reason as text that can be sent, cut at 8 KiB."""
+    """Return the reason as text that UTF-8 can encode, cut at 8 KiB."""
     if type(reason) is str and len(reason) <= MAX_REASON_BYTES and reason.isascii():
         return reason  # the common case
-    # Encode no more than can be sent: a character takes at least a byte.
+    # Encode only what may fit: a character takes at least a byte.
     data = str.encode(str.__getitem__(reason, slice(MAX_REASON_BYTES + 1)), "utf-8", "replace")
     if len(data) > MAX_REASON_BYTES:
         data = data[: MAX_REASON_BYTES - 3]
@@ -120,7 +120,7 @@ def cut(reason: str) -> str:
 
 
 def progress_said(message: object, fraction: object) -> tuple[str, float | None]:
-    """Return a progress message as text that can be sent, and its fraction, from 0 to 1 or None."""
+    """Return a progress message as text that UTF-8 can encode, and its fraction, from 0 to 1 or None."""
     done: float | None = None
     if issubclass(type(fraction), Real) and type(fraction) is not bool:
         done = float(fraction)  # type: ignore[arg-type]
@@ -128,9 +128,9 @@ def progress_said(message: object, fraction: object) -> tuple[str, float | None]
 
 
 def plain_data(name: str, data: object) -> dict[str, Any] | None:
-    """Copy JSON-like data as dicts, lists and plain values. name: of the field, for errors.
+    """Copy JSON-like data as dicts, lists and plain values. name: name of the field, for errors.
 
-    Raises ContractViolation, which names the place, for anything that is not JSON, and beyond 32 levels,
+    Raises ContractViolation, which names the location, for a value that is not JSON, and for more than 32 levels,
     10,000 items or 256 KiB.
     """
     if data is None:
@@ -201,7 +201,7 @@ class _Copy:
 
 
 def _type(value: object) -> str:
-    """Return the name of a value's type, for errors. Bypasses the type's own attributes, which are foreign code."""
+    """Return the name of a value's type, for errors. Does not access the type's own attributes (foreign code)."""
     return str(type.__dict__["__name__"].__get__(type(value)))[:_MOST_SHOWN]
 
 

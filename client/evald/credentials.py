@@ -1,4 +1,4 @@
-"""How a client proves who it is, and checks who the server is: TLS, and a token."""
+"""Credentials of a connection: TLS and a token."""
 
 import errno
 import os
@@ -16,28 +16,30 @@ from .errors import InvalidInput
 from .fields import shown
 
 Token: TypeAlias = str | Path | Callable[[], str]
-"""A token, the file that holds it, or a function that returns it; the latter two are asked again for every call."""
+"""A token, the path of its file, or a function that returns it. File and function are read for every call."""
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
-# What HTTP/2 and gRPC take: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
+# Headers that HTTP/2 and gRPC accept: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 _HEADER: Final = re.compile(r"[0-9a-z_.-]+")
 _HEADER_TEXT: Final = re.compile(r"[\x20-\x7e]*")
 
 _ON: Final = frozenset(("1", "true", "yes", "on"))
 _OFF: Final = frozenset(("", "0", "false", "no", "off"))
 
-# Of a token or a PEM file; all CAs that a system trusts are a quarter of it.
+# Limit of a token or PEM file; a file with all CAs that a system trusts has a quarter of it.
 _MOST_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
 class Tls:
-    """Encryption of a connection. All files are PEM.
+    """The TLS settings of a connection. All files are PEM.
 
-    ca: file with the CA of the server's certificate; None means gRPC's own roots.
-    cert, key: files with the client's certificate and its key, for servers that ask for one.
-    server_name: name in the server's certificate, where it is not the one that is called.
+    ca: file with the CA of the server's certificate; None means gRPC's own root certificates.
+    cert, key: files with the client's certificate and its key, for servers that require one.
+    server_name: name in the server's certificate, if it differs from the server's address.
+
+    Raises InvalidInput if only one of cert and key is given.
     """
 
     ca: str | Path | None = None
@@ -50,7 +52,7 @@ class Tls:
             raise InvalidInput("tls", "one of cert and key", "both or neither")
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Read the files. Raises InvalidInput for one that cannot be read."""
+        """Read the files and return gRPC's credentials. Raises InvalidInput for an unreadable file."""
         return grpc.ssl_channel_credentials(
             _read("tls.ca", self.ca), _read("tls.key", self.key), _read("tls.cert", self.cert)
         )
@@ -60,7 +62,7 @@ class Tls:
 class Access:
     """The credentials of a client or worker.
 
-    credentials: None for plaintext. tls: the files that they were read from. metadata: sent with every call.
+    credentials: None for plaintext. tls: the files of the credentials. metadata: sent with every call.
     """
 
     credentials: grpc.ChannelCredentials | None
@@ -70,32 +72,32 @@ class Access:
 
     @property
     def server_name(self) -> str | None:
-        """The name in the server's certificate, where it is not the one that is called."""
+        """The name in the server's certificate, if it differs from the server's address."""
         return self.tls.server_name if self.tls else None
 
     def current_credentials(self) -> grpc.ChannelCredentials | None:
-        """Return the credentials of another channel, with the certificates as they are now. Raises InvalidInput."""
+        """Return credentials for a new channel, with the current certificates. Raises InvalidInput."""
         return self.tls.channel_credentials() if self.tls else self.credentials
 
     def headers(self) -> Metadata:
-        """Return the metadata of a call, with the token as it is now. Raises InvalidInput."""
+        """Return the metadata of a call, with the current token. Raises InvalidInput."""
         if not self.token:
             return self.metadata
         return (*self.metadata, ("authorization", f"Bearer {_current(self.token)}"))
 
     def options(self, server: str) -> list[tuple[str, Any]]:
-        """Return gRPC's options of a channel to a server."""
+        """Return gRPC's options for a channel to a server."""
         options: list[tuple[str, Any]] = []
         if self.server_name:
             options.append(("grpc.ssl_target_name_override", self.server_name))
         if is_this_machine(server):
-            # A proxy of the environment would get a token that is not encrypted, and connect to its own loopback.
+            # A proxy from the environment would get the token in plaintext, and connect to its own loopback.
             options.append(("grpc.enable_http_proxy", 0))
         return options
 
 
 def read_metadata(metadata: Any) -> Metadata:
-    """Return the headers to send with every call. Raises InvalidInput, which shows no value: it may be a secret."""
+    """Return the headers to send with every call. Raises InvalidInput, without the value: it may be a secret."""
     if metadata is None:
         return ()
     if not isinstance(metadata, Mapping):
@@ -115,9 +117,9 @@ def read_metadata(metadata: Any) -> Metadata:
 
 
 def tls_of_environment() -> Tls | None:
-    """Return what EVALD_TLS, EVALD_CA_FILE, EVALD_CERT_FILE and EVALD_KEY_FILE say; None for plaintext.
+    """Return the settings of EVALD_TLS, EVALD_CA_FILE, EVALD_CERT_FILE and EVALD_KEY_FILE; None for plaintext.
 
-    A file alone turns TLS on; EVALD_TLS=0 turns it off all the same.
+    One of the files enables TLS; EVALD_TLS=0 disables it even then. Raises InvalidInput.
     """
     wanted = os.environ.get("EVALD_TLS", "").strip().lower()
     if wanted not in _ON | _OFF:
@@ -129,10 +131,12 @@ def tls_of_environment() -> Tls | None:
 
 
 def listen_credentials_of_environment() -> grpc.ServerCredentials | None:
-    """Return what EVALD_TLS_CERT_FILE, EVALD_TLS_KEY_FILE and EVALD_TLS_CLIENT_CA_FILE say; None for plaintext.
+    """Return the credentials in EVALD_TLS_CERT_FILE, EVALD_TLS_KEY_FILE and EVALD_TLS_CLIENT_CA_FILE.
 
-    The certificate of a worker that listens, and the CA of those that its callers must show: as for a server, and
-    apart from the certificate that the same worker shows when it dials one.
+    They are the server certificate of a listening worker, and the CA of its callers' certificates. The worker's
+    client certificate for dialling a server is separate.
+
+    Returns None for plaintext. Raises InvalidInput.
     """
     names = ("EVALD_TLS_CLIENT_CA_FILE", "EVALD_TLS_CERT_FILE", "EVALD_TLS_KEY_FILE")
     client_ca, cert, key = (os.environ.get(name) or None for name in names)
@@ -146,9 +150,9 @@ def listen_credentials_of_environment() -> grpc.ServerCredentials | None:
 def server_credentials(
     tls: Tls, names: tuple[str, str, str] = ("tls.ca", "tls.cert", "tls.key")
 ) -> grpc.ServerCredentials:
-    """Return the credentials of a server that shows `cert`, and requires certificates of `ca` if there is one.
+    """Return the credentials of a server with certificate `cert`. With `ca`, it requires client certificates of it.
 
-    names: of ca, cert and key in errors. Raises InvalidInput for a file that is missing or cannot be read.
+    names: names of ca, cert and key in errors. Raises InvalidInput for a missing or unreadable file.
     """
     files = zip(names, (tls.ca, tls.cert, tls.key), strict=True)
     client_ca, chain, key = (_read(name, path) for name, path in files)
@@ -158,7 +162,7 @@ def server_credentials(
 
 
 def is_this_machine(server: str) -> bool:
-    """Return whether only this machine can read what is sent to a target of gRPC's. Other names may be anywhere."""
+    """Return whether a gRPC target is on this machine. Names except localhost count as remote."""
     scheme, colon, rest = server.partition(":")
     if colon and scheme in ("unix", "unix-abstract"):
         return True
@@ -176,7 +180,7 @@ def _host(address: str) -> str:
 
 
 def token_of_environment() -> Token | None:
-    """Return what EVALD_TOKEN and EVALD_TOKEN_FILE say."""
+    """Return the token of EVALD_TOKEN or EVALD_TOKEN_FILE; None if neither is set. Raises InvalidInput if both are."""
     token, file = os.environ.get("EVALD_TOKEN"), os.environ.get("EVALD_TOKEN_FILE")
     if token and file:
         raise InvalidInput("EVALD_TOKEN", "both EVALD_TOKEN and EVALD_TOKEN_FILE", "one of them")
@@ -184,7 +188,7 @@ def token_of_environment() -> Token | None:
 
 
 def _file(path: Path) -> bytes:
-    """Return the bytes of a file. Raises OSError, also for one that is too long, as a device is."""
+    """Return the content of a file. Raises OSError, also for a file that is too long, such as a device."""
     with path.open("rb") as stream:
         data = stream.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
@@ -193,7 +197,7 @@ def _file(path: Path) -> bytes:
 
 
 class _TokenFiles:
-    """The contents of files, read again when they change."""
+    """A cache of the tokens in files; reads a file again when it has changed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -221,7 +225,7 @@ def _current(token: Token) -> str:
             raise InvalidInput("token", f"{token}: {why}", "a file with the token") from None
     else:
         text = token() if callable(token) else token
-    # Never shown, not even in part.
+    # Messages never contain the token, not even a part of it.
     if not isinstance(text, str):
         raise InvalidInput(
             "token", f"a {type(text).__name__}", "a text, a Path or a function that returns a text"

@@ -1,7 +1,7 @@
-"""The closed list of codes that an evaluation error may carry.
+"""The closed list of codes of evaluation errors.
 
-A code says what happened, its category who has to act, `retryable` whether
-the same call may work later. Callers switch on codes; telemetry counts them.
+A code names the problem, its category who must act, and `retryable` whether
+the same call may succeed later. Callers switch on codes; telemetry counts them.
 """
 
 from enum import IntEnum
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Category(IntEnum):
-    """Who has to act on an error. Equal to the wire's EvaluationError.Category."""
+    """The category of an error: who must act on it. Values as in the contract's EvaluationError.Category."""
 
     INFRASTRUCTURE = 1
     CONFIG = 2
@@ -19,7 +19,7 @@ class Category(IntEnum):
 
 
 class CodeInfo(NamedTuple):
-    """What is fixed for a code."""
+    """The fixed properties of a code."""
 
     category: Category
     retryable: bool

@@ -1,21 +1,21 @@
-"""The errors of a call, by who has to act.
+"""The errors of a call, by who must act.
 
 EvaldError
 ├── InvalidRequest          the request is wrong: change it, do not retry
 │   ├── InvalidInput        data that the SDK cannot send; also a ValueError
 │   ├── UnknownEvaluator    the server has no evaluator of that type or version
-│   └── RevisionGone        a watch asked for changes that the server has forgotten
-├── Unauthenticated         no credentials, or wrong ones
-├── PermissionDenied        credentials that do not suffice
+│   └── RevisionGone        a watch asked for changes that the server no longer has
+├── Unauthenticated         credentials are missing or wrong
+├── PermissionDenied        the credentials do not allow the call
 ├── Overloaded              the server is at its limits: try again later
-├── Unavailable             nobody answers, or the server stops: try again
-├── DeadlineExceeded        the time was too short; also a TimeoutError
+├── Unavailable             the server does not respond or is stopping: try again
+├── DeadlineExceeded        the timeout was too short; also a TimeoutError
 ├── Cancelled               the call was cancelled
-├── Unsupported             the server does not know the call: it is older than this client
-├── TurnRefused             a session's turn could not be evaluated; the session goes on
+├── Unsupported             the server does not have the method: it is older than this client
+├── TurnRefused             a session's turn could not be evaluated; the session continues
 └── ServerError             a fault of the server: tell its operator
 
-An evaluator that breaks raises none of these: its result has the verdict ERROR.
+A failing evaluator raises none of these: its result has the verdict ERROR.
 """
 
 import re
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 
 _CATEGORIES: Final = {int(category): category for category in Category}
 
-# What gRPC says of a server that rejects a client's certificate, or gets plaintext where it wants TLS.
+# gRPC's message when a server rejects the client's certificate, or gets plaintext but requires TLS.
 _CLOSED: Final = re.compile("all backends failing.*(Socket closed|Connection reset)")
 
 
 class FieldViolation(NamedTuple):
-    """One field of a request that is wrong. field: a path such as `evaluators[2].config.maxMs`."""
+    """An invalid field of a request. field: a path such as `evaluators[2].config.maxMs`."""
 
     field: str
     message: str
 
 
 class EvaldError(Exception):
-    """Base of all errors of a call.
+    """Base class of all errors of a call.
 
-    code: the gRPC status code's name, for example "INVALID_ARGUMENT"; "" when nothing was sent.
-    reason: what the server calls the condition, for example "OVERLOADED"; "" when it did not say.
+    code: name of the gRPC status code, for example "INVALID_ARGUMENT"; "" if nothing was sent.
+    reason: the server's name for the condition, for example "OVERLOADED"; "" if not sent.
     metadata: the dynamic parts of the message, for programs.
-    violations: the fields that are wrong.
-    retry_after_seconds: when the same call may work; None when the server did not say.
+    violations: the invalid fields.
+    retry_after_seconds: delay before a retry may succeed; None if not sent.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class InvalidRequest(EvaldError):
 class InvalidInput(InvalidRequest, ValueError):
     """The data cannot be sent. Raised before anything is sent.
 
-    path: where, for example "messages[3].role".
-    got: what is there, for example "missing".
-    wanted: what may be there.
+    path: location of the invalid value, for example "messages[3].role".
+    got: description of the value, for example "missing".
+    wanted: description of valid values.
     """
 
     def __init__(self, path: str, got: str, wanted: str) -> None:
@@ -110,11 +110,11 @@ class UnknownEvaluator(InvalidRequest):
 
 
 class RevisionGone(InvalidRequest):
-    """The server has forgotten the changes since that revision: watch again from 0."""
+    """The server no longer has the changes since that revision: watch again from 0."""
 
 
 class Unauthenticated(EvaldError):
-    """The call brought no credentials, or wrong ones."""
+    """The call had no credentials, or wrong ones."""
 
 
 class PermissionDenied(EvaldError):
@@ -122,15 +122,15 @@ class PermissionDenied(EvaldError):
 
 
 class Overloaded(EvaldError):
-    """The server is at its limits and ran nothing: try again after `retry_after_seconds`."""
+    """The server is at its limits and ran no evaluator: try again after `retry_after_seconds`."""
 
 
 class Unavailable(EvaldError):
-    """No server answers at the address, or the server is stopping: try again."""
+    """No server responds at the address, or the server is stopping: try again."""
 
 
 class DeadlineExceeded(EvaldError, TimeoutError):
-    """The call's time ran out, or would not have sufficed: allow more `timeout`."""
+    """The call's deadline passed, or was too short to begin: allow more `timeout`."""
 
 
 class Cancelled(EvaldError):
@@ -138,18 +138,18 @@ class Cancelled(EvaldError):
 
 
 class Unsupported(EvaldError):
-    """The server does not know the call: it is older than this client, or no evald server."""
+    """The server does not have the method: it is older than this client, or not an evald server."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluatorError:
-    """Why an evaluator gave no verdict: part of a result whose verdict is ERROR.
+    """The error of an evaluator that gave no verdict: part of a result with the verdict ERROR.
 
-    code: one of `evald.errorcodes.CODES`, or one that a newer server knows.
-    category: who has to act; None when this client does not know the category.
+    code: one of `evald.errorcodes.CODES`, or a newer server's code.
+    category: who must act; None if this client does not know the category.
     message: for a developer.
-    retryable: the same call may work later.
-    metadata: every dynamic part of the message.
+    retryable: the same call may succeed later.
+    metadata: the dynamic parts of the message.
     """
 
     code: str
@@ -160,12 +160,12 @@ class EvaluatorError:
 
     @classmethod
     def from_pb(cls, pb: "result_pb2.EvaluationError") -> "EvaluatorError":
-        """Create the record from a server's message."""
+        """Create the record from the server's message."""
         return cls(pb.code, pb.message, _CATEGORIES.get(pb.category), pb.retryable, dict(pb.metadata))
 
     @classmethod
     def of_code(cls, code: str, message: str) -> "EvaluatorError":
-        """Create an error of this client's own, with the category that is fixed for its code."""
+        """Create an error that arose in this client, with the category of its code."""
         info = CODES[code]
         return cls(code, message, info.category, info.retryable)
 
@@ -183,7 +183,7 @@ class EvaluatorError:
 
 
 class TurnRefused(EvaldError):
-    """A session's turn could not be evaluated and counts as not passed; the session goes on.
+    """A session's turn could not be evaluated and counts as not passed; the session continues.
 
     error: code, category and message from the server.
     """
@@ -201,7 +201,7 @@ class ServerError(EvaldError):
 
     @property
     def incident_id(self) -> str:
-        """Id under which the operator finds the failure in the server's log; "" when the server gave none."""
+        """The id of the failure in the server's log; "" if the server sent none."""
         return self.metadata.get("incident", "")
 
 
@@ -229,16 +229,16 @@ _BY_REASON: dict[str, type[EvaldError]] = {
 
 
 def from_rpc_error(error: Any, server: str = "") -> EvaldError:
-    """Convert a `grpc.RpcError` of a call to the error of this module that fits.
+    """Convert a `grpc.RpcError` of a call to an error of this module.
 
-    server: the address that was called, for the message.
+    server: the address of the server, for the message.
     """
     code: str = error.code().name
     message: str = error.details() or ""
     details = _read_details(error.trailing_metadata() or ())
     kind = _BY_REASON.get(details.reason) or _BY_CODE.get(code, ServerError)
     if kind is Overloaded and not details.reason and "larger than max" in message:
-        # gRPC refuses a large message by itself, on either side, and says so in the text alone.
+        # gRPC itself rejects a large message, on either side; only the status text shows this.
         kind = InvalidRequest
         message = (
             f"a message is too large ({message} bytes); send shorter conversations or fewer in one call, or raise "
@@ -267,7 +267,7 @@ def from_rpc_error(error: Any, server: str = "") -> EvaldError:
 
 
 class _StatusDetails(NamedTuple):
-    """The google.rpc details of a status, as plain data. violations: (field, description)."""
+    """The google.rpc details of a status as plain data. violations: (field, description)."""
 
     reason: str = ""
     metadata: Mapping[str, str] = {}
@@ -280,7 +280,7 @@ def _read_details(trailing_metadata: Iterable[Any]) -> _StatusDetails:
     data = next((value for key, value in trailing_metadata if key == "grpc-status-details-bin"), None)
     if data is None:
         return _StatusDetails()
-    # Only here: loading them costs as much as the rest of this module, and most calls go well.
+    # Imported only here: they take as long as the rest of this module, and most calls succeed.
     from google.protobuf.message import DecodeError
     from google.rpc import error_details_pb2, status_pb2
 
@@ -298,5 +298,5 @@ def _read_details(trailing_metadata: Iterable[Any]) -> _StatusDetails:
                 delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
                 found["retry_after_seconds"] = delay.seconds + delay.nanos / 1e9
     except DecodeError:
-        pass  # not written by an evald server: the status code and its text are still valid
+        pass  # not from an evald server: the status code and its text are still valid
     return _StatusDetails(**found)

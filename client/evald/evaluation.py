@@ -1,6 +1,6 @@
-"""The results of an evaluation: what each evaluator said about a turn, and what follows from it.
+"""The results of an evaluation: one result per evaluator, and the verdict on the turn.
 
-Frozen records, read from the messages of a server.
+They are frozen records, created from a server's messages.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatorResult:
-    """The result of one evaluator for one turn. True when it passed, else false.
+    """The result of one evaluator for one turn. Truthy only if it passed.
 
     index: position in the call, from 0; automatic evaluators follow the requested ones.
-    name: name of this use; type: type of the evaluator; label: its name for people.
+    name: name of the spec; type: type of the evaluator; label: its display name.
     verdict: PASSED, FAILED, ERROR (no verdict: see `error`) or SKIPPED (see `reason`).
     score: assertions only, 0 to 1, higher is better; None means no score.
-    value: what was measured, in the evaluator's own unit; None is not 0. A metric that could not
+    value: the measured value in the evaluator's own unit; None is not 0. A metric that could not
         measure has 0 here, its reason, and `available` false in its metadata; see `measurement`.
-    shadow: it was reported without effect on the verdict.
-    pending: failed, and a later turn can still make it pass.
-    checks: the single findings behind the verdict.
-    duration_ms: how long it took, queueing left out.
-    token_usage, cost_usd: of the evaluator itself, for example a judge's.
-    instance_id: which remote instance ran it. cached: the result came from the server's cache.
-    raw_request: the request to a judge or a script, where it is recorded.
+    shadow: the result has no effect on the verdict of the turn.
+    pending: failed, but a later turn can still make it pass.
+    checks: the individual findings behind the verdict.
+    duration_ms: run time without queueing.
+    token_usage, cost_usd: consumed by the evaluator itself, for example by a judge.
+    instance_id: the remote instance that ran it. cached: the result is from the server's cache.
+    raw_request: the request to a judge or a script, if recorded.
     provenance: digests of the config and the prompt, and the models. Verdicts of two results can be compared
         only if type, version and provenance are equal.
     """
@@ -75,16 +75,16 @@ class EvaluatorResult:
 
     @property
     def passed(self) -> bool:
-        """True for PASSED alone."""
+        """True only for PASSED."""
         return self.verdict is Verdict.PASSED
 
     def __bool__(self) -> bool:
-        """Return `passed`, so that `assert` fails for what did not pass."""
+        """Return `passed`, so that `assert` fails for any other verdict."""
         return self.passed
 
     @property
     def measurement(self) -> float | None:
-        """The measured value of a metric; None when it could not measure, and for assertions."""
+        """The measured value of a metric; None if it could not measure, and for assertions."""
         if self.kind is not Kind.METRIC or self.verdict is not Verdict.PASSED:
             return None
         return measurement(self.value, self.metadata)
@@ -96,7 +96,7 @@ class EvaluatorResult:
 
     @classmethod
     def from_pb(cls, pb: "result_pb2.EvaluationResult") -> "EvaluatorResult":
-        """Create the record from a server's message."""
+        """Create the record from the server's message."""
         has = pb.HasField
         return cls(
             pb.index,
@@ -125,7 +125,7 @@ class EvaluatorResult:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as JSON data in camelCase. Leaves out what is unknown."""
+        """Return the record as JSON data in camelCase, without unknown values."""
         return present(
             {
                 "index": self.index,
@@ -162,19 +162,19 @@ def _time(pb: Any) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The results of all evaluators for one turn, and the verdict that follows. True when it passed, else false.
+    """The results of all evaluators for one turn, and the resulting verdict. Truthy only if the turn passed.
 
-    evaluation_id: the call's request_id, or one that the server made; "" in sessions and batches.
-    verdict: FAILED when an assertion that counts failed; else ERROR, inconclusive, when one gave
-        no verdict; else SKIPPED when all were skipped; else PASSED.
-    reason: that of the first failure or error, else "All evaluators passed".
-    score: the lowest score, or the weighted mean, as the policy says; None when nothing scored.
-    min_score, mean_score: both of them, whatever the policy.
+    evaluation_id: the call's request_id, or an id of the server; "" in sessions and batches.
+    verdict: FAILED if an assertion that counts failed; else ERROR (inconclusive) if one gave no verdict;
+        else SKIPPED if all were skipped; else PASSED.
+    reason: the reason of the first failure or error, else "All evaluators passed".
+    score: the lowest score or the weighted mean, depending on the policy; None without scores.
+    min_score, mean_score: the lowest score and the weighted mean, under every policy.
     results: all results in the order of the call.
-    metrics: measured values of the metrics, by name; one that could not measure is not in it.
+    metrics: measured values by metric name, without metrics that could not measure.
     passed_count, failed_count: assertions that count. error_count, skipped_count: all evaluators.
     duration_ms: wall time in the server.
-    token_usage, cost_usd: of the evaluators themselves, for example of judges.
+    token_usage, cost_usd: consumed by the evaluators themselves, for example by judges.
     warnings: problems that did not change the verdict.
     """
 
@@ -197,32 +197,32 @@ class Evaluation:
 
     @property
     def passed(self) -> bool:
-        """True for PASSED alone."""
+        """True only for PASSED."""
         return self.verdict is Verdict.PASSED
 
     def __bool__(self) -> bool:
-        """Return `passed`, so that `assert` fails for what did not pass."""
+        """Return `passed`, so that `assert` fails for any other verdict."""
         return self.passed
 
     @property
     def failed(self) -> bool:
-        """True for FAILED alone: ERROR is inconclusive, SKIPPED says nothing."""
+        """True only for FAILED: ERROR is inconclusive, and SKIPPED gives no information."""
         return self.verdict is Verdict.FAILED
 
     @property
     def failures(self) -> tuple[EvaluatorResult, ...]:
-        """Results of the assertions that failed and count."""
+        """The results of failed assertions, without shadow ones."""
         return tuple(
             result for result in self.results if result.verdict is Verdict.FAILED and not result.shadow
         )
 
     @property
     def errors(self) -> tuple[EvaluatorResult, ...]:
-        """Results of the evaluators that gave no verdict, whether they count or not."""
+        """The results of evaluators that gave no verdict, including shadow ones."""
         return tuple(result for result in self.results if result.verdict is Verdict.ERROR)
 
     def __getitem__(self, name: str) -> EvaluatorResult:
-        """Return the result of the evaluator with this name. Raises KeyError, which lists the names."""
+        """Return the result of the evaluator with this name. Raises KeyError, whose message lists the names."""
         for result in self.results:
             if result.name == name:
                 return result
@@ -238,9 +238,9 @@ class Evaluation:
         evaluation_id: str = "",
         results: Iterable[EvaluatorResult] | None = None,
     ) -> "Evaluation":
-        """Create the evaluation from a server's message.
+        """Create the evaluation from the server's message.
 
-        results: those that a stream delivered before the summary; None when the message holds them.
+        results: the results that a stream delivered before the summary; None if the message contains them.
         """
         if results is None:
             results = [EvaluatorResult.from_pb(result) for result in pb.results]
@@ -265,7 +265,7 @@ class Evaluation:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as JSON data in camelCase. Leaves out what is unknown."""
+        """Return the record as JSON data in camelCase, without unknown values."""
         return present(
             {
                 "evaluationId": self.evaluation_id,

@@ -1,7 +1,6 @@
-"""How an evaluator is written: as a class with typed fields, or as a plain function.
+"""Define evaluators: as a class with typed fields, or as a plain function.
 
-Both become an `EvaluatorDefinition`, which is all that a server or a worker
-knows about an evaluator.
+Both become an `EvaluatorDefinition`, the only form that servers and workers use.
 """
 
 import inspect
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
     from jsonschema_rs import Draft202012Validator
 
 Outcome: TypeAlias = Result | bool | tuple[bool, str] | float | Mapping[str, Any]
-"""What a function may return: a Result; whether it passed, perhaps with a reason; a
-measurement; or a mapping with `success`, `reason` and perhaps `value`, `score`, `metadata`."""
+"""The return value of a function evaluator: a Result; a bool (True means passed), optionally with a reason;
+a measurement; or a mapping with `success`, and optionally `reason`, `value`, `score`, `metadata`."""
 
 Evaluate: TypeAlias = Callable[[EvaluatorContext], Result | Awaitable[Result]]
 
@@ -51,7 +50,13 @@ TYPE_PATTERN = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 
 
 class Metric(NamedTuple):
-    """How to read the number of a metric. unit: base unit in the plural, "" for a plain number."""
+    """The unit, direction and range of a metric's value.
+
+    unit: base unit in the plural, for example "seconds"; "" for a plain number.
+    higher_is_better: None if neither direction is better.
+    minimum, maximum: None for no limit.
+    bucket_bounds: upper bounds of its histogram; empty means the server's bounds for the unit.
+    """
 
     unit: str = ""
     higher_is_better: bool | None = None
@@ -61,14 +66,14 @@ class Metric(NamedTuple):
 
 
 class ConfigProblem(NamedTuple):
-    """One thing wrong with a config. path: JSON Pointer into the config, "" for all of it."""
+    """One problem of a config. path: JSON Pointer into the config, "" for the whole config."""
 
     path: str
     message: str
 
 
 class InvalidConfig(ValueError):
-    """A config does not fit its evaluator."""
+    """A config is invalid for its evaluator."""
 
     def __init__(self, problems: Sequence[ConfigProblem]) -> None:
         self.problems = list(problems)
@@ -76,16 +81,20 @@ class InvalidConfig(ValueError):
 
 
 class EvaluatorDefinition(NamedTuple):
-    """An evaluator as a server knows it.
+    """An evaluator as servers and workers use it.
 
-    compile: takes a config, returns the function that evaluates a turn with
-    it. Raises InvalidConfig. Called once per plan, not per turn.
-    config_schema: returns the text of the config's JSON Schema (2020-12); only the catalogue asks for it.
+    compile: takes a config and returns the function that evaluates a turn with it. Raises InvalidConfig.
+        Called once per plan, not per turn.
+    config_schema: returns the text of the config's JSON Schema (2020-12). Only the catalogue calls it.
     aliases: other names of the type, each with the config keys that it implies.
-    type_by_config_key: with one of these keys in its config, a spec of this type means that type.
-    inline: it returns within a millisecond and never blocks, so that the
-    server may call it in its event loop. Others run in a thread of their own.
-    is_async: what `compile` gives is `async`, so that it can be stopped.
+    auto: the server runs it on every call.
+    deterministic: the same turn and config always give the same result.
+    final_turn_only: its result is meaningful only on the final turn.
+    required_data: data that it needs beyond the messages, for example "last_invocation.token_usage".
+    inline: it returns within a millisecond and never blocks, so the server may call it in its event loop.
+        Other evaluators run in a separate thread.
+    type_by_config_key: if the config of a spec contains one of these keys, the spec means the mapped type.
+    is_async: `compile` returns an `async` function, which can be cancelled.
     """
 
     type: str
@@ -107,7 +116,7 @@ class EvaluatorDefinition(NamedTuple):
 
 
 class EvaluatorKeywords(TypedDict, total=False):
-    """Keywords of a class evaluator; as the fields of `EvaluatorDefinition`."""
+    """The keywords of a class evaluator, as the fields of `EvaluatorDefinition`."""
 
     type: str
     kind: Kind
@@ -124,7 +133,7 @@ class EvaluatorKeywords(TypedDict, total=False):
 
 
 def default_label(type_name: str) -> str:
-    """Return the label for people: "Short Enough" for the type "acme.short-enough"."""
+    """Return the display name of a type, for example "Short Enough" for "acme.short-enough"."""
     return type_name.rpartition(".")[2].replace("-", " ").title()
 
 
@@ -140,25 +149,25 @@ CONFIG_MODEL: Final = ConfigDict(
     arbitrary_types_allowed=True,
     field_title_generator=lambda name, _: name.strip("_").replace("_", " ").capitalize(),
 )
-"""How pydantic reads a config: keys in camelCase or snake_case, unknown ones refused, values not converted."""
+"""How pydantic reads a config: keys in camelCase or snake_case, unknown keys rejected, values not converted."""
 
 
 class Evaluator(BaseModel):
     """Base class of class evaluators. The fields are the config.
 
-    What the catalogue says of the evaluator are keywords of the class:
+    The class keywords describe the evaluator in the catalogue:
 
         class ShortEnough(evald.Evaluator, type="acme.short-enough", kind=evald.ASSERTION):
             max_words: int = 100
 
     Config keys are the field names in camelCase or snake_case. Unknown keys are rejected, and values are not
-    converted: "3" is not a number. Instances are immutable. Put what is costly to prepare, such as a compiled
-    pattern, into a `functools.cached_property` and touch it in `prepare`.
+    converted: "3" is not a number. Instances are immutable. Put expensive preparation, such as compiling a
+    pattern, into a `functools.cached_property` and access it in `prepare`.
     """
 
     model_config = CONFIG_MODEL
 
-    # Set by the keywords of the class; a subclass inherits what it does not set.
+    # Set by the class keywords; a subclass inherits the others.
     type: ClassVar[str]
     kind: ClassVar[Kind]
     label: ClassVar[str] = ""
@@ -182,19 +191,19 @@ class Evaluator(BaseModel):
         super().__init_subclass__()
 
     def evaluate(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
-        """Evaluate one turn. May be `async`."""
+        """Evaluate one turn and return its result. May be `async`."""
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Compile what the config asks for. Called once. Raises ValueError for a bad config."""
+        """Prepare the evaluator, for example compile its patterns. Called once. Raises ValueError for a bad config."""
 
     def measures(self) -> Metric | None:
-        """Return how to read this instance's number, where it depends on the config."""
+        """Return the unit and range of this instance's value. Override it if they depend on the config."""
         return type(self).metric
 
     @classmethod
     def definition(cls) -> EvaluatorDefinition:
-        """Return the definition of this class."""
+        """Return the definition of this class. Raises ValueError for a malformed type name."""
         if not TYPE_PATTERN.fullmatch(cls.type):
             raise ValueError(f"type {cls.type!r}: lower case letters, digits, '-' and '.', at most 63 bytes")
         return EvaluatorDefinition(
@@ -237,7 +246,7 @@ class Evaluator(BaseModel):
 
 
 def effective_config(evaluator: Evaluator) -> str:
-    """Return the config as canonical JSON: keys in camelCase and sorted, every default filled in, 5.0 as 5."""
+    """Return the config as canonical JSON: sorted keys in camelCase, with all defaults, 5.0 as 5."""
     text = BaseModel.model_dump_json(evaluator, by_alias=True, warnings=False)
     return canonical_json(json.loads(text, parse_float=_shortest))
 
@@ -257,20 +266,20 @@ def _schema_text(schema: Mapping[str, Any]) -> str:
     return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
 
 
-# The schemas of the 35 built-ins take pydantic 75 ms.
+# Cached: pydantic needs 75 ms for the schemas of the 35 built-ins.
 @lru_cache(maxsize=256)
 def _schema(cls: type[BaseModel]) -> Mapping[str, Any]:
     return cls.model_json_schema(by_alias=True)
 
 
-# Limit per config, because one of 256 KiB may hold 40,000 unknown keys.
+# Limit per config, because a config of 256 KiB may contain 40,000 unknown keys.
 _MAX_PROBLEMS: Final = 20
 
 
 def config_problems(
     problem: ValidationError, config: Mapping[str, Any], cls: type[BaseModel]
 ) -> list[ConfigProblem]:
-    """Return what is wrong with a config, in words of its keys; at most 20 problems."""
+    """Return at most 20 problems of a config, and the number of further ones. Messages use the config's keys."""
     errors = problem.errors()
     schema = _schema(cls)
     found = [_problem(error, config, schema) for error in errors[:_MAX_PROBLEMS]]
@@ -297,7 +306,7 @@ def _problem(error: Any, config: Mapping[str, Any], schema: Mapping[str, Any]) -
 
 
 def _pointer(location: Sequence[int | str], config: Any, *, missing: bool) -> str:
-    """Return a JSON Pointer into the config. Branches of a union in the location are skipped."""
+    """Return a JSON Pointer into the config. Skips branches of a union in the location."""
     path, at = "", config
     for position, part in enumerate(location):
         last = position == len(location) - 1
@@ -317,17 +326,17 @@ _LONGEST_PART: Final = 100
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
-    """Return the message for an unknown key; it names the nearest known key, or all of them."""
+    """Return the message for an unknown key. It names the nearest known key, or all known keys."""
     wanted = f"; wanted one of {', '.join(known)}" if known else "; wanted none"
     return f"unknown key{did_you_mean(key, known) or wanted}"
 
 
 def to_result(kind: Kind, outcome: Any, description: str = "") -> Result:
-    """Convert what a function returned to a Result.
+    """Convert the return value of a function to a Result.
 
-    description: the evaluator's; becomes the reason of a bare True or False.
+    description: description of the evaluator; becomes the reason of a bare True or False.
 
-    Raises ContractViolation for what is not an Outcome.
+    Raises ContractViolation if the value is not an Outcome.
     """
     if isinstance(outcome, Result):
         return outcome
@@ -354,7 +363,7 @@ def to_result(kind: Kind, outcome: Any, description: str = "") -> Result:
             outcome.get("metadata"),
         )
     if inspect.iscoroutine(outcome):
-        outcome.close()  # else Python complains that nobody has awaited it
+        outcome.close()  # otherwise Python warns that it was never awaited
     wanted = "a bool, (bool, reason)" if kind is Kind.ASSERTION else "a number"
     raise ContractViolation(
         f"got {type(outcome).__name__}, wanted a Result, {wanted} or a mapping with 'success' and 'reason'"
@@ -379,10 +388,12 @@ def define_evaluator(
 ) -> EvaluatorDefinition:
     """Define an evaluator by a function, which gets its config as `ctx.config`.
 
-    config_schema: JSON Schema of the config, checked before the function runs. Without it the evaluator
-        takes no config.
+    description: by default the function's docstring.
+    config_schema: JSON Schema of the config, validated before the function runs. Without it the evaluator
+        accepts no config.
+    Other arguments as in `EvaluatorDefinition`.
 
-    Raises ValueError for a malformed type name.
+    Returns the definition. Raises ValueError for a malformed type name.
     """
     if not TYPE_PATTERN.fullmatch(type):
         raise ValueError(f"type {type!r}: lower case letters, digits, '-' and '.', at most 63 bytes")
@@ -428,7 +439,7 @@ def define_evaluator(
 
 
 class FunctionOptions(TypedDict, total=False):
-    """The options of `assertion` and `metric`, as for `define_evaluator`."""
+    """The options of `assertion` and `metric`, as in `define_evaluator`."""
 
     label: str
     description: str
@@ -446,10 +457,12 @@ def assertion(
     type: str,  # noqa: A002 - the word of the contract
     **options: Unpack[FunctionOptions],
 ) -> Callable[[Function], EvaluatorDefinition]:
-    """Decorate a function to define an assertion of this type. options: as for `define_evaluator`.
+    """Return a decorator that defines an assertion by a function. options: as in `define_evaluator`.
 
-    The function returns a bool, (bool, reason) or a Result. Its docstring is the description, and also the
-    reason when it returns none; its config is in `ctx.config`.
+    The function returns a bool, (bool, reason) or a Result. Its docstring is the description, and the reason
+    if the function returns a bare bool. Its config is in `ctx.config`.
+
+    The decorator raises ValueError for a malformed type name.
     """
     return lambda evaluate: define_evaluator(type=type, kind=Kind.ASSERTION, evaluate=evaluate, **options)
 
@@ -458,19 +471,19 @@ def metric(
     type: str,  # noqa: A002 - the word of the contract
     **options: Unpack[FunctionOptions],
 ) -> Callable[[Function], EvaluatorDefinition]:
-    """Decorate a function to define a metric of this type. options: as for `define_evaluator`.
+    """Return a decorator that defines a metric by a function. options: as in `define_evaluator`.
 
-    The function returns a number or a Result.
+    The function returns a number or a Result. The decorator raises ValueError for a malformed type name.
     """
     return lambda evaluate: define_evaluator(type=type, kind=Kind.METRIC, evaluate=evaluate, **options)
 
 
 def compile_schema(schema: Mapping[str, Any]) -> "Draft202012Validator":
-    """Compile a JSON Schema. References to other documents are never followed.
+    """Compile a JSON Schema. Never follows references to other documents.
 
-    Raises ValueError for what is not a JSON Schema of draft 2020-12.
+    Raises ValueError for an invalid JSON Schema of draft 2020-12.
     """
-    from jsonschema_rs import Draft202012Validator  # takes longer to import than grpc
+    from jsonschema_rs import Draft202012Validator  # its import takes longer than grpc's
 
     # Without a retriever the library opens http and file references.
     return Draft202012Validator(dict(schema), retriever=_refuse_reference)
@@ -481,13 +494,10 @@ def _refuse_reference(uri: str) -> NoReturn:
 
 
 def check_config(schema: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Check a config against the JSON Schema of its evaluator.
-
-    Raises InvalidConfig with up to 20 problems.
-    """
+    """Validate a config against the JSON Schema of its evaluator. Raises InvalidConfig with up to 20 problems."""
     try:
         errors = list(islice(compile_schema(schema).iter_errors(dict(config)), _MAX_PROBLEMS))
-    except ValueError as problem:  # not a JSON Schema, or the config holds something that is not JSON
+    except ValueError as problem:  # not a JSON Schema, or the config contains a value that is not JSON
         message = getattr(problem, "message", str(problem))
         raise InvalidConfig([ConfigProblem("", f"cannot be checked: {message[:_MAX_MESSAGE]}")]) from None
     if errors:

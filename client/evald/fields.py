@@ -1,4 +1,4 @@
-"""Read data of callers: keys in camelCase or snake_case, values checked, errors with the path."""
+"""Read callers' data: keys in camelCase or snake_case, validated values, errors with the path."""
 
 import dataclasses
 import difflib
@@ -26,7 +26,7 @@ def snake(key: str) -> str:
     return _snake(key) if len(key) <= 64 else key
 
 
-# 1,024 keys of 64 characters: bounded both ways, because keys come from outside.
+# At most 1,024 keys of 64 characters: both are limited, because callers choose the keys.
 @lru_cache(maxsize=1024)
 def _snake(key: str) -> str:
     return _HUMP.sub("_", key).replace("-", "_").lower()
@@ -39,7 +39,7 @@ def camel(name: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """Return the known name that is most similar; None when none is, or when the name is too long to compare."""
+    """Return the most similar known name; None if none is similar, or the name is too long to compare."""
     if len(name) > _LONGEST_NAME:
         return None
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), None)
@@ -49,7 +49,7 @@ _LONGEST_NAME: Final = 100
 
 
 def shown(value: Any) -> str:
-    """Describe a value for an error message, in at most a line."""
+    """Return a description of a value for an error message, at most one line."""
     if value is None:
         return "got null"
     if isinstance(value, Mapping):
@@ -68,10 +68,10 @@ def plain(value: Any) -> Any:
         return value
     dump = getattr(value, "model_dump", None)
     if dump is not None:
-        # Without warnings: OpenAI's own parsed completions warn when they are dumped.
+        # Without warnings: `model_dump` of OpenAI's own parsed completions warns.
         try:
             return dump(mode="json", exclude_none=True, warnings=False)
-        except (TypeError, ValueError):  # data that JSON cannot hold, for example a tool's artifact
+        except (TypeError, ValueError):  # data that are not JSON, for example a tool's artifact
             return dump(exclude_none=True, warnings=False)
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
@@ -86,12 +86,12 @@ def join(path: str, key: object) -> str:
 def read_keys(
     data: Any, known: Mapping[str, str], path: str, *, ignore_unknown: bool = False
 ) -> dict[str, Any]:
-    """Return the values of a mapping by field name, without those that are None.
+    """Return the values of a mapping by field name, without None values.
 
     known: field name by key in snake_case.
 
-    Raises InvalidInput for what is not a mapping, for an unknown key (naming the nearest known one), and for
-    a field that is given twice.
+    Raises InvalidInput if `data` is not a mapping, for an unknown key (with the nearest known one), and for a field
+    that is given twice.
     """
     if not isinstance(data, Mapping):
         raise InvalidInput(path, shown(data), "an object")
@@ -121,14 +121,14 @@ def _unknown(path: str, key: Any, known: Mapping[str, str]) -> InvalidInput:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean "maxMs"?` when a known name is similar, else ""."""
+    """Return `; did you mean "maxMs"?` if a known name is similar, else ""."""
     spelled = {snake(one): one for one in known}
     near = nearest(snake(name), spelled)
     return f'; did you mean "{spelled[near]}"?' if near else ""
 
 
 def schema_keys(schema: Mapping[str, Any], path: Iterable[str | int]) -> list[str]:
-    """Return the keys that a JSON Schema names for the object at a path; empty when it names none."""
+    """Return the property names that a JSON Schema declares for the object at a path."""
     at = _branches(schema, schema)
     for part in path:
         below: list[Mapping[str, Any]] = []
@@ -143,9 +143,9 @@ def schema_keys(schema: Mapping[str, Any], path: Iterable[str | int]) -> list[st
 
 
 def _branches(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return a schema and those that its references, anyOf, oneOf and allOf lead to.
+    """Return a schema and all schemas in its references, anyOf, oneOf and allOf.
 
-    References are followed as pydantic writes them, to "#/$defs/NAME".
+    Follows only references in pydantic's form, "#/$defs/NAME".
     """
     found: dict[int, Mapping[str, Any]] = {}
     pending: list[Any] = [schema]
@@ -194,8 +194,10 @@ def number(value: Any, path: str, *, unit: str = "") -> float:
 
 
 def is_weight(value: float) -> bool:
-    """Return whether a mean can be computed with this weight: sums of larger ones are infinite, and shares of smaller
-    ones are rounded to 0 or 1."""
+    """Return whether a weighted mean can be computed with this weight.
+
+    Sums of larger weights are infinite, and shares of smaller weights are rounded to 0 or 1.
+    """
     return value == 0 or LEAST_WEIGHT <= value <= MOST_WEIGHT
 
 
@@ -207,7 +209,7 @@ def weight(value: Any, path: str) -> float:
 
 
 def as_double(value: float) -> float:
-    """Return a number as a double holds it: infinity for an int that is too large."""
+    """Convert a number to a double; infinity for an int that is too large."""
     try:
         return float(value)
     except OverflowError:
@@ -229,7 +231,7 @@ def seconds(value: Any, path: str) -> float:
         if not match:
             raise InvalidInput(path, shown(value), 'seconds, as a number or as "1.5s"')
         return float(match[1])
-    # 315,576,000,000 s: 10,000 years, the most that a protobuf Duration holds.
+    # 315,576,000,000 s are 10,000 years, the maximum of a protobuf Duration.
     if isinstance(value, int | float) and value > 315_576_000_000:
         raise InvalidInput(path, shown(value), "at most 315576000000 seconds")
     return number(value, path, unit="seconds")
@@ -241,5 +243,5 @@ def milliseconds(value: Any, path: str) -> float:
 
 
 def duration_to_pb(value: float, pb: "Duration") -> None:
-    """Fill a Duration with seconds, to the nanosecond."""
+    """Fill a Duration. value: seconds, rounded to nanoseconds."""
     pb.seconds, pb.nanos = divmod(round(value * 1_000_000_000), 1_000_000_000)

@@ -1,9 +1,9 @@
-"""Run authors' code so that whatever it raises or returns affects its own result only.
+"""Run plugin code so that its exceptions and return values affect only its own result.
 
-`guarded` wraps every evaluator that is not evald's own, in servers and in workers. Whatever the code raises,
-`sys.exit()` included, becomes an `EvaluatorRaised`, an ordinary exception: asyncio stops the event loop for a
-SystemExit or KeyboardInterrupt, and treats a GeneratorExit or CancelledError as its own. Whatever the code
-returns becomes a new `Result` that fulfils the contract.
+`guarded` wraps every evaluator except evald's own, in servers and in workers. Every exception of the code,
+including `sys.exit()`, becomes an `EvaluatorRaised`, which is an ordinary Exception: asyncio stops the event loop
+for a SystemExit or KeyboardInterrupt, and treats a GeneratorExit or CancelledError as its own. Every return value
+becomes a new `Result` that fulfils the contract.
 """
 
 import asyncio
@@ -35,10 +35,10 @@ _MOST_PROBLEMS: Final = 100
 
 
 class EvaluatorRaised(Exception):
-    """An evaluator's own code raised an exception, which the message describes.
+    """The exception that replaces an exception of an evaluator's own code.
 
-    Holds text only, made where the code ran: the original exception may have a `__str__` that raises or never
-    returns, and it keeps alive whatever its frames hold.
+    It contains only text, created in the thread of the code. The original exception may have a `__str__` that
+    raises or never returns, and it keeps the objects of its frames alive.
 
     trace: the traceback, for the log.
     """
@@ -49,7 +49,7 @@ class EvaluatorRaised(Exception):
 
 
 def raised_by(problem: BaseException) -> EvaluatorRaised:
-    """Convert what was raised to an EvaluatorRaised."""
+    """Convert any exception to an EvaluatorRaised."""
     name = type(problem).__name__
     try:
         trace = "".join(traceback.format_exception(problem))[-_MOST_TRACE:]
@@ -62,10 +62,11 @@ def raised_by(problem: BaseException) -> EvaluatorRaised:
 def guarded(definition: EvaluatorDefinition) -> EvaluatorDefinition:
     """Wrap an evaluator so that its code cannot harm the process.
 
-    `compile` then raises InvalidConfig only. If the evaluator's own code fails during compilation, it is
-    compiled again at each call, because a model that could not be fetched may be available the next time. The
-    compiled function returns valid Results, or awaitables of them. It raises ContractViolation, TooLarge and
-    EvaluatorRaised, OutOfTime after `check_time`, and CancelledError when its task is cancelled.
+    The wrapped `compile` raises only InvalidConfig. If the evaluator's own code fails during compilation, it is
+    compiled again at each call, because a model that could not be fetched may be available later. The compiled
+    function returns valid Results, or awaitables of them. It raises ContractViolation, TooLarge,
+    UnreadableContent, TooMany and EvaluatorRaised, OutOfTime after `check_time`, and CancelledError if its task is
+    cancelled.
     """
 
     def compile_config(config: Mapping[str, Any]) -> Evaluate:
@@ -78,7 +79,7 @@ def guarded(definition: EvaluatorDefinition) -> EvaluatorDefinition:
 class Guard:
     """A wrapped evaluator with one config.
 
-    config: the effective one of a class evaluator, as canonical JSON; None where it cannot be had.
+    config: the effective config of a class evaluator, as canonical JSON; None if not available.
     """
 
     def __init__(self, definition: EvaluatorDefinition, config: Mapping[str, Any]) -> None:
@@ -96,7 +97,7 @@ class Guard:
                 return self._run_async
         except InvalidConfig as problem:
             failure = _plain_problems(problem)
-        except BaseException:  # noqa: BLE001, S110 - foreign code; it says so again when it is called
+        except BaseException:  # noqa: BLE001, S110 - foreign code; it raises again when it is called
             pass
         if failure is not None:
             try:
@@ -106,7 +107,7 @@ class Guard:
         return self._run
 
     def measures(self) -> Metric | None:
-        """Return how to read the evaluator's number with this config; None when there is nothing to say."""
+        """Return the unit and range of the evaluator's value with this config; None if not declared."""
         return self._metric
 
     def _compiled(self) -> Callable[[EvaluatorContext], Any]:
@@ -135,7 +136,7 @@ class Guard:
         try:
             raise failure
         finally:
-            del failure  # its traceback holds this frame: a cycle would keep the call until a collection
+            del failure  # its traceback refers to this frame: a cycle, which only garbage collection frees
 
     async def _run_async(self, ctx: EvaluatorContext) -> Result:
         return await self._finish(lambda: self._compiled()(ctx))
@@ -147,12 +148,12 @@ class Guard:
         except OutOfTime:
             raise
         except asyncio.CancelledError as problem:
-            # Foreign code that cancels itself is a crash; a caller that went away is not.
+            # Foreign code that cancels itself has failed; a caller that cancels the task is no failure.
             if task is not None and task.cancelling():
                 raise
             failure = _failure(problem)
         except GeneratorExit as problem:
-            # Raised by the evaluator, or thrown in because its task has been forgotten.
+            # Raised by the evaluator, or by Python because the coroutine was garbage-collected.
             if task is None or task is not _current_task():
                 raise
             failure = _failure(problem)
@@ -161,7 +162,7 @@ class Guard:
         try:
             raise failure
         finally:
-            del failure  # its traceback holds this frame: a cycle would keep the call until a collection
+            del failure  # its traceback refers to this frame: a cycle, which only garbage collection frees
 
     def _checked(self, outcome: Any) -> Result:
         kind = self._definition.kind
@@ -169,7 +170,7 @@ class Guard:
 
 
 def _effective_config(evaluator: Evaluator) -> str | None:
-    """Return the evaluator's effective config; None when a field is no JSON data."""
+    """Return the evaluator's effective config; None if a field is not JSON data."""
     try:
         return effective_config(evaluator)
     except BaseException:  # noqa: BLE001 - foreign code as well
@@ -177,13 +178,13 @@ def _effective_config(evaluator: Evaluator) -> str | None:
 
 
 def _failure(problem: BaseException) -> Exception:
-    """Convert what authors' code raised to the exception to raise instead."""
+    """Return the exception to raise instead of an exception of foreign code."""
     try:
         if type(problem) is ContractViolation:
             return ContractViolation(cut(str(problem)))
         if type(problem) is TooLarge:
             return TooLarge(cut(str(problem)))
-        # The caller's messages, which this evaluator could not read.
+        # The caller's messages were unreadable: not a failure of the evaluator.
         if type(problem) is UnreadableContent:
             return UnreadableContent(cut(problem.path), cut(problem.got), cut(problem.wanted))
         if type(problem) is TooMany:
@@ -194,7 +195,7 @@ def _failure(problem: BaseException) -> Exception:
 
 
 def _plain_problems(problem: InvalidConfig) -> Exception | None:
-    """Copy the problems as plain text; None when they cannot be read."""
+    """Return a copy of the exception with plain text; None if its problems are unreadable."""
     try:
         problems = list(islice(problem.problems, _MOST_PROBLEMS))
         return InvalidConfig([ConfigProblem(cut(one.path), cut(one.message)) for one in problems])

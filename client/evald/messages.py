@@ -1,4 +1,4 @@
-"""Convert chat messages to protobuf, from OpenAI's shape, its variants, and those of other frameworks.
+"""Convert chat messages to protobuf, from OpenAI's format, its variants, and other frameworks' formats.
 
 - content: text, a list of blocks, null or absent;
 - a tool call as `{id, type, function: {name, arguments}}`, `{name, args}`,
@@ -7,12 +7,12 @@
 - the legacy `function_call` of an assistant message, which becomes a tool
   call, and the legacy role "function", which becomes "tool".
 
-Messages in OpenAI's shape are read here. `shapes` turns everything else, content
-blocks among it, into that shape first.
+This module reads OpenAI's format. `shapes` first converts all other formats,
+and content blocks, to it.
 
-Unknown keys of a message go to its metadata; unknown keys of a tool call are
-dropped. What looks like a text or a call and is not understood is refused.
-Whatever cannot be sent raises InvalidInput with its path.
+Unknown keys of a message are stored in its metadata; unknown keys of a tool
+call are dropped. Unknown data that resemble a text or a tool call are rejected.
+Invalid data raise InvalidInput with their path.
 """
 
 import json
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     Messages = RepeatedField[message_pb2.ChatMessage]
 
 
-# 150,000: 5,000 messages with 30 keys and values each, which take about 0.2 s to read.
+# 150,000 is enough for 5,000 messages with 30 keys and values each, which take about 0.2 s to read.
 MAX_NODES: Final = 150_000
-# 1,000: a message is no database.
+# A message is not a database.
 MAX_UNKNOWN_KEYS: Final = 1000
 
-# Keys that say that a message with a role and a text is of another shape than OpenAI's.
+# Keys of messages that have a role and a text, but are not in OpenAI's format.
 _SHAPED: Final = frozenset(("parts", "type", "kind", "source", "author", "toolInvocations", "audio"))
-# Keys under which other stacks keep what evald looks for in `content` and `tool_calls`.
+# Keys that other frameworks use for the data of `content` and `tool_calls`.
 _TEXT_ELSEWHERE: Final = frozenset(
     (
         "text",
@@ -65,9 +65,9 @@ _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)|[,:\[{]', re.DOT
 
 
 def check_nodes(data: str, path: str) -> None:
-    """Raise TooMany for JSON text of too many keys and values, before they are decoded."""
-    # Each takes a byte at least; the brackets and commas within texts count only where that decides.
-    # One sign at a time: of 16 MiB each takes 20 ms, in which no other thread runs.
+    """Raise TooMany for JSON text with too many keys and values, before decoding it."""
+    # A cheap upper bound first. Only if it exceeds the limit, count without the signs within strings.
+    # Count one sign at a time: for 16 MiB each takes 20 ms, in which no other thread runs.
     if len(data) <= MAX_NODES or sum([data.count(sign) for sign in ",:[{"]) <= MAX_NODES:
         return
     nodes = strings = 0
@@ -90,10 +90,11 @@ def parse_messages_json(
 ) -> None:
     """Append the messages of a JSON array in OpenAI's format.
 
-    max_depth: most levels, the array itself counted. path: where the text
-    is, for errors. Raises InvalidInput for what is no JSON, has NaN or the
-    same key twice, is nested too deep, is no list of messages, or holds more
-    than `max_messages` or any other limit; `into` may then hold a part of them.
+    max_depth: maximum levels, including the array itself.
+    path: location of the text, for errors.
+
+    Raises InvalidInput for invalid JSON, NaN, duplicate keys, too many levels, data that are not a list of
+    messages, and more than `max_messages` or any other limit. `into` may then contain a part of the messages.
     """
     try:
         decoded = data.decode() if isinstance(data, bytes) else data
@@ -124,14 +125,15 @@ def fill_messages(
     max_messages: int | None = None,
     max_depth: int = MAX_DEPTH,
 ) -> "Reading | None":
-    """Append messages: an iterable of them in any known shape, or one object that holds them.
+    """Append messages: an iterable of messages in any known format, or one object that contains them.
 
-    max_messages: limit of messages; one message of another framework may hold several.
+    max_messages: limit of messages; one message of another framework may become several.
+    max_depth, path: as in `parse_messages_json`.
 
-    Returns what the messages say about the invocation; None when they say nothing. Raises InvalidInput.
+    Returns the data about the invocation in the messages; None if there are none. Raises InvalidInput.
     """
     add = into.add
-    levels = max_depth - 2  # the list and the message are two of them
+    levels = max_depth - 2  # without the levels of the list and the message
     offset, blocks = len(into), 0
     found: Any = None
     whole = _is_one(messages, path)
@@ -171,7 +173,7 @@ def fill_messages(
 
 
 def _is_one(messages: Any, path: str) -> bool:
-    """Return whether the value is one object and not a list of messages. Raises InvalidInput for what is neither."""
+    """Return whether the value is one object, not a list of messages. Raises InvalidInput for text and bytes."""
     if messages.__class__ is list:
         return False
     if isinstance(messages, str | bytes):
@@ -184,7 +186,7 @@ def _is_one(messages: Any, path: str) -> bool:
 
 
 def _is_plain(message: Any) -> bool:
-    """Return whether the value is a message in OpenAI's shape without content blocks, as most are."""
+    """Return whether the value is a message in OpenAI's format without content blocks, which most are."""
     if message.__class__ is not dict:
         return False
     role, content = message.get("role"), message.get("content")
@@ -197,7 +199,7 @@ def _is_plain(message: Any) -> bool:
 
 
 def fill_message(message: Any, pb: Any, levels: int) -> None:
-    """Fill one message. levels: how many the values of its keys may have. Raises InvalidInput."""
+    """Fill one message. levels: maximum levels of its values. Raises InvalidInput."""
     if message.__class__ is not dict:
         message = plain(message)
         if not isinstance(message, Mapping):
@@ -229,7 +231,7 @@ def fill_message(message: Any, pb: Any, levels: int) -> None:
 
 
 def _fill_others(others: dict[Any, Any], pb: Any, levels: int) -> None:
-    """Keys that are rare, spelled in camelCase or not the contract's."""
+    """Fill in the rare keys of a message: known ones, also in camelCase, and unknown ones as metadata."""
     unknown: dict[Any, Any] = {}
     metadata: Mapping[Any, Any] = {}
     for key, value in others.items():
@@ -251,7 +253,7 @@ def _fill_others(others: dict[Any, Any], pb: Any, levels: int) -> None:
             unknown[key] = value
     if unknown:
         _check_unknown(unknown, pb)
-        # levels + 1: their own level is the message's.
+        # levels + 1: these keys are on the message's own level.
         fill_fields({key: unknown[key] for key in unknown.keys() - metadata}, pb.metadata.fields, levels + 1)
     if metadata:
         try:
@@ -261,7 +263,7 @@ def _fill_others(others: dict[Any, Any], pb: Any, levels: int) -> None:
 
 
 def _check_unknown(unknown: Mapping[Any, Any], pb: Any) -> None:
-    """Raise InvalidInput for a key that holds the text or the calls of a message that else has none."""
+    """Raise InvalidInput for an unknown key with the tool calls, or with the text of an otherwise empty message."""
     silent = not pb.tool_calls and pb.WhichOneof("content") is None and not pb.refusal
     for key, value in unknown.items():
         name = snake(key) if isinstance(key, str) else ""
@@ -335,7 +337,7 @@ def _fill_tool_calls(calls: Any, pb: Any, levels: int) -> None:
 
 
 def _fill_tool_call(call: Any, pb: Any, levels: int) -> None:
-    """Fill in one tool call of any form. levels: allowed nesting of its values."""
+    """Fill in one tool call of any form. levels: maximum levels of its values. Raises InvalidInput."""
     if call.__class__ is not dict:
         call = plain(call)
         if not isinstance(call, Mapping):
@@ -352,7 +354,7 @@ def _fill_tool_call(call: Any, pb: Any, levels: int) -> None:
                     arguments = _dump(arguments, levels - 1, "function.arguments")
             else:
                 name = value
-        elif key == "custom" and isinstance(value, Mapping):  # OpenAI's custom tools: their input is text
+        elif key == "custom" and isinstance(value, Mapping):  # OpenAI's custom tools have text as input
             name, arguments = value.get("name"), value.get("input")
         elif key == "id":
             pb.id = _text(value, key)

@@ -15,17 +15,17 @@ _VERDICTS: Final = {int(verdict): verdict for verdict in Verdict}
 
 
 def read_verdict(number: int) -> Verdict:
-    """Return the verdict. One that this client does not know becomes ERROR, because it must not pass."""
+    """Return the verdict. An unknown verdict becomes ERROR, because it must not pass."""
     return _VERDICTS.get(number, Verdict.ERROR)
 
 
 def read_kind(number: int) -> Kind:
-    """Return the kind. One that this client does not know becomes ASSERTION, which can fail the turn."""
+    """Return the kind. An unknown kind becomes ASSERTION, which can fail the turn."""
     return Kind.METRIC if number == Kind.METRIC else Kind.ASSERTION
 
 
 def read_usage(pb: "message_pb2.TokenUsage") -> TokenUsage:
-    """Read token counts; those that are not set become None."""
+    """Read token counts; unset ones become None."""
     return TokenUsage(
         pb.input_tokens if pb.HasField("input_tokens") else None,
         pb.output_tokens if pb.HasField("output_tokens") else None,
@@ -34,7 +34,7 @@ def read_usage(pb: "message_pb2.TokenUsage") -> TokenUsage:
 
 
 def read_cost_usd(pb: Any) -> float | None:
-    """Read a message's cost in US dollars; None when it is unknown or in another currency."""
+    """Return a message's cost in US dollars; None if it is unknown or in another currency."""
     if not pb.HasField("cost") or pb.cost.currency_code not in ("USD", ""):
         return None
     amount: float = pb.cost.amount
@@ -42,12 +42,12 @@ def read_cost_usd(pb: Any) -> float | None:
 
 
 def read_provenance(pb: "result_pb2.Provenance") -> Provenance:
-    """Read what made a result."""
+    """Read the provenance of a result."""
     return Provenance(pb.config_sha256, tuple(pb.judge_models), pb.prompt_sha256, pb.calibration_card)
 
 
 def provenance_dict(provenance: Provenance) -> dict[str, Any]:
-    """Return what made a result as JSON data in camelCase."""
+    """Return the provenance of a result as JSON data in camelCase."""
     return {
         "configSha256": provenance.config_sha256,
         "judgeModels": list(provenance.judge_models),

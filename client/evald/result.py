@@ -9,16 +9,16 @@ from .errorcodes import CODES
 
 
 class Kind(IntEnum):
-    """The kind of an evaluator: an assertion decides, a metric measures. Equal to the contract's EvaluatorKind."""
+    """The kind of an evaluator: an assertion decides, a metric measures. Values as in the contract's EvaluatorKind."""
 
     ASSERTION = 1
     METRIC = 2
 
 
 class Verdict(IntEnum):
-    """Outcome of an evaluator or of a whole turn. Equal to the contract's Verdict.
+    """The outcome of an evaluator or of a whole turn. Values as in the contract's Verdict.
 
-    Treat every value but PASSED as not passed.
+    Treat every value except PASSED as not passed.
     """
 
     PASSED = 1
@@ -30,20 +30,20 @@ class Verdict(IntEnum):
 ASSERTION = Kind.ASSERTION
 METRIC = Kind.METRIC
 
-# More than binary rounding makes of a hundred thousand weights.
+# Larger than the rounding error of a sum of a hundred thousand weights.
 _ROUNDING: Final = 1e-10
 
 
 def reaches(score: float, threshold: float) -> bool:
     """Return whether the score is at least the threshold, up to binary rounding: 0.7 + 0.1 reaches 0.8.
 
-    From 1 on rounding is a few last digits, because a miss that weighs next to nothing must not be lost in it.
+    For thresholds from 1 on, the tolerance is only 4 ulp, so that a miss of tiny weight still counts.
     """
     return score >= threshold - (_ROUNDING if threshold < 1 else 4 * ulp(threshold))
 
 
 class Check(NamedTuple):
-    """One finding behind a verdict: a hit when met, else a miss."""
+    """One finding behind a verdict. met: True for a hit, False for a miss."""
 
     text: str
     met: bool
@@ -51,7 +51,7 @@ class Check(NamedTuple):
 
 
 class ErrorInfo(NamedTuple):
-    """Why an evaluator gave no verdict. `code` is one of `errorcodes.CODES`."""
+    """The error of an evaluator that gave no verdict. code: one of `errorcodes.CODES`."""
 
     code: str
     message: str
@@ -76,11 +76,12 @@ class TokenUsage(NamedTuple):
 
 
 class Provenance(NamedTuple):
-    """What made a result, beside the evaluator's type and version; the server alone says so.
+    """The origin of a result, beside the evaluator's type and version. Only the server sets it.
 
-    config_sha256: hex SHA-256 of the config that ran, however it was spelled; "" is not known.
-    judge_models: the models that are asked, in order. prompt_sha256: hex SHA-256 of the judge's prompt
-    without the judged texts. calibration_card: id of the judge's calibration card; "" when none is named.
+    config_sha256: hex SHA-256 of the config with all defaults (of remote evaluators: as sent); "" means unknown.
+    judge_models: the models that are queried, in order.
+    prompt_sha256: hex SHA-256 of the judge's prompt without the judged texts.
+    calibration_card: id of the judge's calibration card; "" means none.
     """
 
     config_sha256: str = ""
@@ -90,7 +91,7 @@ class Provenance(NamedTuple):
 
     @classmethod
     def of_judges(cls, judges: "Iterable[Provenance]") -> "Provenance":
-        """Return the models and cards of several judges as one. No card is named unless each judge has one."""
+        """Return the models and cards of several judges as one. The card is "" unless each judge has one."""
         found = list(judges)
         cards = dict.fromkeys(judge.calibration_card for judge in found)
         return cls(
@@ -100,22 +101,24 @@ class Provenance(NamedTuple):
 
 
 class Result:
-    """What an evaluator returns. Made by `passed`, `failed`, `unproven`, `skipped`, `measured`, `errored`.
+    """The result that an evaluator returns.
+
+    Created by `passed`, `failed`, `unproven`, `skipped`, `measured`, `unavailable` and `errored`.
 
     verdict: the outcome. A metric that measured something is PASSED.
-    reason: for people; says the numbers. Cut at 8 KiB.
+    reason: for people; contains the numbers. Cut at 8 KiB.
     score: assertions only, 0 to 1, higher is better; None means no score.
-    value: what was measured, in the evaluator's own unit; None is not 0. A metric that cannot measure
-    says `unavailable`, which has value 0 and `available` false in its metadata.
+    value: the measured value in the evaluator's own unit; None is not 0. A metric that cannot measure
+        returns `unavailable`, with value 0 and `available` false in its metadata.
     metadata: JSON-like evidence for debugging.
-    checks: single findings behind the verdict.
-    pending: a failed verdict that a later turn can still turn into a passed one.
-    unproven: failed because there was nothing to look at, or because judges disagree half and half: neither
-    negation nor a threshold may turn that into passed.
-    token_usage, cost_usd: what the evaluator itself spent.
+    checks: individual findings behind the verdict.
+    pending: failed, but a later turn can still make it pass.
+    unproven: failed because the data are missing, or because the judges' votes are tied. Neither negation
+        nor a threshold may turn it into passed.
+    token_usage, cost_usd: consumed by the evaluator itself.
     raw_request: the request to a judge or a script, without secrets.
-    cached: it comes from a cache, without cost.
-    instance_id: the remote instance that gave it.
+    cached: the result is from a cache, without cost.
+    instance_id: the remote instance that returned it.
     """
 
     __slots__ = (
@@ -176,7 +179,7 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """True for PASSED alone."""
+        """True only for PASSED."""
         return self.verdict is Verdict.PASSED
 
     def __eq__(self, other: object) -> bool:
@@ -187,7 +190,7 @@ class Result:
     __hash__ = None  # type: ignore[assignment]
 
 
-# Module constants, because looking a member up on the enum class costs as much as a whole check.
+# Module constants, because a lookup of an enum member takes as long as a whole check.
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
 
@@ -210,7 +213,7 @@ def failed(
     checks: Sequence[Check] = (),
     pending: bool = False,
 ) -> Result:
-    """Return a FAILED result of an assertion. Arguments as in `Result`. pending: a later turn can still make it pass."""
+    """Return a FAILED result of an assertion. Arguments as in `Result`."""
     return Result(_FAILED, reason, score, value, metadata, checks, pending)
 
 
@@ -234,9 +237,9 @@ def measured(value: float, reason: str, metadata: Mapping[str, Any] | None = Non
 
 
 def unavailable(reason: str) -> Result:
-    """Return the result of a metric whose data are missing: value 0, and metadata that says so.
+    """Return the result of a metric whose data are missing: value 0, and `available` false in the metadata.
 
-    Such a 0 is left out of `Evaluation.metrics`, means and histograms.
+    `Evaluation.metrics`, means and histograms ignore such a 0.
     """
     return Result(_PASSED, reason, None, 0.0, {"available": False})
 
@@ -249,6 +252,9 @@ def measurement(value: float | None, metadata: Mapping[str, Any] | None) -> floa
 
 
 def errored(code: str, message: str, **details: str) -> Result:
-    """Return an ERROR result. code: one of `errorcodes.CODES`; raises KeyError for another one. details: for programs."""
+    """Return an ERROR result.
+
+    code: one of `errorcodes.CODES`. details: for programs. Raises KeyError for another code.
+    """
     CODES[code]
     return Result(_ERROR, message, error=ErrorInfo(code, message, details))

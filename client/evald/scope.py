@@ -1,7 +1,7 @@
-"""What a waiting evaluator (a judge, a remote, a script) knows about the call it runs in: deadline, ids, progress.
+"""The scope of a waiting evaluator (a judge, a remote, a script): deadline, ids and progress of its call.
 
-`current_scope()` works inside `evaluate`, in the task that the server runs it in. Elsewhere, for example in
-threads and tests, it returns a scope without limits.
+`current_scope()` works inside `evaluate`, in the server's task. Elsewhere, for example in threads and tests,
+it returns a scope without limits.
 """
 
 import time
@@ -11,17 +11,17 @@ from typing import Final, NamedTuple
 
 
 def _nobody(message: str, fraction: float | None = None) -> None:
-    """Discard progress of a call that did not ask for it."""
+    """Discard the progress of a call that did not request it."""
 
 
 class Scope(NamedTuple):
-    """The call that an evaluator runs in.
+    """The context of the call that an evaluator runs in.
 
-    evaluation_id: of the evaluation, "" when unknown.
-    deadline: `time.monotonic()` by which the evaluator must have answered; None without one.
+    evaluation_id: id of the evaluation; "" means unknown.
+    deadline: deadline of the evaluator, in `time.monotonic()` seconds; None for no deadline.
     skip_cache: the caller wants no cached results.
-    trace_context: the caller's W3C headers: "traceparent", "tracestate", "baggage", as far as sent.
-    progress: tells the caller something before the result is there; fraction: part done, 0 to 1.
+    trace_context: the W3C headers that the caller sent: "traceparent", "tracestate", "baggage".
+    progress: reports progress to the caller: (message, fraction from 0 to 1 or None).
     """
 
     evaluation_id: str = ""
@@ -36,16 +36,16 @@ class Scope(NamedTuple):
         return Scope(self.evaluation_id, deadline, self.skip_cache, self.trace_context, self.progress)
 
     def time_left(self) -> float | None:
-        """Return the seconds until the deadline, 0 when it has passed; None without one."""
+        """Return the seconds until the deadline, 0 if it has passed; None for no deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
 
 _NO_SCOPE: Final = Scope()
 
 SCOPE: Final[ContextVar[Scope]] = ContextVar("evald_scope", default=_NO_SCOPE)
-"""Set by the engine for each evaluator that waits."""
+"""The engine sets it for each waiting evaluator."""
 
 
 def current_scope() -> Scope:
-    """Return the scope of the evaluator that runs in this task."""
+    """Return the scope of the evaluator that runs in the current task."""
     return SCOPE.get()

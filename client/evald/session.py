@@ -1,4 +1,4 @@
-"""Sessions without I/O: what both clients share of a conversation that is evaluated turn by turn."""
+"""Sessions without I/O: the part that both clients share."""
 
 import threading
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """The summary of a session. True when it passed, else false.
+    """The summary of a session. Truthy only if the session passed.
 
-    verdict: the worst of its turns: FAILED, then ERROR, then PASSED, then SKIPPED.
+    verdict: the worst verdict of its turns, in the order FAILED, ERROR, PASSED, SKIPPED.
     failed_turn_ids: turns that did not pass, counted from 1.
     """
 
@@ -32,21 +32,21 @@ class SessionSummary:
 
     @property
     def passed(self) -> bool:
-        """True for PASSED alone."""
+        """True only for PASSED."""
         return self.verdict is Verdict.PASSED
 
     def __bool__(self) -> bool:
-        """Return `passed`, so that `assert` fails for what did not pass."""
+        """Return `passed`, so that `assert` fails for any other verdict."""
         return self.passed
 
     @classmethod
     def from_pb(cls, pb: "evaluation_service_pb2.SessionSummary") -> "SessionSummary":
-        """Create the record from a server's message."""
+        """Create the record from the server's message."""
         return cls(read_verdict(pb.verdict), pb.turn_count, tuple(pb.failed_turn_ids))
 
 
 class SessionFlow:
-    """The client's state of a session: numbers the turns and assembles their answers."""
+    """The client-side state of a session. Numbers the turns and assembles their responses."""
 
     def __init__(self) -> None:
         self.summary: SessionSummary | None = None
@@ -56,9 +56,9 @@ class SessionFlow:
 
     @contextmanager
     def turn(self, turn: TurnLike) -> "Iterator[evaluation_service_pb2.EvaluateSessionRequest]":
-        """Begin the next turn and yield its request. The caller waits for the answer inside of the block.
+        """Begin the next turn and yield its request. The caller waits for the response inside the block.
 
-        Raises InvalidInput, also while another turn is waited for, whose answer would be lost.
+        Raises InvalidInput for an invalid turn, and while another turn is in progress, whose response would be lost.
         """
         pb = as_turn(turn).to_proto()
         if not self._turn_under_way.acquire(blocking=False):
@@ -76,11 +76,11 @@ class SessionFlow:
             self._turn_under_way.release()
 
     def read(self, response: "evaluation_service_pb2.EvaluateSessionResponse") -> Evaluation | None:
-        """Read a response. Returns the turn's evaluation once it is complete, else None. Raises TurnRefused."""
+        """Read a response. Returns the turn's evaluation if it is complete, else None. Raises TurnRefused."""
         if response.HasField("session_summary"):
             self.summary = SessionSummary.from_pb(response.session_summary)
         if response.turn_id != self._turn_id:
-            return None  # of an earlier turn, whose caller stopped waiting
+            return None  # response to an earlier turn, whose caller stopped waiting
         if response.HasField("error"):
             raise TurnRefused(EvaluatorError.from_pb(response.error))
         if response.HasField("event"):

@@ -1,4 +1,4 @@
-"""What a caller asks for: the evaluators to run, and how their results become one verdict."""
+"""Specs and options: the evaluators that a call runs, and how their results become one verdict."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields
@@ -27,7 +27,7 @@ CriteriaPolicy = Literal["both", "evaluators_only"]
 
 _INT32_MAX: Final = (1 << 31) - 1
 
-# Every way to write a value, the contract's own names included; `_named` makes the others.
+# Every spelling of a value, including the contract's names. `_named` creates the other tables.
 _WHEN: Final = {
     "every_turn": "every_turn",
     "final": "final",
@@ -44,23 +44,23 @@ _ENFORCEMENT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One use of an evaluator.
+    """An evaluator to run, with its config and its effect on the verdict.
 
-    type: type name as the catalogue lists it, or an alias.
-    config: its settings, JSON-like.
-    name: name of this use in results; "" means the type. A name that is taken gets "#2" and so on.
+    type: type name in the catalogue, or an alias.
+    config: JSON-like config of the evaluator.
+    name: name in results; "" means the type. The second use of a name gets "#2", and so on.
     version: exact version; "" means the server's default.
-    when: run it on every turn, or on the final one only.
-    weight: share in the weighted mean, 0 or from 1e-9 to 1e9; None means 1.
+    when: run on every turn, or only on the final turn.
+    weight: weight in the weighted mean, 0 or from 1e-9 to 1e9; None means 1.
     required: its failure fails the turn under every policy.
-    threshold: lowest score that passes, 0 to 1; None leaves it to the evaluator.
-    negate: swap PASSED and FAILED; ERROR and SKIPPED stay. Not for metrics.
-    shadow: run and report it, without effect on the verdict.
-    on_error: fail_closed: its error makes the call inconclusive; fail_open: its error is ignored, with a warning;
+    threshold: lowest score that passes, 0 to 1; None means that the evaluator decides.
+    negate: swap PASSED and FAILED; ERROR and SKIPPED are unchanged. Not for metrics.
+    shadow: run and report it without effect on the verdict.
+    on_error: fail_closed: its error makes the call inconclusive; fail_open: its error only gives a warning;
         None: the server's default, normally fail_closed.
     timeout_seconds: time limit; None means the call's.
 
-    Raises InvalidInput for a value that is none of these.
+    Raises InvalidInput for an invalid value.
     """
 
     type: str
@@ -84,7 +84,7 @@ class Spec:
     def from_dict(cls, data: "SpecLike", path: str = "") -> "Spec":
         """Create a spec from a type name, or from a mapping with keys in camelCase or snake_case.
 
-        path: where the data are, for errors. Raises InvalidInput.
+        path: location of the data, for errors. Raises InvalidInput.
         """
         if isinstance(data, Spec):
             return data
@@ -103,25 +103,25 @@ class Spec:
 
 
 SpecLike: TypeAlias = Spec | Mapping[str, Any] | str
-"""An evaluator as a caller names it: its type, a mapping, or a Spec."""
+"""A spec in any form: a type name, a mapping, or a Spec."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a call runs its evaluators and aggregates their results.
+    """The options of a call: how to run its evaluators and aggregate their results.
 
     aggregation: every assertion must pass, or the weighted mean of the scores must reach `threshold`.
-    threshold: lowest weighted mean that passes, 0 to 1; None means 0.8. For "weighted_mean" alone.
-    fail_fast: stop as soon as no missing result can keep the call from failing; the rest is SKIPPED.
+    threshold: lowest weighted mean that passes, 0 to 1; None means 0.8. Only for "weighted_mean".
+    fail_fast: stop as soon as the call certainly fails; the remaining evaluators are SKIPPED.
     max_concurrency: maximum concurrent evaluators; 0 means the server's default.
     skip_auto_evaluators: do not run the evaluators that the server adds to every call.
     include_progress: send the progress that evaluators report before they finish. For `stream`.
-    timeout_seconds: time limit on the server. When it is over there is still an evaluation, with the
-        unfinished evaluators in error. None means the call's own deadline alone.
+    timeout_seconds: time limit on the server. When it expires, the call still returns an evaluation, in which
+        the unfinished evaluators have errors. None means only the call's deadline.
     skip_cache: use no cached results.
-    criteria_policy: whether a scenario's criteria run beside the evaluators.
+    criteria_policy: whether a scenario's criteria run in addition to the evaluators.
 
-    Raises InvalidInput for a value that is none of these.
+    Raises InvalidInput for an invalid value.
     """
 
     aggregation: Aggregation = "all_must_pass"
@@ -160,7 +160,7 @@ OptionsLike: TypeAlias = Options | Mapping[str, Any]
 
 
 def specs(evaluators: Iterable[SpecLike]) -> list[Spec]:
-    """Convert the evaluators of a call to specs; a single one is a list of one. Raises InvalidInput with the index."""
+    """Convert the evaluators of a call, or a single one, to specs. Raises InvalidInput with the index."""
     if isinstance(evaluators, str | Mapping | Spec):
         evaluators = [evaluators]
     if not isinstance(evaluators, Iterable):
@@ -188,7 +188,7 @@ def _check(record: Spec | Options, readers: Mapping[str, Any], path: str) -> Non
 
 
 def _named(enum: str, *values: str) -> dict[str, str]:
-    """Return the spellings of values: their own names, and those of the contract's enum."""
+    """Return the spellings of values: the values themselves, and the names of the contract's enum."""
     return {spelled: value for value in values for spelled in (value, f"{enum}_{value}")}
 
 
@@ -226,7 +226,7 @@ _SPEC_VALUES: Final[dict[str, Any]] = {
     "shadow": flag,
     "on_error": _choice(_named("error_policy", "fail_closed", "fail_open")),
     "timeout_seconds": seconds,
-    # Other ways to say one of the above.
+    # Aliases of the above; see _ALIASES.
     "timeout_ms": milliseconds,
     "enforcement": _choice(_ENFORCEMENT),
     "only_final": flag,
@@ -244,7 +244,7 @@ _SPEC_KEYS: Final = {name: name for name in _SPEC_VALUES} | {
 
 
 def spec_keys() -> list[str]:
-    """Return the keys of a spec in snake_case, for the schemas of files that hold specs."""
+    """Return the keys of a spec in snake_case, for the schemas of files with specs."""
     return sorted(_SPEC_KEYS)
 
 

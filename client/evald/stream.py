@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The first event of a stream. plan: the specs that will run, with names and versions filled in."""
+    """The first event of a stream. plan: the specs that will run, with their final names and versions."""
 
     evaluation_id: str
     plan: tuple[Spec, ...]
@@ -30,11 +30,11 @@ class Progress:
 
 
 Event: TypeAlias = Started | Progress | EvaluatorResult | Evaluation
-"""An event of a stream: Started first, the Evaluation last."""
+"""An event of a stream. Started is the first, the Evaluation the last."""
 
 
 class EvaluationStream:
-    """Assembles the responses of one streamed evaluation."""
+    """Assembles the responses of one streamed evaluation to events and the evaluation."""
 
     def __init__(self) -> None:
         self._id = ""
@@ -61,5 +61,5 @@ class EvaluationStream:
 
 
 def unfinished(what: str) -> ServerError:
-    """Return the error for a stream that ended without a fault before it was complete."""
+    """Return the error for a stream that ended with status OK before it was complete."""
     return ServerError(f"the server ended the {what} without a summary, so it did not finish")

@@ -1,4 +1,4 @@
-"""The status with which a server has ended a grpc.aio stream."""
+"""The server's status of an ended grpc.aio stream."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -14,9 +14,9 @@ _LOST: Final = "Internal error from Core"
 class StreamStatus:
     """The status of a grpc.aio stream with writes. Must be created together with the call.
 
-    When a server ends a call during a write, grpc.aio reports INTERNAL instead of the call's status: half of the
-    calls that are refused before their first message is read. The status arrives just before, and is recorded here,
-    or just after, and is waited for.
+    If a server ends a call during a write, grpc.aio reports INTERNAL instead of the call's status. This happens to
+    half of the calls that are rejected before their first message is read. The status arrives just before the error,
+    and is recorded here, or just after it: then `behind` waits for it.
     """
 
     def __init__(self, call: Any) -> None:
@@ -25,10 +25,10 @@ class StreamStatus:
         call.add_done_callback(self._note)
 
     async def behind(self, problem: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-        """Return the error with the server's status; `problem` itself where that is it, or none arrives."""
+        """Return the error with the server's status. Returns `problem` if it has the status, or if none arrives."""
         if problem.details() != _LOST:
             return problem
-        # 100 ms: it takes a few turns of the event loop, and grpc.aio tells nobody when it is there.
+        # Poll for at most 100 ms: the status arrives within a few iterations of the event loop, without an event.
         for _ in range(100):
             self._note(self._call)
             if self._status is not None:

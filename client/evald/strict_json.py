@@ -1,5 +1,4 @@
-"""Strict JSON as Python data, and back: NaN, Infinity and keys that an object has twice are refused, and so is what is
-larger than evald reads."""
+"""Parse and write strict JSON. NaN, Infinity, duplicate keys and data above evald's limits are rejected."""
 
 import json
 import math
@@ -10,15 +9,15 @@ from typing import Any, Final, NoReturn
 
 
 class TooLarge(Exception):
-    """The input is larger or deeper than evald reads, so nothing is known about its validity.
+    """The input is larger or deeper than evald reads, so its validity is unknown.
 
-    Not a ValueError, because callers read a ValueError as "not valid". Evaluators do not catch it; the result
-    is then ERROR with code INPUT_TOO_LARGE.
+    Not a ValueError, because callers treat a ValueError as "invalid". Evaluators do not catch it; the result is
+    then ERROR with code INPUT_TOO_LARGE.
     """
 
 
 class DuplicateKey(ValueError):
-    """An object has a key twice: RFC 8259 leaves open which one counts, and readers differ."""
+    """An object has a duplicate key. RFC 8259 does not define which one counts, and parsers differ."""
 
 
 NESTED_TOO_DEEP: Final = "JSON is nested deeper than the about 900 levels that evald reads"
@@ -26,12 +25,12 @@ _TOO_MANY_DIGITS: Final = "JSON has a number of more than 4,300 digits, which is
 
 
 def no_constant(name: str) -> NoReturn:
-    """Raise ValueError for NaN and Infinity: the `parse_constant` of a strict decoder."""
+    """Raise ValueError for NaN and Infinity. For `parse_constant` of a strict decoder."""
     raise ValueError(f"{name} is not JSON")
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of these keys and values, or raise DuplicateKey: the `object_pairs_hook` of a strict decoder."""
+    """Return the pairs as a dict. Raises DuplicateKey. For `object_pairs_hook` of a strict decoder."""
     found = dict(pairs)
     if len(found) != len(pairs):
         (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
@@ -39,23 +38,24 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-# Made once: json.loads makes a decoder for each call that has options, a quarter of the whole cost.
+# Created once: json.loads creates a decoder for each call with options, which is a quarter of the cost.
 STRICT_JSON: Final = json.JSONDecoder(parse_constant=no_constant, object_pairs_hook=unique_keys)
 
 
 def parse_json(text: str, check: Callable[[], None] | None = None) -> Any:
     """Parse strict JSON, without NaN, Infinity and duplicate keys.
 
-    check: called about every 2 ms while a long text is read; may raise.
-    Raises ValueError, which says what is wrong and where, DuplicateKey among them, and TooLarge for JSON that is
-    nested too deep or has a number with too many digits.
+    check: called about every 2 ms while a long text is parsed; may raise to stop.
+
+    Raises ValueError with the problem and its position (DuplicateKey for a duplicate key), and TooLarge for too many
+    levels or digits of a number.
     """
     long = check is not None and len(text) > _PIECE
     return _read((_checking(check) if long and check else STRICT_JSON).decode, text)
 
 
 def _checking(check: Callable[[], None]) -> json.JSONDecoder:
-    """Return a strict decoder that calls `check` between numbers and objects, where other threads may run, too."""
+    """Return a strict decoder that calls `check` between numbers and objects. Other threads can run there, too."""
     read = 0
 
     def counted(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -79,7 +79,7 @@ def _checking(check: Callable[[], None]) -> json.JSONDecoder:
 def parse_json_at(text: str, start: int) -> tuple[Any, int]:
     """Parse the JSON value that begins at `start`. Returns the value and the index where it ends.
 
-    Raises json.JSONDecodeError for what is not JSON, and DuplicateKey and TooLarge as `parse_json` does.
+    Raises json.JSONDecodeError for invalid JSON, and DuplicateKey and TooLarge as `parse_json` does.
     """
     found: tuple[Any, int] = _read(STRICT_JSON.raw_decode, text, start)
     return found
@@ -88,7 +88,7 @@ def parse_json_at(text: str, start: int) -> tuple[Any, int]:
 def refuse_huge_numbers(text: str, check: Callable[[], None]) -> None:
     """Raise TooLarge for JSON with a number beyond a double, which decoders read as infinity.
 
-    text: valid JSON. check: called about every 2 ms; may raise.
+    text: valid JSON. check: called about every 2 ms; may raise to stop.
     """
     for start in range(0, len(text), _PIECE):
         if start:
@@ -113,7 +113,7 @@ _FINITE_JSON: Final = json.JSONDecoder(parse_float=_finite)
 
 
 def canonical_json(data: Any) -> str:
-    """Return JSON data as text with sorted keys and no white space, so that equal data give equal texts."""
+    """Return JSON data as text with sorted keys and without white space, so that equal data give equal texts."""
     return json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 

@@ -1,6 +1,6 @@
 """Convert JSON-like Python data to protobuf's Struct and Value and back.
 
-Runs for the metadata of every result, so it checks exact classes first and makes no intermediate copies.
+It runs for the metadata of every result, so it checks exact classes first and creates no intermediate copies.
 """
 
 import math
@@ -35,7 +35,7 @@ class RepeatedField(Protocol[Element_co]):
     def __getitem__(self, index: slice) -> Sequence[Element_co]: ...
 
 
-# protobuf parses a Struct to 33 levels; the service promises one less.
+# protobuf parses a Struct with up to 33 levels; the service guarantees one less.
 MAX_DEPTH: Final = 32
 
 
@@ -43,16 +43,17 @@ class TooDeep(InvalidInput):
     """The data are nested too deep."""
 
     def of(self, max_depth: int) -> InvalidInput:
-        """Return the error with the limit of the whole data, which only the outermost call knows."""
+        """Return the error with the limit of the whole data. Only the outermost call knows this limit."""
         return InvalidInput(self.path, self.got, f"at most {max_depth} levels")
 
 
 def dict_to_struct(data: Mapping[str, Any], struct: "Struct", *, max_depth: int = MAX_DEPTH) -> None:
     """Fill an empty Struct with JSON-like data: text, numbers, bools, None, lists, tuples and mappings.
 
-    max_depth: most levels, the mapping itself counted. Integers beyond 2**53
-    lose digits, as in every Struct. Raises InvalidInput for NaN, infinity,
-    any other type, keys that are no text, and too many levels.
+    max_depth: maximum levels, including the mapping itself.
+
+    Integers beyond 2**53 lose precision, as in every Struct. Raises InvalidInput for NaN, infinity, other types,
+    keys that are not text, and too many levels.
     """
     try:
         fill_fields(data, struct.fields, max_depth)
@@ -61,7 +62,7 @@ def dict_to_struct(data: Mapping[str, Any], struct: "Struct", *, max_depth: int 
 
 
 def fill_struct(data: Any, struct: "Struct", path: str) -> None:
-    """Fill an empty Struct with an argument of a caller. Raises InvalidInput with a path below `path`."""
+    """Fill an empty Struct with a caller's argument. Raises InvalidInput with a path below `path`."""
     if not isinstance(data, Mapping):
         raise InvalidInput(path, shown(data), "an object")
     try:
@@ -71,7 +72,7 @@ def fill_struct(data: Any, struct: "Struct", path: str) -> None:
 
 
 def value_to_pb(data: Any, pb: "Value", *, max_depth: int = MAX_DEPTH) -> None:
-    """Fill a Value with JSON-like data, by the same rules as `dict_to_struct`."""
+    """Fill a Value with JSON-like data. Arguments and errors as in `dict_to_struct`."""
     try:
         _fill_value(data, pb, max_depth)
     except TooDeep as problem:
@@ -89,7 +90,7 @@ def _too_deep() -> TooDeep:
 
 
 def fill_fields(data: Mapping[str, Any], fields: Any, levels: int) -> None:
-    """Fill the fields of a Struct. levels: allowed depth, with the mapping itself as the first level."""
+    """Fill the fields of a Struct. levels: maximum levels, including the mapping itself. Raises InvalidInput."""
     if levels < 1:
         raise _too_deep()
     for key, value in data.items():
@@ -124,7 +125,7 @@ def _fill_value(value: Any, pb: Any, levels: int) -> None:
 
 
 def _fill_relative(value: Any, pb: Any, levels: int) -> None:
-    """Subclasses and look-alikes: str enums, NumPy's float64, other mappings."""
+    """Fill a Value from a subclass or another mapping: str enums, NumPy's float64, non-dict mappings."""
     if isinstance(value, str):
         pb.string_value = str.__str__(value)
     elif isinstance(value, int | float):
@@ -161,7 +162,7 @@ def _fill_list(items: Sequence[Any], pb: Any, levels: int) -> None:
 
 
 def check_levels(value: Any, levels: int) -> None:
-    """Raise TooDeep when the data have more levels. Recurses at most that deep."""
+    """Raise TooDeep if the data have more levels. The recursion has the same limit."""
     if isinstance(value, Mapping):
         value = value.values()
     elif not isinstance(value, list | tuple):
@@ -173,9 +174,9 @@ def check_levels(value: Any, levels: int) -> None:
 
 
 def struct_to_dict(struct: "Struct", check: Callable[[], None] | None = None) -> dict[str, Any]:
-    """Convert a Struct to Python data. Whole numbers become int, because a Struct holds doubles only.
+    """Convert a Struct to Python data. Whole numbers become int, because a Struct contains only doubles.
 
-    check: as for `value_to_python`.
+    check: as in `value_to_python`.
     """
     items: Iterable[tuple[str, Value]] = struct.fields.items()
     if check is not None:
@@ -191,7 +192,7 @@ def _checking(items: Iterable[Item], check: Callable[[], None]) -> Iterator[Item
 
 
 def value_to_python(value: "Value", check: Callable[[], None] | None = None) -> Any:
-    """Convert a protobuf Value to Python data. check: called regularly; may raise to stop the work."""
+    """Convert a protobuf Value to Python data. check: called regularly; may raise to stop."""
     kind = value.WhichOneof("kind")
     if kind == "number_value":
         number = value.number_value

@@ -1,6 +1,6 @@
-"""Run evaluators on a turn in unit tests, without a server. Needs the SDK alone.
+"""Run evaluators on a turn in unit tests, without a server. Needs only the SDK.
 
-A server inside the process of a test is in `evald_server.testing`.
+For a server in the test process see `evald_server.testing`.
 """
 
 import asyncio
@@ -20,9 +20,11 @@ __all__ = ["context", "evaluate"]
 
 
 def context(turn: TurnLike, config: Mapping[str, Any] | None = None) -> EvaluatorContext:
-    """Build the context that an evaluator gets for a turn.
+    """Return the context that an evaluator gets for a turn.
 
-    config: what a function evaluator finds in `ctx.config`.
+    config: value of `ctx.config`, for function evaluators.
+
+    Raises InvalidInput for an invalid turn.
     """
     return as_turn(turn).context.with_config(config or {})
 
@@ -32,13 +34,13 @@ def evaluate(
     config: Mapping[str, Any] | None = None,
     turn: TurnLike | EvaluatorContext = (),
 ) -> Result:
-    """Run an evaluator on a turn, as a server would, and wait for its result.
+    """Run an evaluator on a turn, as a server would, and return its result.
 
-    evaluator: an `Evaluator` class, or what `define_evaluator` returned. An async one cannot be run
-        while an event loop runs in this thread.
+    evaluator: an `Evaluator` class, or an `EvaluatorDefinition`. An async evaluator cannot be run while an
+        event loop runs in this thread.
 
-    Raises InvalidConfig (a ValueError) for a config that does not fit, ValueError for a result
-    that breaks the contract, and whatever the evaluator itself raises.
+    Raises InvalidConfig (a ValueError) for an invalid config, InvalidInput for an invalid turn, ValueError for a
+    result that breaks the contract, and any exception of the evaluator itself.
     """
     from .evaluator import to_result
 

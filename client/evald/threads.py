@@ -1,8 +1,8 @@
-"""Threads for authors' evaluators, so that a slow or stuck one does not block others.
+"""Threads for plugin evaluators, so that a slow or stuck one does not block others.
 
-Each plain function runs in a thread of its own; async ones share an event loop.
-Neither can be killed: one that exceeds its time is abandoned, and the number of
-threads per evaluator type is limited.
+Each plain function runs in its own thread; async functions share an event loop.
+Neither can be killed: an evaluator that exceeds its time is abandoned, and the
+number of threads per evaluator type is limited.
 """
 
 import asyncio
@@ -19,22 +19,24 @@ from .foreign import EvaluatorRaised, raised_by
 
 T = TypeVar("T")
 
-# Told the result, or the problem, from whatever thread it happens in.
+# Callback that gets the result or the exception, in any thread.
 Tell: TypeAlias = Callable[[Any, Exception | None], None]
 
-# Per type: enough to wait on something slow side by side, few enough that a stuck type is no leak.
+# Per type: enough for concurrent slow I/O, few enough to bound the leak of a stuck type.
 MAX_PER_TYPE: Final = 16
 
 _log = logging.getLogger("evald.threads")
 
 
 class Busy(Exception):
-    """All threads of the type are occupied by calls that exceeded their time."""
+    """Calls that exceeded their time occupy all threads of the type, or the system has no more threads."""
 
 
 class Threads:
-    """Runs functions in daemon threads, which, unlike those of a ThreadPoolExecutor, do not keep the process
-    from exiting when one of them is stuck."""
+    """Runs functions in daemon threads.
+
+    Unlike a ThreadPoolExecutor's threads, a stuck daemon thread does not prevent the process from exiting.
+    """
 
     def __init__(self, max_per_type: int = MAX_PER_TYPE) -> None:
         self._max_per_type = max_per_type
@@ -48,12 +50,13 @@ class Threads:
     ) -> T:
         """Run a function in a thread and return its result.
 
-        Raises what the function raises, EvaluatorRaised in place of what is not an Exception, and Busy at once
-        when all threads of the type are stuck.
+        at_once: maximum concurrent functions of the type, for functions that always end. The call then waits
+            for a slot, even if many functions have exceeded their time.
 
-        at_once: how many functions of the type run at a time, where none of them can be stuck for ever, so
-        that waiting for a place makes sense however many have overrun their time.
-        Cancelling gives the caller back its time; the thread goes on by itself.
+        Cancelling ends the wait; the thread continues.
+
+        Raises the function's exception, EvaluatorRaised instead of a BaseException that is no Exception, and
+        Busy at once if all threads of the type are stuck.
         """
         most = self._max_per_type if at_once is None else at_once
         places = self._places.setdefault(type_name, asyncio.Semaphore(most))
@@ -79,9 +82,9 @@ class Threads:
         return await self._wait(type_name, start, over=places.release)  # type: ignore[no-any-return]
 
     async def run_async(self, type_name: str, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the event loop that all plugins share and return its result. Raises as `run` does.
+        """Run a coroutine in the plugins' shared event loop and return its result. Raises as `run` does.
 
-        Cancelling cancels the coroutine, and does not wait for one that goes on all the same.
+        Cancelling cancels the coroutine, and does not wait for one that continues nevertheless.
         """
         try:
             self._check(type_name)
@@ -97,7 +100,7 @@ class Threads:
             task.add_done_callback(lambda ended: tell(*_outcome(ended)))
 
         def cancel() -> None:
-            # After `begin`, because the loop keeps the order.
+            # Runs after `begin`, because the loop keeps the order of callbacks.
             loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
 
         return await self._wait(  # type: ignore[no-any-return]
@@ -105,8 +108,8 @@ class Threads:
         )
 
     def close(self) -> None:
-        """Stop the plugins' event loop. Threads end by themselves."""
-        self._places.clear()  # they belong to the event loop in which they were waited for
+        """Stop the plugins' event loop. Other threads are not stopped."""
+        self._places.clear()  # a semaphore belongs to the event loop that waited for it
         loop, self._loop = self._loop, None
         if loop is not None:
             with suppress(RuntimeError):  # a plugin has closed it
@@ -124,7 +127,10 @@ class Threads:
         stop: Callable[[], None] = lambda: None,
         over: Callable[[], None] = lambda: None,
     ) -> Any:
-        """Wait for what `start` began. A cancelled wait stops it, and counts it as running until it ends."""
+        """Call `start` and wait for the result. over: called when the work has ended.
+
+        A cancelled wait calls `stop`, and counts the work as overrun until it ends.
+        """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
         left_behind = False
@@ -141,7 +147,7 @@ class Threads:
                 done.set_result(result)
 
         def tell(result: Any, problem: Exception | None) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: there is no waiter
                 loop.call_soon_threadsafe(finished, result, problem)
 
         start(tell)
@@ -178,8 +184,8 @@ class Threads:
 
     def _serve_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
-        # Plugins can have callbacks and tasks of their own in it, and asyncio lets what these raise end
-        # the loop when it is no Exception; or stop it.
+        # Plugins can add callbacks and tasks. These can stop the loop, or end it by raising a BaseException
+        # that is no Exception: run it again.
         while self._loop is loop and not loop.is_closed():
             try:
                 loop.run_forever()
@@ -192,7 +198,7 @@ class Threads:
             return
         for task in asyncio.all_tasks(loop):
             task.cancel()
-        # One more turn, in which the cancelled tasks end.
+        # Run the loop once more, so that the cancelled tasks end.
         loop.call_soon(loop.stop)
         with suppress(BaseException):
             loop.run_forever()
@@ -200,7 +206,7 @@ class Threads:
 
 
 def _as_exception(problem: BaseException) -> Exception:
-    """Convert to an exception that a future can hold."""
+    """Convert to an exception that a future accepts."""
     if isinstance(problem, Exception) and not isinstance(problem, StopIteration):
         return problem
     return raised_by(problem)

@@ -1,4 +1,4 @@
-"""One turn of an agent, as a caller hands it over."""
+"""One turn of an agent, created from a caller's data."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -13,37 +13,37 @@ if TYPE_CHECKING:
 
 
 class Turn:
-    """One turn of the agent, and all that is known about it.
+    """One turn of the agent, with its conversation, metadata and expected answer.
 
-    The turn under evaluation is what follows the last user message, unless
-    `turn_messages` says otherwise. What is left out is unknown, never 0.
-    Everything is checked and converted here; raises InvalidInput, with the
-    path of what is wrong.
+    The evaluated turn consists of the messages after the last user message, unless `turn_messages` is given.
+    Omitted values are unknown, not 0. The constructor validates and converts all arguments.
 
-    messages: the conversation, oldest first: messages in OpenAI's shape or in that of any stack that
-        docs/frameworks.md lists, objects or dicts, also mixed; pairs such as ("user", "Hi"); one object
-        that holds the whole conversation, such as a result of OpenAI Agents or Pydantic AI, whose turn is
-        what the run added; or the JSON text of a list of messages, which is sent without being parsed.
-    response: what the agent answered, to go after `messages`: an answer as its library gives it or its
-        dict (usage, model, finish reason and id are read from it), a message, a list of messages, or
-        plain text. Of a result that holds its history, only what is new is taken if there are `messages`.
-    latency_ms, latency_seconds: time from request to complete answer, in one of the two units.
-    time_to_first_token_ms: when the agent streams.
-    usage: token counts, in any spelling. Goes before the response's own, as do the next two.
-    model: the model that answered.
-    finish_reason: why it stopped, for example "stop" or "length".
-    cost_usd: what the turn cost, in US dollars.
+    messages: the conversation, oldest first. Messages in the format of OpenAI or of any framework in
+        docs/frameworks.md, as objects or dicts, also mixed; pairs such as ("user", "Hi"); one object with the
+        whole conversation, such as a result of OpenAI Agents or Pydantic AI, whose turn is the messages that
+        the run added; or the JSON text of a list of messages, which is sent without parsing.
+    response: the agent's response, appended to `messages`: a response object of its library or its dict
+        (usage, model, finish reason and id are read from it), a message, a list of messages, or plain text.
+        If `messages` are given, the history in a result is ignored.
+    latency_ms, latency_seconds: time from request to complete response, in one of the two units.
+    time_to_first_token_ms: for agents that stream.
+    usage: token counts, in any spelling. `usage`, `model` and `finish_reason` override the response's values.
+    model: the model that responded.
+    finish_reason: reason why the model stopped, for example "stop" or "length".
+    cost_usd: cost of the turn in US dollars.
     expected: the expected text, or a mapping with `text`, `data`, `messages` or `tool_calls`.
     scenario: its name, or a mapping with `name`, `instructions`, `max_messages`, `success_criteria`,
         `failure_criteria`, `failure_criteria_mode`.
     persona: its name, or a mapping with `name` and `description`.
     number: number of the turn, from 1.
-    is_final: no turn follows.
+    is_final: True if no turn follows.
     attempt: number of the attempt at the case, from 1.
     conversation_id, run_id, response_id: ids in the caller's other systems.
-    run_duration_ms: how long the whole run has taken so far.
-    metadata: JSON-like data for evaluators of your own.
+    run_duration_ms: duration of the whole run so far.
+    metadata: JSON-like data for your own evaluators.
     turn_messages: the messages of the turn, which are also the last ones of `messages`.
+
+    Raises InvalidInput with the path of the invalid value.
     """
 
     __slots__ = ("_pb",)
@@ -102,10 +102,11 @@ class Turn:
     def from_dict(cls, data: Mapping[str, Any], *, ignore_unknown: bool = False) -> "Turn":
         """Create a turn from JSON data: `messages`, `lastInvocation`, `turn`, `isFinal`, `expected` and so on.
 
-        Keys are those of the contract or the arguments of `Turn`, in camelCase
-        or snake_case; what belongs to the invocation may stand in
-        `lastInvocation` or beside it. ignore_unknown: leave out keys that are
-        none of these, as in a data set's records, instead of refusing them.
+        The keys are those of the contract or the arguments of `Turn`, in camelCase or snake_case. The keys of
+        the invocation may be in `lastInvocation` or at the top level.
+
+        ignore_unknown: ignore unknown keys, for example of a data set's records, instead of rejecting them.
+
         Raises InvalidInput.
         """
         found = read_keys(data, _KEYS, "", ignore_unknown=ignore_unknown)
@@ -129,18 +130,18 @@ class Turn:
 
     @property
     def context(self) -> EvaluatorContext:
-        """The turn as evaluators see it. Raises InvalidInput for messages in JSON text that are none."""
+        """The context that evaluators get. Raises InvalidInput for invalid messages in JSON text."""
         return EvaluatorContext(typed(self._pb))
 
     @classmethod
     def from_proto(cls, pb: "context_pb2.EvaluatorContext") -> "Turn":
-        """Create a turn from the message that is sent. It must not be changed afterwards."""
+        """Create a turn from the message to send. Do not modify the message afterwards."""
         turn = object.__new__(cls)
         turn._pb = pb
         return turn
 
     def to_proto(self) -> "context_pb2.EvaluatorContext":
-        """Return the message that is sent. It must not be changed."""
+        """Return the message to send. Do not modify it."""
         return self._pb
 
     def __eq__(self, other: object) -> bool:
@@ -153,14 +154,14 @@ class Turn:
 
 
 TurnLike: TypeAlias = Turn | Mapping[str, Any] | Sequence[Any] | str | bytes | object
-"""A turn, its JSON data as `Turn.from_dict` takes them, its messages, their JSON text, the text of its answer, or
-the answer, message or result of a stack that docs/frameworks.md lists."""
+"""A turn, JSON data for `Turn.from_dict`, a list of messages or its JSON text, the text of the answer, or
+a response, message or result of a framework in docs/frameworks.md."""
 
 
 def as_turn(turn: TurnLike) -> Turn:
-    """Convert any argument that stands for a turn. Raises InvalidInput.
+    """Convert a turn in any form to a Turn. Raises InvalidInput.
 
-    A text that begins with "[" is the JSON text of messages; any other is the answer.
+    A text that begins with "[" is the JSON text of messages; any other text is the answer.
     """
     if isinstance(turn, Turn):
         return turn
@@ -183,7 +184,7 @@ def _is_foreign(data: Mapping[str, Any]) -> bool:
 
     messages = data.get("messages")
     if isinstance(messages, list | tuple) and all(isinstance(message, Mapping) for message in messages):
-        return False  # a context with a key that is mistyped, more likely than a state of LangGraph
+        return False  # more likely a context with a mistyped key than a state of LangGraph
     return read_one(data) is not None
 
 
@@ -199,7 +200,7 @@ def _seconds(name: str, units: Mapping[str, Any]) -> float | None:
     unit, value = given.popitem()
     if unit == "text":
         if not isinstance(value, str):
-            # Nobody could tell the unit of a bare number.
+            # The unit of a bare number is unknown.
             raise InvalidInput(name, shown(value), f'{name}_ms, or a duration with its unit such as "1.5s"')
         return seconds(value, name)
     long = {"ms": "milliseconds", "seconds": "seconds"}[unit]

@@ -1,4 +1,4 @@
-"""Convert what a caller says about a turn to the context message."""
+"""Convert a caller's data about a turn to the context message."""
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -100,7 +100,7 @@ def turn_to_pb(data: TurnData) -> context_pb2.EvaluatorContext:
 
 
 def typed(context: context_pb2.EvaluatorContext) -> context_pb2.EvaluatorContext:
-    """Parse messages given as JSON text into messages, as a server does before it runs evaluators."""
+    """Return the context with messages in JSON text parsed, as a server does. Raises InvalidInput."""
     invocation = context.last_invocation
     if not context.messages_json and not invocation.messages_json:
         return context
@@ -114,7 +114,7 @@ def typed(context: context_pb2.EvaluatorContext) -> context_pb2.EvaluatorContext
 
 
 def _fill_conversation(data: TurnData, pb: context_pb2.EvaluatorContext) -> "Reading | None":
-    """Fill in the messages and the response. Returns what they say about the invocation."""
+    """Fill in the messages and the response. Returns their data about the invocation, or None."""
     messages, response = data.messages, data.response
     if isinstance(messages, str | bytes) and response is None:
         pb.messages_json = _json_list(messages, "messages")
@@ -141,14 +141,17 @@ def _fill_conversation(data: TurnData, pb: context_pb2.EvaluatorContext) -> "Rea
     if answered is None or answered.new is None:
         return answered
     if before:
-        # The response holds its history, too, which was given already.
+        # The response contains its history, too, which `messages` already has.
         del pb.messages[before : before + answered.new]
         return answered._replace(new=before)
     return answered
 
 
 def _fill_turn(pb: context_pb2.EvaluatorContext, new: int) -> None:
-    """Name the messages of the turn, where they are not what follows the last user message anyway."""
+    """Fill in the messages of the turn, if they are not simply those after the last user message.
+
+    new: index of the first message that the agent's last run added.
+    """
     roles = [message.role for message in pb.messages]
     start = new
     while start < len(roles) and roles[start] in ("user", "system", "developer"):
@@ -158,7 +161,7 @@ def _fill_turn(pb: context_pb2.EvaluatorContext, new: int) -> None:
 
 
 def _json_list(data: str | bytes, path: str) -> str:
-    """JSON text of a list, not parsed: the server does that."""
+    """Return the JSON text of a list without parsing it: the server does that. Raises InvalidInput."""
     try:
         content = data.decode() if isinstance(data, bytes) else text(data, path)
     except UnicodeDecodeError as problem:
@@ -188,7 +191,7 @@ _FAILURE_MODES: Final = {
 
 
 def fill_expected(expected: Any, pb: context_pb2.Expected) -> None:
-    """Fill in what a good answer looks like. Raises InvalidInput."""
+    """Fill in the expected answer. Raises InvalidInput."""
     if isinstance(expected, str):
         pb.text = text(expected, "expected")
         return
@@ -211,7 +214,7 @@ def fill_expected(expected: Any, pb: context_pb2.Expected) -> None:
 
 
 def _fill_setting(data: TurnData, pb: context_pb2.EvaluatorContext) -> None:
-    """Fill in the scenario, the persona, the number of the turn and its metadata."""
+    """Fill in scenario, persona, ids, metadata, and the numbers of turn and attempt. Raises InvalidInput."""
     if data.scenario is not None:
         _fill_scenario(data.scenario, pb.scenario)
     if data.persona is not None:

@@ -20,7 +20,7 @@ def type_to_pb(definition: "EvaluatorDefinition") -> evaluator_pb2.EvaluatorType
         config_schema_json=definition.config_schema(),
         deterministic=definition.deterministic,
         final_turn_only=definition.final_turn_only,
-        # The contract has names alone: one that implies config would mean something else elsewhere.
+        # The contract has only names: without its implied config, an alias would mean something else.
         aliases=sorted(alias for alias, implied in definition.aliases.items() if not implied),
         required_data=definition.required_data,
     )

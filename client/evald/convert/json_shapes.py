@@ -1,7 +1,7 @@
 """Tables that convert between JSON data in camelCase and messages, field by field.
 
-Reading takes keys in camelCase or snake_case, `null` as absent, and refuses unknown keys with the nearest
-name. Writing leaves out what is absent. The tables also make the JSON Schemas of the shapes.
+Reading accepts keys in camelCase or snake_case, treats `null` as absent, and rejects unknown keys with the nearest
+known one. Writing omits absent fields. The tables also create the JSON Schemas of the shapes.
 """
 
 import math
@@ -34,10 +34,10 @@ _INT32_MAX: Final = (1 << 31) - 1
 
 
 class Codec(NamedTuple):
-    """How one field is read and written.
+    """The reader and writer of one field.
 
     fill: (message, field, value, path) -> None; the field is empty before. Raises InvalidInput.
-    write: (message, field) -> JSON data; None when the field is absent. schema: JSON Schema of what is written.
+    write: (message, field) -> JSON data; None if the field is absent. schema: JSON Schema of the written data.
     """
 
     fill: Callable[[Any, str, Any, str], None]
@@ -48,10 +48,10 @@ class Codec(NamedTuple):
 class Shape(Generic[Pb]):
     """The JSON shape of a message.
 
-    fields: codec by name of the field. renamed: key by name of the field, where it is not the name itself.
-    always: fields that are written when empty, too. read_only: fields that no update changes.
-    ignored: further keys, in snake_case, that are read over. aliases: field by further keys in snake_case.
-    title: its name in schemas; that of the message by default.
+    fields: codec by field name. renamed: key by field name, if it differs from the name.
+    always: fields that are written even if empty. read_only: fields that updates do not change.
+    ignored: further keys, in snake_case, that are ignored. aliases: field name by further key in snake_case.
+    title: name in schemas; by default the message's.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class Shape(Generic[Pb]):
         return pb
 
     def given(self, data: Any, path: str = "") -> list[str]:
-        """Return the names of the fields that the data give, for the mask of an update. Raises InvalidInput."""
+        """Return the names of the fields in the data, for the mask of an update. Raises InvalidInput."""
         found = read_keys(data, self._known, path)
         return [name for name in found if name in self._fields and name not in self._read_only]
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of what is written."""
+        """Return the JSON Schema of the written data."""
         properties = {
             self._keys[name]: {**codec.schema, "readOnly": True} if name in self._read_only else codec.schema
             for name, codec in self._fields.items()
@@ -111,14 +111,14 @@ class Shape(Generic[Pb]):
 
 
 def plain_number(value: float) -> float | None:
-    """Return whole numbers as int: JSON has 1 where Python has 1.0. It has neither NaN nor infinity: they are None."""
+    """Return whole numbers as int, because JSON writes 1 for 1.0. Returns None for NaN and infinity."""
     if value.is_integer():
         return int(value)
     return value if math.isfinite(value) else None
 
 
 def _json_data(data: Any) -> Any:
-    """Return data with numbers as JSON has them."""
+    """Return a copy of the data with each float converted by `plain_number`."""
     if isinstance(data, float):
         return plain_number(data)
     if isinstance(data, dict):
@@ -132,7 +132,7 @@ def _struct_to_json(pb: Any) -> dict[str, Any]:
 
 
 def message_to_openai(pb: message_pb2.ChatMessage) -> dict[str, Any]:
-    """Convert a message to OpenAI's format, its blocks as they came in, without ids and metadata of other systems."""
+    """Convert a message to OpenAI's format with its original blocks, without ids and metadata of other systems."""
     found: dict[str, Any] = {"role": pb.role, "content": pb.text if pb.HasField("text") else None}
     if pb.HasField("blocks"):
         found["content"] = [
@@ -157,7 +157,7 @@ def message_to_openai(pb: message_pb2.ChatMessage) -> dict[str, Any]:
 
 
 def message_to_json(pb: message_pb2.ChatMessage) -> dict[str, Any]:
-    """Convert a message to OpenAI's format, with all that the message has beyond it."""
+    """Convert a message to OpenAI's format plus evald's own keys: durations of tool calls, id and metadata."""
     found = message_to_openai(pb)
     for call, written in zip(pb.tool_calls, found.get("tool_calls", ()), strict=True):
         written["type"] = call.type or "function"
@@ -171,9 +171,9 @@ def message_to_json(pb: message_pb2.ChatMessage) -> dict[str, Any]:
 
 
 def spec_to_json(pb: evaluator_pb2.EvaluatorSpec) -> dict[str, Any]:
-    """Convert a spec."""
+    """Convert a spec to JSON data. Omits an invalid weight or threshold."""
     for name in ("weight", "threshold"):
-        if pb.HasField(name) and not 0 <= getattr(pb, name) < math.inf:  # in a run that was stored elsewhere
+        if pb.HasField(name) and not 0 <= getattr(pb, name) < math.inf:  # from a run of another system
             pb = deepcopy(pb)
             pb.ClearField(name)
     data: dict[str, Any] = _json_data(read_spec(pb).to_dict())
@@ -211,7 +211,7 @@ def _read_list(value: Any, path: str) -> list[Any]:
 def _collection(
     fill: Callable[[Any, Any, str], None], write: Callable[[Any], Any], schema: Mapping[str, Any]
 ) -> Codec:
-    """Return the codec of a repeated field or a map. fill: (field's value, value, path) -> None."""
+    """Return the codec of a repeated field or a map. fill: (the field's container, value, path) -> None."""
     return Codec(
         lambda pb, name, value, path: fill(getattr(pb, name), value, path),
         lambda pb, name: write(getattr(pb, name)) if len(getattr(pb, name)) else None,
@@ -220,9 +220,9 @@ def _collection(
 
 
 def choice(*names: str) -> Codec:
-    """Return the codec of an enum. names: those of its numbers 1, 2, ...; reading does not mind their case.
+    """Return the codec of an enum. names: names of its numbers 1, 2, ...; reading ignores their case.
 
-    "" is none of them: it clears the field.
+    The value "" means 0 and clears the field.
     """
     numbers = {snake(name): value for value, name in enumerate(("", *names))}
 
@@ -252,7 +252,7 @@ def _written(write: Callable[[Any], Any]) -> Callable[[Any, str], Any]:
 def repeated(
     read: Callable[[Any, str], Any], write: Callable[[Any], Any], schema: Mapping[str, Any]
 ) -> Codec:
-    """Return the codec of a list of messages. schema: of one."""
+    """Return the codec of a list of messages. schema: JSON Schema of one message."""
 
     def fill(field: Any, value: Any, path: str) -> None:
         field.extend(read(one, f"{path}[{index}]") for index, one in enumerate(_read_list(value, path)))
@@ -268,7 +268,7 @@ def _fill_time(pb: Any, name: str, value: Any, path: str) -> None:
 
 
 def _time_to_json(pb: Any) -> str:
-    """Return a time to the millisecond, as JavaScript writes it."""
+    """Return a time with millisecond precision, in JavaScript's format."""
     return f"{pb.ToDatetime().isoformat(timespec='milliseconds')}Z"
 
 

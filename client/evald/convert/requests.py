@@ -71,7 +71,7 @@ def session_open(
 def session_turn(
     turn_id: int, context: context_pb2.EvaluatorContext
 ) -> evaluation_service_pb2.EvaluateSessionRequest:
-    """Build the message of one turn. Raises InvalidInput for data that only a whole session can have."""
+    """Build the message of one turn. Raises InvalidInput for data that belong in the session's base."""
     for name in ("scenario", "persona", "metadata"):
         if context.HasField(name):
             raise InvalidInput(name, "given for one turn of a session", "it in the session's base")
@@ -101,7 +101,7 @@ def batch_open(
     *,
     brief: bool,
 ) -> evaluation_service_pb2.BatchOpen:
-    """Build the opening of a batch: what all items share. Raises InvalidInput."""
+    """Build the opening of a batch: the data that all items share. Raises InvalidInput."""
     pb = evaluation_service_pb2.BatchOpen(brief=flag(brief, "brief"))
     fill_specs(evaluators, pb.evaluators)
     fill_options(options, pb.options)
@@ -136,7 +136,7 @@ def list_types_request(kind: Kind | None, page_token: str) -> catalog_service_pb
     """Build the request of `ListEvaluatorTypes`. kind: None for all. Raises InvalidInput."""
     if kind not in (None, *Kind):
         raise InvalidInput("kind", shown(kind), "Kind.ASSERTION or Kind.METRIC")
-    # 1,000: the largest page that the contract allows, so that one call is enough.
+    # 1,000 is the largest page that the contract allows; normally one call is enough.
     number: Any = kind or 0
     return catalog_service_pb2.ListEvaluatorTypesRequest(page_size=1000, page_token=page_token, kind=number)
 

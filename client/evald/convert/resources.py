@@ -1,4 +1,4 @@
-"""What services keep by name as JSON data: scenarios, personas, connectors, experiments."""
+"""Convert stored resources to JSON data and back: scenarios, personas, connectors, experiments."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def _resource(
     ignored: tuple[str, ...] = (),
     title: str = "",
 ) -> Shape[Pb]:
-    """Return the shape of what has an id, a name and times besides its fields. Arguments as for `Shape`."""
+    """Return the shape of a resource: an id, a name, times, and the given fields. Arguments as in `Shape`."""
     return Shape(
         message,
         {"id": TEXT, "name": TEXT, **fields, **dict.fromkeys(_TIMES, TIME)},
@@ -79,7 +79,7 @@ _MASK: Final = "***"
 
 
 def check_masks(resource: Any) -> None:
-    """Raise InvalidInput for a header that has the mask of a secret in place of its value."""
+    """Raise InvalidInput for a header whose value is the mask of a secret."""
     for name, value in getattr(resource, "headers", {}).items():
         if value == _MASK:
             raise InvalidInput(
@@ -90,7 +90,7 @@ def check_masks(resource: Any) -> None:
 
 
 def connector_type_to_json(pb: connector_service_pb2.ConnectorType) -> dict[str, Any]:
-    """Convert a type of connectors."""
+    """Convert a connector type to JSON data."""
     return {
         "type": pb.type,
         "label": pb.label,
@@ -100,7 +100,7 @@ def connector_type_to_json(pb: connector_service_pb2.ConnectorType) -> dict[str,
 
 
 def connector_test_to_json(pb: connector_service_pb2.TestConnectorResponse) -> dict[str, Any]:
-    """Convert what came of the test of a connector."""
+    """Convert the result of a connector test to JSON data."""
     data = {"success": pb.success, "latencyMs": round(duration_ms(pb.latency))}
     text = next((message_text(one) for one in reversed(pb.messages) if one.role == "assistant"), "")
     return data | ({"response": text} if pb.success else {"error": pb.error})

@@ -1,8 +1,8 @@
-"""Runs, their turns, results and events as JSON data.
+"""Convert runs, their turns, results and events to JSON data, and runs back.
 
-`run_to_json` writes what lists show; with `whole` also what it takes to store the run elsewhere: turns,
-everything that is known of a result, and copies of scenario, persona and connector. `run_from_json` reads
-both, and the runs of EvalStudio.
+`run_to_json` writes the fields for lists. With `whole` it also writes all other data, to store the run elsewhere:
+turns, complete results, and copies of scenario, persona and connector. `run_from_json` reads both forms, and the
+runs of EvalStudio.
 """
 
 from typing import Any, Final
@@ -116,7 +116,7 @@ def result_schema(*, whole: bool = False) -> dict[str, Any]:
 
 
 def result_to_json(pb: result_pb2.EvaluationResult, *, whole: bool = False) -> dict[str, Any]:
-    """Convert a result. `value` is a metric's measurement and an assertion's score, `measured` what that measured."""
+    """Convert a result. `value` is a metric's value or an assertion's score; `measured` is an assertion's value."""
     data = (_WHOLE_RESULT if whole else _RESULT).write(pb)
     if pb.kind != evaluator_pb2.EVALUATOR_KIND_METRIC:
         measured, score = data.pop("value", None), data.get("score")
@@ -130,7 +130,7 @@ def _whole_result_to_json(pb: result_pb2.EvaluationResult) -> dict[str, Any]:
 
 
 def _result_from_json(data: Any, path: str) -> result_pb2.EvaluationResult:
-    """Convert a result, one of EvalStudio's too, which has neither a name nor a verdict."""
+    """Convert a result of evald, or of EvalStudio, which has neither a name nor a verdict. Raises InvalidInput."""
     found = dict(data) if isinstance(data, dict) else data
     measured = found.pop("measured", None) if isinstance(found, dict) else None
     pb = _WHOLE_RESULT.read(found, path)
@@ -277,7 +277,7 @@ _WHOLE_RUN: Final = Shape(
     _RUN_FIELDS | _MORE_OF_A_RUN,
     renamed=_RUN_KEYS,
     always=("id",),
-    ignored=("latency_ms", "metadata"),  # the latency is that of `output`
+    ignored=("latency_ms", "metadata"),  # the latency is also in `output`
     aliases={"tokens_usage": "token_usage", "experiment_id": "experiment_id"},
     title="WholeRun",
 )
@@ -287,7 +287,7 @@ _ERROR_KEYS: Final = {"error": "message", "error_code": "code"}
 
 
 def run_to_json(pb: run_service_pb2.Run, *, whole: bool = False) -> dict[str, Any]:
-    """Convert a run. whole: with its turns and all else that there is, for export."""
+    """Convert a run. whole: with its turns and all other data, for export."""
     data = (_WHOLE_RUN if whole else _RUN).write(pb)
     data.setdefault("messages", [])
     if pb.output.HasField("total_latency"):
@@ -303,7 +303,7 @@ def run_to_json(pb: run_service_pb2.Run, *, whole: bool = False) -> dict[str, An
 
 
 def run_schema() -> dict[str, Any]:
-    """Return the JSON Schema of what `run_to_json` writes."""
+    """Return the JSON Schema of the data of `run_to_json` without `whole`."""
     schema = _RUN.schema()
     more = {"latencyMs": MILLISECONDS.schema, "error": TEXT.schema}
     return schema | {
@@ -313,7 +313,7 @@ def run_schema() -> dict[str, Any]:
 
 
 def run_from_json(data: Any, path: str = "") -> run_service_pb2.Run:
-    """Convert a run as `run_to_json` or EvalStudio writes it. Raises InvalidInput."""
+    """Convert the JSON data of a run, from `run_to_json` or EvalStudio, to a message. Raises InvalidInput."""
     found = dict(data) if isinstance(data, dict) else data
     error = {}
     if isinstance(found, dict):
@@ -333,7 +333,7 @@ def run_from_json(data: Any, path: str = "") -> run_service_pb2.Run:
 
 
 def turn_to_json(pb: run_service_pb2.RunTurn) -> dict[str, Any]:
-    """Convert a turn, with all that is known of its results."""
+    """Convert a turn, with its complete results."""
     return _TURN.write(pb)
 
 
@@ -343,7 +343,7 @@ def turn_schema() -> dict[str, Any]:
 
 
 def evaluation_to_json(pb: result_pb2.AggregatedEvaluation, evaluation_id: str = "") -> dict[str, Any]:
-    """Convert an evaluation as lists show results. evaluation_id: "" for one that has none, as in a batch."""
+    """Convert an evaluation, with the short form of its results. evaluation_id: "" for none, as in a batch."""
     data = _SHORT_EVALUATION.write(pb)
     data.setdefault("evaluatorResults", [])
     data.setdefault("metrics", {})
@@ -357,7 +357,7 @@ def evaluation_schema() -> dict[str, Any]:
 
 
 def event_to_json(pb: run_service_pb2.WatchRunResponse) -> dict[str, Any]:
-    """Convert an event of a run: `sequence`, `event` (its kind), and what that has."""
+    """Convert an event of a run: `sequence`, `event` (its kind), and the data of that kind."""
     kind = pb.WhichOneof("event")
     data: dict[str, Any] = {"sequence": pb.sequence, "event": kind}
     if kind == "message":

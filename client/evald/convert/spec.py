@@ -57,7 +57,7 @@ def read_spec(pb: evaluator_pb2.EvaluatorSpec) -> Spec:
 
 
 def fill_specs(evaluators: Iterable[SpecLike], into: RepeatedField[evaluator_pb2.EvaluatorSpec]) -> None:
-    """Append the specs of a call. Raises InvalidInput with the index of the wrong one."""
+    """Append the specs of a call. Raises InvalidInput with the index of the invalid one."""
     for index, spec in enumerate(specs(evaluators)):
         _fill_spec(spec, into.add(), f"evaluators[{index}]")
 

@@ -1,8 +1,8 @@
 """Read messages of other frameworks, recognised by attributes and keys without importing the frameworks.
 
-`FAMILIES` lists the readers in the order in which they are tried: add new ones before "messages with a role".
-A family is one file with a function `read(value, data)`, which returns a Reading, or None for a value it does
-not recognise. `value` is the caller's object, `data` the same as plain data.
+`FAMILIES` lists the readers in the order of trial: add new ones before "messages with a role". A family is one
+file with a function `read(value, data)`, which returns a Reading, or None for a value that it does not recognise.
+`value` is the caller's object, `data` the same as plain data.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,7 +43,7 @@ __all__ = [
 
 
 class Reader(Protocol):
-    """Read a value of one family. Returns None for any other value. Raises InvalidInput for an invalid one."""
+    """The type of a reader. It returns None for values of other families, and raises InvalidInput for invalid ones."""
 
     def __call__(self, value: Any, data: Mapping[str, Any], /) -> Reading | None: ...
 
@@ -73,7 +73,7 @@ FAMILIES: Final = (
 )
 
 KNOWN: Final = "; known are " + ", ".join(family.name for family in FAMILIES)
-"""For errors: the families that are read."""
+"""The names of all families, for errors."""
 
 _WANTED: Final = f'a message: an object with `role` and `content`, a pair ("user", "text"){KNOWN}'
 
@@ -104,7 +104,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def read_item(value: Any) -> Reading:
-    """Read one item of a list of messages. Raises InvalidInput, also for what no family recognises."""
+    """Read one item of a list of messages. Raises InvalidInput, also if no family recognises it."""
     reading = read_one(value)
     if reading is None:
         data = plain(value)
@@ -117,7 +117,7 @@ def read_item(value: Any) -> Reading:
 
 
 def read_all(values: Iterable[Any], path: str) -> Reading:
-    """Read several values as one reading. Raises InvalidInput with the path of the wrong one."""
+    """Read several values as one reading. Raises InvalidInput with the path of the invalid one."""
     found = Readings()
     messages: list[dict[str, Any]] = []
     for index, value in enumerate(values):
@@ -140,7 +140,7 @@ def turn_start(roles: list[str]) -> int:
 
 
 class Readings:
-    """Collects the readings of a conversation and merges what they say about its last turn."""
+    """Collects the readings of a conversation and merges their data about its last turn."""
 
     __slots__ = ("_found",)
 
@@ -152,7 +152,10 @@ class Readings:
         self._found.append((start, reading))
 
     def summed(self, messages: list[dict[str, Any]], start: int) -> Reading:
-        """Merge all readings into one. start: first message of the turn, unless a reading states another one."""
+        """Merge all readings into one with these messages. Usage and the like are those of the last turn.
+
+        start: index of the first message of the turn, unless a reading states another one.
+        """
         new: int | None = None
         for begin, reading in self._found:
             if reading.new is not None:
@@ -183,7 +186,7 @@ class Readings:
 
 
 def later(earlier: Reading, last: Reading) -> Reading:
-    """Merge two readings of one turn: add up their tokens, and take everything else from the later one."""
+    """Merge two readings of one turn: add up their tokens; for other data the later reading has priority."""
     usages = [usage for usage in (earlier.usage, last.usage) if usage is not None]
     said = {name: getattr(earlier if getattr(last, name) is None else last, name) for name in _LAST}
     return last._replace(usage=add_usages(usages) if usages else None, **said)

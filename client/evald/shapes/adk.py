@@ -9,7 +9,7 @@ from .role_messages import read_role_message
 
 
 def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
-    """Read an event. A partial event gives no message, because a later event repeats it."""
+    """Read an event. Ignores the content of a partial event, because a later event repeats it."""
     author = data.get("author")
     invocation = first(data, "invocation_id", "invocationId")
     if not isinstance(author, str) or "role" in data or (invocation is None and "actions" not in data):

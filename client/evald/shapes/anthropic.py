@@ -1,4 +1,4 @@
-"""Anthropic: the `Message` that `messages.create` returns. Message params are messages with a role."""
+"""Anthropic: the `Message` that `messages.create` returns. `role_messages` reads message params."""
 
 from collections.abc import Mapping
 from typing import Any

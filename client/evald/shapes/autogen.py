@@ -22,7 +22,7 @@ _TEXTS: Final = frozenset(
 )
 _CALLS: Final = "ToolCallRequestEvent"
 _RESULTS: Final = frozenset(("ToolCallExecutionEvent", "FunctionExecutionResultMessage"))
-# Internal events. Streaming chunks are repeated by the complete message.
+# Internal events, and streaming chunks, which the complete message repeats.
 _SILENT: Final = frozenset(
     (
         "ThoughtEvent",

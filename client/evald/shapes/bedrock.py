@@ -1,4 +1,4 @@
-"""Bedrock's Converse API and Strands, which speaks its messages. The messages themselves have a role."""
+"""Bedrock's Converse API, and Strands, which uses its messages. `role_messages` reads the messages."""
 
 from collections.abc import Mapping
 from typing import Any

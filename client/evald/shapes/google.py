@@ -1,4 +1,4 @@
-"""Google GenAI: `GenerateContentResponse`. A `Content` is a message with a role."""
+"""Google GenAI: `GenerateContentResponse`. `role_messages` reads `Content`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

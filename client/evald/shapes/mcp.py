@@ -1,4 +1,4 @@
-"""Model Context Protocol: what a tool returned."""
+"""Model Context Protocol: the results of tools."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""OpenAI Agents SDK: what `Runner.run` returns, and its items."""
+"""OpenAI Agents SDK: the result of `Runner.run`, and its items."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +27,7 @@ def _run(value: Any) -> Reading:
     after = read_all(items[1 if isinstance(given, str) else len(given) :], "new_items").messages
     final = getattr(value, "final_output", None)
     if final is not None:
-        # A tool's output may be the answer (tool_use_behavior), and then stands in no message of the agent.
+        # A tool's output may be the final output (tool_use_behavior), and then no message of the agent contains it.
         text = json_text(final, "final_output")
         if not after or after[-1]["role"] != "assistant" or not after[-1].get("content"):
             after.append({"role": "assistant", "content": text})

@@ -40,7 +40,7 @@ def _whole(data: Mapping[str, Any]) -> Reading:
     output = data["output"]
     if isinstance(output, str):
         raise InvalidInput("output", shown(output), "a list of output items")
-    # One answer of the model becomes one message, however many items it has.
+    # One response of the model becomes one message, regardless of the number of items.
     found = Parts()
     for index, written in enumerate(output):
         item = plain(written)

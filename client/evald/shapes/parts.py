@@ -1,8 +1,8 @@
 """Read the parts of a message, also called content blocks, in the spellings of all frameworks.
 
-A part is text, a tool call, a tool result, reasoning, or something else (an image, a file), which stays a block
-of the message unchanged. A part that looks like text or a tool call but has an unknown form raises InvalidInput:
-if it were ignored, every check for absence would pass.
+A part is text, a tool call, a tool result, reasoning, or other content (an image, a file), which remains an
+unchanged block of the message. A part that resembles text or a tool call but has an unknown form raises
+InvalidInput: if it were ignored, every check for absence would pass.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ _CALLS: Final = frozenset(
         "custom_tool_call",
         "builtin_tool_call",
         "native_tool_call",
-        "invalid_tool_call",  # LangChain: arguments that are no JSON
+        "invalid_tool_call",  # LangChain: the arguments are not JSON
     )
 )
 _RESULTS: Final = frozenset(
@@ -42,10 +42,10 @@ _RESULTS: Final = frozenset(
         "server_tool_call_result",
     )
 )
-# `function_call_output`, `web_search_tool_result` and their relatives.
+# For example `function_call_output` and `web_search_tool_result`.
 _RESULT_ENDINGS: Final = ("_call_output", "_tool_result")
 _THOUGHTS: Final = frozenset(("reasoning", "thinking", "thought", "redacted_thinking", "reasoning_content"))
-# Parts without `type`, of Google and Bedrock, have one of these keys instead.
+# Parts of Google and Bedrock have one of these keys instead of `type`.
 _BY_KEY: Final = (
     "function_call",
     "function_response",
@@ -65,7 +65,7 @@ _BY_KEY: Final = (
     "citations_content",
     "json",
 )
-# Keys of media that are kept. Never the bytes.
+# Keys of media to keep. Never the bytes.
 _MEDIA_FACTS: Final = frozenset(("mime_type", "display_name", "file_uri", "format", "name", "uri"))
 
 _WANTED: Final = (
@@ -78,7 +78,7 @@ _WANTED: Final = (
 class Parts:
     """The parts of one message.
 
-    blocks: text and everything that stays a block, in order. calls: tool calls.
+    blocks: text and other content blocks, in order. calls: tool calls.
     results: tool messages. thoughts: the model's reasoning.
     """
 
@@ -92,7 +92,7 @@ class Parts:
 
 
 def read_parts(parts: Any, path: str, into: Parts | None = None) -> Parts:
-    """Read the parts of a message. path: the key that they stand under. Raises InvalidInput."""
+    """Read the parts of a message. path: the key of the parts. into: extended and returned. Raises InvalidInput."""
     found = Parts() if into is None else into
     if isinstance(parts, str):
         parts = [parts]
@@ -136,7 +136,7 @@ def read_part(part: Any, found: Parts) -> None:
         found.results.append(_result(part, ""))
     elif kind in _THOUGHTS:
         found.thoughts.extend(_thoughts(part))
-    elif kind == "non_standard":  # LangChain's wrapper of a provider's own part
+    elif kind == "non_standard":  # LangChain's wrapper of a provider-specific part
         read_part(part.get("value"), found)
     elif kind.endswith("_call") and kind not in KNOWN_BLOCKS:
         found.calls.append(_hosted_call(part, kind))
@@ -218,7 +218,7 @@ def _keep(part: Mapping[str, Any], written: str, kind: str, found: Parts) -> Non
 
 
 def _thoughts(part: Mapping[str, Any]) -> list[str]:
-    """Return the readable reasoning. Encrypted and redacted reasoning is left out."""
+    """Return the readable reasoning, without encrypted and redacted reasoning."""
     inner = first(part, "reasoning_text", "reasoningText")
     value = first(mapping(inner) if inner is not None else part, "text", "thinking", "reasoning", "content")
     if isinstance(value, str):
@@ -232,7 +232,7 @@ def _thoughts(part: Mapping[str, Any]) -> list[str]:
 
 
 def _call(part: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return a tool call in the contract's form. Raises InvalidInput."""
+    """Return a tool call in the contract's JSON form. path: prefix of paths in errors. Raises InvalidInput."""
     name = first(part, "name", "tool_name", "toolName", "tool")
     if not isinstance(name, str) or not name:
         got = "missing" if name is None else shown(name)
@@ -249,7 +249,7 @@ def _call(part: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _hosted_call(part: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return the call of a tool that the model's provider runs: Responses' `web_search_call` and its relatives."""
+    """Return the call of a tool that the model's provider runs, such as Responses' `web_search_call`."""
     if isinstance(part.get("name"), str):
         return _call(part, "")
     call: dict[str, Any] = {"name": kind.removesuffix("_call")}
@@ -273,7 +273,7 @@ def _read_own_result(part: Mapping[str, Any], found: Parts) -> None:
 
 
 def _result(part: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return a tool message in the contract's form."""
+    """Return a tool message in the contract's JSON form. path: prefix of paths in errors. Raises InvalidInput."""
     message: dict[str, Any] = {"role": "tool"}
     call_id = first(part, "tool_call_id", "toolCallId", "tool_use_id", "toolUseId", "call_id", "id")
     if call_id is not None:
@@ -331,7 +331,7 @@ def _is_mcp(value: Mapping[str, Any]) -> bool:
 
 
 def mcp_content(data: Mapping[str, Any], path: str) -> Any:
-    """Return the content of an MCP tool result; its structured content as JSON if it has no blocks."""
+    """Return the content blocks of an MCP tool result; without blocks, its structured content as JSON."""
     blocks = read_parts(data["content"], f"{path}.content" if path else "content").blocks
     structured = first(data, "structured_content", "structuredContent")
     if blocks or structured is None:
@@ -351,7 +351,7 @@ def _is_part(value: Any) -> bool:
 
 
 def _is_ui_tool(part: Mapping[str, Any], kind: str) -> bool:
-    """Return whether a part is AI SDK's `tool-NAME`: these have a state and no name."""
+    """Return whether a part is a tool part of AI SDK UI. A `tool-NAME` part has a state and no name."""
     if kind in ("dynamic_tool", "tool_invocation"):
         return True
     return kind.startswith("tool_") and "state" in part and not part.keys() & {"toolName", "name"}

@@ -1,4 +1,4 @@
-"""Pydantic AI: `ModelRequest`, `ModelResponse`, and what `Agent.run` returns."""
+"""Pydantic AI: `ModelRequest`, `ModelResponse`, and the result of `Agent.run`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from .role_messages import assemble
 
 
 def read(value: Any, data: Mapping[str, Any]) -> Reading | None:
-    """Read a message of a history, or the result of a run. The turn is what the run added."""
+    """Read a message of a history, or the result of a run. The turn is the messages that the run added."""
     if callable(getattr(value, "all_messages", None)) and callable(getattr(value, "new_messages", None)):
         return _run(value)
     kind = data.get("kind")
@@ -75,7 +75,7 @@ def _prompt(content: Any) -> Any:
 
 
 def _medium(item: Any) -> Any:
-    """Return `ImageUrl(url=..., kind="image-url")` and the like as a block, without its bytes."""
+    """Return a medium such as `ImageUrl(url=..., kind="image-url")` as a block, without its bytes."""
     data = plain(item)
     if not isinstance(data, Mapping) or not isinstance(data.get("kind"), str):
         return data
@@ -86,7 +86,7 @@ def _medium(item: Any) -> Any:
 
 
 def _retry(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a retry prompt: the error of a tool, or else another user message."""
+    """Return a retry prompt as a message: the error of a tool, or else a user message."""
     content = json_text(part.get("content"), "content")
     if not part.get("tool_name"):
         return {"role": "user", "content": content}

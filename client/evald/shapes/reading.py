@@ -10,10 +10,10 @@ from ..structs import MAX_DEPTH, TooDeep, check_levels
 
 
 class Reading(NamedTuple):
-    """The messages that a value holds, and what it says about the invocation. None: not stated.
+    """The messages in a value, and its data about the invocation. None means not stated.
 
     messages: in the contract's JSON form, oldest first.
-    usage: token counts in any spelling, of exactly these messages.
+    usage: token counts of exactly these messages, in any spelling.
     new: index of the first message that the agent's last run added; None: everything after the last user message.
     invocation: id of the run that a message belongs to, in frameworks that have one.
     metadata: further keys for the invocation's metadata.
@@ -37,7 +37,7 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 
 def items(value: Any, path: str) -> list[Any]:
-    """Return the elements of a list; none for null. Raises InvalidInput for anything else."""
+    """Return the elements of a list; an empty list for null. Raises InvalidInput for other values."""
     if value is None:
         return []
     if not isinstance(value, list | tuple):
@@ -75,7 +75,7 @@ def json_text(value: Any, path: str) -> str:
 
 
 def _json_default(value: Any) -> Any:
-    """Convert library objects within a result; dates and ids become text. Raises TypeError for others."""
+    """Convert library objects within a result; dates and ids become text. Raises TypeError for other objects."""
     data = plain(value)
     if data is not value:
         return data
@@ -110,7 +110,7 @@ _FINISH: Final = {
 
 def finish_reason(value: Any) -> str | None:
     """Return the finish reason in OpenAI's terms; unknown ones in lower case."""
-    word = getattr(value, "value", value)  # of an enum
+    word = getattr(value, "value", value)  # `value` may be an enum
     if not isinstance(word, str) or not word:
         return None
     word = word.lower().replace("-", "_")

@@ -12,14 +12,14 @@ from .parts import Parts, read_parts, read_ui_invocations, result_content
 from .reading import Reading, finish_reason
 
 ROLES: Final = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}
-"""Roles of other stacks by the contract's."""
+"""The contract's role by the role of another framework."""
 
 
 def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
     """Read a message with `role`, or Google's Content without one."""
     role = data.get("role")
     if role is None and isinstance(data.get("parts"), list | tuple) and data.keys() <= {"parts", "role"}:
-        role = "user"  # what Google's API takes a Content without a role for
+        role = "user"  # Google's API treats a Content without a role as the user's
     if not isinstance(role, str) or not role:
         return None
     reason = finish_reason(data.get("finish_reason")) if "parts" in data else None
@@ -27,7 +27,7 @@ def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
 
 
 def read_role_message(role: str, data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the message, after the tool messages that its parts hold. Raises InvalidInput."""
+    """Return the message together with the tool messages in its parts; see `assemble`. Raises InvalidInput."""
     role = ROLES.get(role, role)
     message = {key: value for key, value in data.items() if key not in ("parts", "content", "role")}
     message["role"] = role
@@ -40,7 +40,7 @@ def read_role_message(role: str, data: Mapping[str, Any]) -> list[dict[str, Any]
         content = found.blocks or None
     elif isinstance(content, list | tuple):
         read_parts(content, "content", found)
-        # An empty list stays one: it is not null.
+        # Keep an empty list: it is not null.
         content = found.blocks if found.blocks or not content else None
     elif isinstance(content, Mapping) and role == "tool":
         content, failed = result_content(content, "content")
@@ -79,7 +79,7 @@ def assemble(message: dict[str, Any], content: Any, found: Parts) -> list[dict[s
         return [message]
     if message["role"] == "assistant":
         return [message, *found.results]
-    # Anthropic, Bedrock and Google put tool results into user messages: without other content, these are dropped.
+    # Anthropic, Bedrock and Google put tool results into user messages. Drop such a message if it has no other content.
     if content is None and "tool_calls" not in message:
         if len(found.results) == 1 and "tool_call_id" in message:
             found.results[0].setdefault("tool_call_id", message["tool_call_id"])
@@ -104,7 +104,7 @@ def _identity(call: Any) -> str | None:
 
 
 def _spoken(data: Mapping[str, Any]) -> str | None:
-    """Return the transcript of an audio answer of OpenAI."""
+    """Return the transcript of OpenAI's audio answer, or None."""
     audio = plain(data.get("audio"))
     transcript = audio.get("transcript") if isinstance(audio, Mapping) else None
     return transcript if isinstance(transcript, str) else None

@@ -28,7 +28,7 @@ _KEYS: Final = {
     "output_reasoning_tokens": "reasoning_tokens",  # Pydantic AI
     "thoughts_token_count": "reasoning_tokens",  # Google
 }
-# Counts that a framework reports beside its input or output; the contract's counts include them.
+# Counts that a framework reports separately from its input or output; the contract's counts include them.
 _BESIDE: Final = {
     "cache_read_input_tokens": "input_tokens",  # Anthropic, Bedrock
     "cache_creation_input_tokens": "input_tokens",  # Anthropic
@@ -47,12 +47,12 @@ _DETAILS: Final = {
 
 
 def read_usage(usage: Any, path: str = "usage") -> dict[str, int]:
-    """Convert token counts to the contract's names; absent ones are left out.
+    """Convert token counts to the contract's names, without absent ones.
 
     Accepts `input`/`output`/`total`, `input_tokens` and so on, `prompt_tokens`/`completion_tokens`, and the
-    spellings of the frameworks that `shapes` reads, in camelCase too. Counts that a framework reports beside its
+    spellings of the frameworks in `shapes`, also in camelCase. Counts that a framework reports separately from its
     input or output (Anthropic's cached tokens, Google's thoughts) are added to it, because the contract's counts
-    include them. Other keys are ignored. Raises InvalidInput.
+    include them. Ignores other keys. Raises InvalidInput.
     """
     usage = plain(usage)
     if not isinstance(usage, Mapping):
@@ -84,7 +84,7 @@ def read_usage(usage: Any, path: str = "usage") -> dict[str, int]:
 
 
 def add_usages(usages: Iterable[Any], path: str = "usage") -> dict[str, int]:
-    """Add up several counts. Where a total is missing, input plus output is used."""
+    """Add up token counts. Uses input plus output for a missing total. Raises InvalidInput."""
     read = [read_usage(usage, path) for usage in usages]
     total: dict[str, int] = {}
     for counts in read:

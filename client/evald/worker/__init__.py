@@ -1,4 +1,4 @@
-"""Workers: processes that offer evaluators to evald servers, listening or dialling out.
+"""Workers: processes that offer evaluators to evald servers. They listen or dial out.
 
 `serve` and `connect` block; `ListeningWorker` and `DiallingWorker` are for
 programs with an event loop.

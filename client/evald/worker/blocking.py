@@ -18,7 +18,7 @@ from .offer import AnyEvaluator
 
 
 class WorkerOptions(TypedDict, total=False):
-    """Options of every worker."""
+    """The options of every worker."""
 
     name: str
     version: str
@@ -32,7 +32,7 @@ class WorkerOptions(TypedDict, total=False):
 
 
 class ListeningOptions(WorkerOptions, total=False):
-    """Options of `ListeningWorker`."""
+    """The options of `ListeningWorker`."""
 
     listen: str
     register: str | None
@@ -43,7 +43,7 @@ class ListeningOptions(WorkerOptions, total=False):
 
 
 class DiallingOptions(WorkerOptions, total=False):
-    """Options of `DiallingWorker`."""
+    """The options of `DiallingWorker`."""
 
     server: str | None
 
@@ -51,12 +51,14 @@ class DiallingOptions(WorkerOptions, total=False):
 def serve(*evaluators: AnyEvaluator, **options: Unpack[ListeningOptions]) -> None:
     """Listen and evaluate until Ctrl-C or SIGTERM, then finish open tasks.
 
-    evaluators, options: as for `ListeningWorker`, for example `listen="127.0.0.1:50061"`,
+    evaluators, options: as in `ListeningWorker`, for example `listen="127.0.0.1:50061"`,
         `register="127.0.0.1:50051"`.
+
     Logs to standard error, unless logging is configured.
-    Raises ValueError and TypeError for arguments that cannot be used, OSError for an address that
-    cannot be bound, and SystemExit with code 1, after logging the cause, when the server refuses the
-    registration for good; its `__cause__` is the EvaldError.
+
+    Raises ValueError and TypeError for invalid arguments, and OSError for an address that cannot be bound. If the
+    server rejects the registration permanently, logs the EvaldError and raises SystemExit with code 1 and the error
+    as its `__cause__`.
     """
     _run(ListeningWorker(*evaluators, own_loop=True, **options))
 
@@ -64,10 +66,12 @@ def serve(*evaluators: AnyEvaluator, **options: Unpack[ListeningOptions]) -> Non
 def connect(*evaluators: AnyEvaluator, **options: Unpack[DiallingOptions]) -> None:
     """Dial a server and evaluate for it until Ctrl-C or SIGTERM, then finish open tasks. Reconnects.
 
-    evaluators, options: as for `DiallingWorker`, for example `server="127.0.0.1:50051"`.
+    evaluators, options: as in `DiallingWorker`, for example `server="127.0.0.1:50051"`.
+
     Logs to standard error, unless logging is configured.
-    Raises ValueError and TypeError for arguments that cannot be used, and SystemExit with code 1, after
-    logging the cause, when the server refuses the worker for good; its `__cause__` is the EvaldError.
+
+    Raises ValueError and TypeError for invalid arguments. If the server rejects the worker permanently, logs the
+    EvaldError and raises SystemExit with code 1 and the error as its `__cause__`.
     """
     _run(DiallingWorker(*evaluators, own_loop=True, **options))
 
@@ -85,7 +89,7 @@ async def _run_until_signal(worker: ListeningWorker | DiallingWorker) -> None:
     signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM)
-    # Only the main thread gets signals.
+    # Python delivers signals only to the main thread.
     if threading.current_thread() is threading.main_thread():
         for number in signals:
             loop.add_signal_handler(number, signalled.set)
@@ -105,7 +109,7 @@ async def _run_until_signal(worker: ListeningWorker | DiallingWorker) -> None:
 
 
 def _log_by_default() -> None:
-    """Log to standard error if logging is not configured: a silent worker looks stuck."""
+    """Log to standard error if logging is not configured: a worker without output appears stuck."""
     log = logging.getLogger("evald")
     if log.hasHandlers():
         return

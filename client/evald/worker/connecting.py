@@ -1,4 +1,4 @@
-"""Connecting a worker to evald servers: channels, addresses, backoff."""
+"""Connections of a worker to evald servers: channels, addresses, backoff."""
 
 import asyncio
 import random
@@ -10,11 +10,11 @@ import grpc
 from ..connection import MAX_MESSAGE_BYTES
 from ..credentials import Access
 
-# Short enough that a worker is back within 10 s of a restart, long enough that a thousand workers, spread by the
-# jitter, make some hundred attempts a second.
+# Short enough that a worker reconnects within 10 s of a restart. Long enough that a thousand workers, with jitter,
+# make only some hundred attempts per second.
 MAX_DELAY_SECONDS: Final = 3.0
 
-# A retry does not help: somebody has to change something first.
+# A retry is pointless: an operator must change the configuration first.
 _FINAL: Final = frozenset(
     (
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -28,7 +28,7 @@ _FINAL: Final = frozenset(
 
 
 class Backoff:
-    """Exponential backoff with full jitter: each delay is random between 0 and a bound that doubles.
+    """Exponential backoff with full jitter. Each delay is random between 0 and a bound that doubles.
 
     first: bound of the first delay in seconds. maximum: largest bound.
     Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
@@ -49,7 +49,7 @@ class Backoff:
         return delay
 
     def reset(self) -> None:
-        """Start again with the first bound, after a success."""
+        """Reset the bound to the first one. Call it after a success."""
         self._bound = self._first
 
 
@@ -59,19 +59,19 @@ def is_final(code: grpc.StatusCode) -> bool:
 
 
 def new_channel(server: str, access: Access, authority: str = "") -> grpc.aio.Channel:
-    """Open a channel with its own connection. Raises InvalidInput for certificates that cannot be read.
+    """Open a channel with its own connection. Raises InvalidInput for unreadable certificates.
 
-    authority: name for TLS and HTTP, where `server` is only one address of it.
+    authority: host name for TLS and HTTP, if `server` is only one of its addresses.
     """
-    # Read again: a worker outlives its certificate.
+    # Read the certificates again: a worker runs longer than they are valid.
     credentials = access.current_credentials()
     options: list[tuple[str, Any]] = [
-        # A shared connection would lead to the server that is connected already, and share its backoff.
+        # A shared connection would reach the server that is already connected, and share its backoff.
         ("grpc.use_local_subchannel_pool", 1),
-        # The server limits the size of its tasks.
+        # No limit here: the server limits the size of its tasks.
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-        # Finds a dead peer of an idle session; twice the shortest interval that the server allows.
+        # Detects a dead peer in an idle session; twice the minimum interval that the server allows.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0),
@@ -87,15 +87,15 @@ def new_channel(server: str, access: Access, authority: str = "") -> grpc.aio.Ch
 
 
 def listed_addresses(server: str) -> list[str]:
-    """Return the addresses of a target that lists them, as targets; an empty list for others."""
+    """Return the addresses of an "ipv4:" or "ipv6:" target, each as a target; an empty list for other targets."""
     scheme, _, rest = server.partition(":")
     return [f"{scheme}:{address}" for address in rest.split(",")] if scheme in ("ipv4", "ipv6") else []
 
 
 async def resolve_addresses(server: str) -> list[str]:
-    """Resolve a server's name to its addresses, as targets.
+    """Resolve a server's name. Returns its addresses as targets.
 
-    Returns an empty list for a name without an address, and for a scheme that only gRPC understands.
+    The list is empty for a name without an address, and for a scheme that only gRPC can resolve.
     """
     if listed := listed_addresses(server):
         return listed
@@ -106,9 +106,9 @@ async def resolve_addresses(server: str) -> list[str]:
 
 
 async def resolve_targets(server: str) -> list[str]:
-    """Resolve a server's name to its addresses, in random order, so that workers spread over them.
+    """Resolve a server's name. Returns its addresses in random order, to distribute workers over them.
 
-    Returns the name itself if it has one address, or none that is known here.
+    Returns only the name itself if it has one address, or cannot be resolved here.
     """
     found = await resolve_addresses(server)
     if len(found) <= 1:

@@ -1,4 +1,4 @@
-"""A worker that dials out: needs no port, and works behind NAT and on a laptop."""
+"""A worker that dials servers. It needs no port, and works behind NAT and on a laptop."""
 
 import asyncio
 import logging
@@ -23,29 +23,30 @@ from .tasks import Tasks
 
 _log = logging.getLogger("evald.worker")
 
-# Other replicas are searched slowly while one is connected already.
+# Search slowly for other replicas while at least one is connected.
 _MAX_SEARCH_SECONDS: Final = 30.0
 # A shorter session does not reset the backoff.
 _LASTING_SECONDS: Final = 5.0
-# A server that stops may ask workers to stay away, but not for longer.
+# Maximum reconnect delay that a stopping server may request.
 _MAX_AWAY_SECONDS: Final = 60.0
 
 
 class DiallingWorker:
-    """Dials a server and evaluates for it, until the `async with` block ends.
+    """A worker that dials a server and evaluates for it until the `async with` block ends.
 
-    Reconnects for as long as it takes, and connects to every replica that the server reports, and to every address
-    that `server` lists.
+    It reconnects without a timeout. It connects to every replica that the server reports, and to every address in
+    `server`.
 
-    evaluators: `Evaluator` classes, or what `@assertion`, `@metric` and `define_evaluator` give.
+    evaluators: `Evaluator` classes, or `EvaluatorDefinition`s of `@assertion`, `@metric` and `define_evaluator`.
     server: "HOST:PORT", a gRPC target such as "dns:///evald.svc:50051", several servers as
         "ipv4:10.0.0.1:50051,10.0.0.2:50051", or None for $EVALD_SERVER, else 127.0.0.1:50051.
-    name, version: of the plugin; by default those of the first evaluator.
-    max_concurrency: most tasks at a time, over all sessions; 1 or more.
+    name, version: name and version of the plugin; by default the type and version of the first evaluator.
+    max_concurrency: maximum concurrent tasks over all sessions; 1 or more.
     grace_seconds: time for open tasks when the worker stops.
-    tls, token, insecure, credentials, metadata: for the calls to the server, as for `Client`.
-    own_loop: run async evaluators in their own event loop rather than in the caller's.
-    Raises ValueError and TypeError for arguments that cannot be used.
+    tls, token, insecure, credentials, metadata: for the calls to the server, as in `Client`.
+    own_loop: run async evaluators in a separate event loop, not in the caller's.
+
+    Raises ValueError and TypeError for invalid arguments.
     """
 
     def __init__(
@@ -72,12 +73,12 @@ class DiallingWorker:
         self._grace = number(grace_seconds, "grace_seconds", unit="seconds")
         # By server id.
         self._sessions: dict[str, ServerSession] = {}
-        # Including sessions that finish their last tasks.
+        # Also contains sessions that finish their last tasks.
         self._attending: dict[ServerSession, asyncio.Task[None]] = {}
         self._retiring: set[asyncio.Task[None]] = set()
         self._listed = len(listed_addresses(self.server)) or 1
         self._wanted = self._listed
-        # The last session whose stream broke: the next hello offers to resume it.
+        # The last session with a broken stream: the next hello offers to resume it.
         self._broken: ServerSession | None = None
         self._stay_away_until = 0.0
         self._backoff = Backoff()
@@ -94,7 +95,7 @@ class DiallingWorker:
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Drain: tell the servers, let open tasks finish within the grace, disconnect."""
+        """Drain: notify the servers, let open tasks finish within the grace period, disconnect."""
         assert self._dialling is not None
         self._dialling.cancel()
         await asyncio.gather(self._dialling, return_exceptions=True)
@@ -111,11 +112,14 @@ class DiallingWorker:
 
     @property
     def server_ids(self) -> list[str]:
-        """Ids of the servers that the worker is connected to now."""
+        """The ids of the currently connected servers."""
         return sorted(self._sessions)
 
     async def connected(self) -> None:
-        """Wait for the first session. Raises EvaldError if the server refuses it for good, or a file cannot be read."""
+        """Wait for the first session.
+
+        Raises EvaldError if the server rejects it permanently, or a certificate or token file is unreadable.
+        """
         waiting = asyncio.create_task(self._connected.wait())
         assert self._dialling is not None
         try:
@@ -126,7 +130,7 @@ class DiallingWorker:
             waiting.cancel()
 
     async def wait(self) -> None:
-        """Wait until the worker stops. Raises EvaldError if the server refuses the first session for good."""
+        """Wait until the worker stops. Raises EvaldError as `connected` does."""
         assert self._dialling is not None
         await asyncio.wait((self._dialling,))
         if not self._dialling.cancelled():
@@ -136,7 +140,7 @@ class DiallingWorker:
         """Keep one session with each replica."""
         loop = asyncio.get_running_loop()
         while True:
-            # Here, so that a session lost from now on cuts the next pause short.
+            # Cleared here, so that a session that is lost from now on ends the next pause.
             self._changed.clear()
             if len(self._sessions) >= self._wanted:
                 await self._changed.wait()
@@ -152,12 +156,12 @@ class DiallingWorker:
                     refusal = from_rpc_error(problem, self.server)
                     _log.error("%s refuses this worker: %s", self.server, refusal)
                     raise refusal from None
-                # A refusal that only a person can change is retried as slowly as a search.
+                # Retry a permanent rejection slowly: an operator must change the configuration.
                 slowly = searching or is_final(problem.code())
                 delay = (self._search if slowly else self._backoff).next()
                 self._log_retry(f"{problem.code().name} {problem.details()}", delay)
             except InvalidInput as problem:
-                # Files of certificates and tokens are replaced while a worker runs.
+                # Certificate and token files may be replaced while a worker runs: retry.
                 if not self._connected.is_set():
                     _log.error("%s: %s", self.server, problem)
                     raise
@@ -169,7 +173,7 @@ class DiallingWorker:
             await self._pause(delay)
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, but no longer than until a session is lost."""
+        """Sleep until the time has passed or a session is lost."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
@@ -178,7 +182,7 @@ class DiallingWorker:
         _log.warning("%s: %s; trying again in %.1fs", self.server, why, delay)
 
     async def _connect(self) -> bool:
-        """Open a session. Returns False if its server is connected already."""
+        """Open a session. Returns False if its server is already connected."""
         target, authority = await self._next_target()
         channel = new_channel(target, self._access, authority)
         broken, self._broken = self._broken, None
@@ -208,10 +212,10 @@ class DiallingWorker:
         return self._welcomed(session, channel, welcome.server_count)
 
     def _welcomed(self, session: ServerSession, channel: Any, server_count: int) -> bool:
-        """Add a session. Returns False if its server is connected already."""
+        """Add a session. Returns False if its server is already connected."""
         self._wanted = max(self._listed, server_count)
         known = self._sessions.get(session.server_id)
-        # The newest one stays, because the server may have replaced the older one.
+        # Keep the newest session, because the server may have replaced the older one.
         self._sessions[session.server_id] = session
         self._connected.set()
         attending = asyncio.create_task(self._attend(session, channel))
@@ -239,15 +243,15 @@ class DiallingWorker:
         try:
             await asyncio.wait((serving, stops), return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
-                # The server stops: connect to another one while the open tasks finish here.
+                # The server is stopping: connect to another one while the open tasks finish here.
                 self._leave(session, began)
             await serving
             _log.info("session %s with server %s has ended", session.id, session.server_id)
             session.abandon()
         except SessionLost as lost:
             _log.warning("session %s with server %s: %s", session.id, session.server_id, lost)
-            # A server that has replaced the session sends the open tasks again over the newer one, where they
-            # join those that run.
+            # If the server has replaced the session, it sends the open tasks again over the newer session, where
+            # they join the running ones.
             if self._sessions.get(session.server_id) in (None, session):
                 if self._broken is not None:
                     self._broken.abandon()
@@ -262,14 +266,14 @@ class DiallingWorker:
                 del self._attending[session]
 
     def _leave(self, session: ServerSession, began: float) -> None:
-        """Give a session up for new tasks, and search for another. began: when it was opened."""
+        """Remove a session from those that get new tasks, and search for another. began: time of its start."""
         if self._sessions.get(session.server_id) is session:
             del self._sessions[session.server_id]
             now = asyncio.get_running_loop().time()
             if now - began > _LASTING_SECONDS:
                 self._backoff.reset()
             self._search.reset()
-            # Not at once, because all workers of that server reconnect now.
+            # Delay the reconnect, because all workers of that server reconnect now.
             away = min(session.reconnect_seconds, _MAX_AWAY_SECONDS) + self._backoff.next()
             self._stay_away_until = now + away
             self._share_credit()
@@ -282,7 +286,7 @@ class DiallingWorker:
             session.set_credit(credit)
 
     async def _next_target(self) -> tuple[str, str]:
-        """Return the target to dial, and its authority if it is one address of several."""
+        """Return the target to dial, and its authority if it is one of several addresses."""
         if self._wanted == 1:
             return self.server, ""
         # A second session with the same server would replace the first one.

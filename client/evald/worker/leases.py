@@ -1,4 +1,4 @@
-"""Registration of a worker that listens: a lease, renewed until the worker stops."""
+"""Registration of a listening worker: a lease that is renewed until the worker stops."""
 
 import asyncio
 import logging
@@ -17,15 +17,15 @@ from .connecting import Backoff, is_final, new_channel
 
 _log = logging.getLogger("evald.worker")
 
-# Requested lease time: fits three renewals, and is how long a killed worker stays listed.
+# Requested lease time: enough for three renewals. A killed worker stays registered for this time.
 _WANTED_SECONDS: Final = 15
-# If the server gives no renew_interval.
+# Renewal interval if the server sends neither renew_interval nor ttl.
 _RENEW_SECONDS: Final = 5.0
 _CALL_SECONDS: Final = 10.0
 
 
 class Registration:
-    """Keeps a worker registered with one server. Call `start`, then `stop`."""
+    """The registration of a worker with one server. Call `start`, then `stop`."""
 
     def __init__(
         self,
@@ -49,7 +49,10 @@ class Registration:
         self._keeping: asyncio.Task[None] | None = None
 
     def start(self, target: Callable[[], Awaitable[str]]) -> None:
-        """Register in the background. target: finds the address at which the server reaches the worker, or OSError."""
+        """Register in the background.
+
+        target: returns the address at which the server reaches the worker; may raise OSError.
+        """
         self._target = target
         self._refusal = asyncio.get_running_loop().create_future()
         self._keeping = asyncio.create_task(self._keep())
@@ -74,7 +77,7 @@ class Registration:
             _log.warning("%s could not be told that this worker stops: %s", self.server, why)
 
     async def granted(self) -> None:
-        """Wait for the first lease. Raises EvaldError if the server refuses for good."""
+        """Wait for the first lease. Raises EvaldError if the server rejects the worker permanently."""
         granted = asyncio.create_task(self._granted.wait())
         refused = asyncio.create_task(self.refused())
         try:
@@ -86,7 +89,7 @@ class Registration:
             refused.cancel()
 
     async def refused(self) -> None:
-        """Wait until the server refuses the first registration for good. Raises that EvaldError."""
+        """Wait until the server rejects the first registration permanently. Raises that EvaldError."""
         assert self._refusal is not None
         await asyncio.shield(self._refusal)
 
@@ -101,7 +104,7 @@ class Registration:
                     await self._register()
                 if await self._renew(backoff):
                     return
-                # Expired: register again at once.
+                # The lease has expired: register again at once.
                 continue
             except grpc.aio.AioRpcError as problem:
                 error = from_rpc_error(problem, self.server)
@@ -109,7 +112,7 @@ class Registration:
                     return
                 code, text = problem.code().name, problem.details()
             except InvalidInput as problem:
-                # Files of certificates and tokens are replaced while a worker runs.
+                # Certificate and token files may be replaced while a worker runs: retry.
                 if self._gives_up(self.server, problem):
                     return
                 code, text = "", str(problem)
@@ -124,13 +127,16 @@ class Registration:
             await asyncio.sleep(delay)
 
     def _gives_up(self, what: str, error: EvaldError) -> bool:
-        """Stop if the first registration fails for good. Later ones are retried: the configuration may change."""
+        """Return True, and record the error, if the first registration failed permanently.
+
+        Later registrations are retried, because the configuration may change.
+        """
         if self._granted.is_set():
             return False
         assert self._refusal is not None
         if not self._refusal.done():
             self._refusal.set_exception(error)
-            # Mark as retrieved, because nobody has to wait for it.
+            # Mark the exception as retrieved, because there may be no waiter.
             self._refusal.exception()
         _log.error("%s: %s", what, error)
         return True
@@ -187,7 +193,7 @@ class Registration:
                     _log.warning("lease %s has expired; registering again", lease.lease_id)
                     return False
                 backoff.reset()
-                # If the stream ends before that, the server is gone: reconnect at once.
+                # If the stream ends during the wait, the server is gone: reconnect at once.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(every):
                         await ended.wait()

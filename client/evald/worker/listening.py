@@ -1,4 +1,4 @@
-"""A worker that listens: a server dials it as a static target, or after it has registered."""
+"""A worker that listens. Servers dial it as a static target, or after it has registered."""
 
 import asyncio
 import logging
@@ -33,24 +33,24 @@ _TRACE_HEADERS: Final = frozenset(("traceparent", "tracestate", "baggage"))
 
 
 class ListeningWorker:
-    """Listens on an address and evaluates for the servers that dial it, until the `async with` block ends.
+    """A worker that listens on an address and evaluates for servers until the `async with` block ends.
 
-    evaluators: `Evaluator` classes, or what `@assertion`, `@metric` and `define_evaluator` give.
-    listen: address to listen on, "HOST:PORT"; port 0 picks a free one, `address` says which.
-    register: evald server to register with, "HOST:PORT"; None if the server's config names this worker.
-    advertise: target under which that server reaches this worker, for example
-        "dns:///polite.evals.svc:50051"; by default the address, and where that is a wildcard this
-        machine's address as seen on the way to the server.
-    name, version: of the plugin; by default those of the first evaluator.
-    max_concurrency: most tasks at a time, 1 or more.
+    evaluators: `Evaluator` classes, or `EvaluatorDefinition`s of `@assertion`, `@metric` and `define_evaluator`.
+    listen: address to listen on, "HOST:PORT"; port 0 picks a free one, see the attribute `address`.
+    register: evald server to register with, "HOST:PORT"; None if the server's config lists this worker.
+    advertise: target at which that server reaches this worker, for example "dns:///polite.evals.svc:50051";
+        by default the address, with a wildcard replaced by this machine's address on the route to the server.
+    name, version: name and version of the plugin; by default the type and version of the first evaluator.
+    max_concurrency: maximum concurrent tasks, 1 or more.
     grace_seconds: time for open tasks when the worker stops.
-    listen_credentials: TLS for `listen`; by default with the files of EVALD_TLS_CERT_FILE, EVALD_TLS_KEY_FILE
-        and EVALD_TLS_CLIENT_CA_FILE. Without TLS only loopback addresses are taken.
-    insecure_public: listen on other addresses without TLS all the same, for example in a closed network.
-    tls, token, insecure, credentials, metadata: for the calls to the server, as for `Client`.
-    tls_profile: name of the profile in the server's config for dialling back.
-    own_loop: run async evaluators in their own event loop rather than in the caller's.
-    Raises ValueError and TypeError for arguments that cannot be used.
+    listen_credentials: TLS for `listen`; by default from the files of EVALD_TLS_CERT_FILE, EVALD_TLS_KEY_FILE
+        and EVALD_TLS_CLIENT_CA_FILE. Without TLS only loopback addresses and Unix sockets are allowed.
+    insecure_public: allow other addresses without TLS, for example in a closed network.
+    tls, token, insecure, credentials, metadata: for the calls to the server, as in `Client`.
+    tls_profile: name of the profile in the server's config with which it dials this worker.
+    own_loop: run async evaluators in a separate event loop, not in the caller's.
+
+    Raises ValueError and TypeError for invalid arguments.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ListeningWorker:
         """Listen, and register in the background. Raises OSError if the address cannot be bound."""
         server = grpc.aio.server(
             options=[
-                # By default a second server can bind the same port, and silently gets half of the calls.
+                # By default a second server can bind the same port, and then gets half of the calls.
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES + (1 << 20)),
                 ("grpc.max_send_message_length", -1),
@@ -139,7 +139,7 @@ class ListeningWorker:
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Drain: report NOT_SERVING, deregister, let open tasks finish within the grace, stop."""
+        """Drain: report NOT_SERVING, deregister, let open tasks finish within the grace period, stop."""
         await self._health.enter_graceful_shutdown()
         if self._registration is not None:
             await self._registration.stop()
@@ -151,13 +151,16 @@ class ListeningWorker:
         _log.info("stopped")
 
     async def registered(self) -> None:
-        """Wait for the first lease. Raises EvaldError if the server refuses for good."""
+        """Wait for the first lease.
+
+        Raises EvaldError if the server rejects the worker permanently, and ValueError without `register`.
+        """
         if self._registration is None:
             raise ValueError("this worker registers nowhere; give register=HOST:PORT")
         await self._registration.granted()
 
     async def wait(self) -> None:
-        """Wait until the worker stops. Raises EvaldError if the server refuses the first registration for good."""
+        """Wait until the worker stops. Raises EvaldError if the server rejects the first registration permanently."""
         stopped = asyncio.create_task(self._stopping.wait())
         waiting: set[asyncio.Future[Any]] = {stopped}
         if self._registration is not None:
@@ -188,7 +191,7 @@ class ListeningWorker:
         return f"{host}:{port}" if given.isdigit() else self._listen
 
     async def _own_target(self, server: str) -> str:
-        """Return the address to advertise; instead of a wildcard the host that the server can reach. Raises OSError."""
+        """Return the address to advertise. Replaces a wildcard by the host that the server reaches. Raises OSError."""
         host, _, port = self.address.rpartition(":")
         if self._advertise or host not in ("0.0.0.0", "[::]"):  # noqa: S104 - compared, not bound
             return self._advertise or self.address
@@ -210,7 +213,7 @@ class ListeningWorker:
 
 
 def _handlers(describe: Any, evaluate: Any) -> dict[str, Any]:
-    # Without (de)serializers, because gRPC would refuse garbage with UNKNOWN.
+    # Without (de)serializers, because gRPC would reject invalid bytes with UNKNOWN.
     return {
         "Describe": grpc.unary_unary_rpc_method_handler(describe),
         "Evaluate": grpc.unary_unary_rpc_method_handler(evaluate),
@@ -223,7 +226,7 @@ def _trace_context(context: Any) -> dict[str, str]:
 
 
 def _add_reflection(server: Any) -> None:
-    """Serve reflection, for tools such as grpcurl, when grpcio-reflection is installed; the SDK does not need it."""
+    """Serve reflection, for tools such as grpcurl, if the optional grpcio-reflection is installed."""
     try:
         from grpc_reflection.v1alpha import reflection
     except ModuleNotFoundError:

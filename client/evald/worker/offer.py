@@ -20,10 +20,12 @@ AnyEvaluator: TypeAlias = type[Evaluator] | EvaluatorDefinition
 class Offer:
     """The evaluators of one worker process.
 
-    name, version: of the plugin; by default those of its first evaluator.
-    evaluators: by type.
-    max_concurrency: most tasks at a time, 1 or more.
-    instance_id: new for every process, so that a server can tell a restart from a reconnect.
+    name, version: name and version of the plugin; by default the type and version of its first evaluator.
+    evaluators: definitions by type.
+    max_concurrency: maximum concurrent tasks, 1 or more.
+    instance_id: new for every process, so that a server can distinguish a restart from a reconnect.
+
+    Raises ValueError and TypeError for invalid arguments.
     """
 
     def __init__(
@@ -51,11 +53,11 @@ class Offer:
 
     @property
     def can_cancel(self) -> bool:
-        """Whether cancelling always stops a task. The thread of a plain function cannot be stopped."""
+        """True if cancelling always stops a task. The thread of a plain function cannot be stopped."""
         return all(definition.is_async or definition.inline for definition in self.evaluators.values())
 
     def info(self, *capabilities: "task_pb2.Capability") -> task_pb2.PluginInfo:
-        """Describe the plugin. capabilities: of the kind of worker; CANCEL is added if it is true."""
+        """Return the description of the plugin. capabilities: of the kind of worker; CANCEL is added if supported."""
         if self.can_cancel:
             capabilities = (*capabilities, task_pb2.CAPABILITY_CANCEL)
         return task_pb2.PluginInfo(

@@ -1,4 +1,4 @@
-"""Converts what an evaluator returned or raised to the output of a task."""
+"""Convert an evaluator's return value or exception to the output of a task."""
 
 import logging
 import secrets
@@ -24,13 +24,13 @@ def output_of(definition: EvaluatorDefinition, outcome: Any) -> task_pb2.Evaluat
 
 
 def broken(definition: EvaluatorDefinition, problem: object) -> task_pb2.EvaluationOutput:
-    """Build the output for a return value that breaks the contract, and log it."""
+    """Return the output for a return value that breaks the contract, and log it."""
     _log.error("evaluator %s broke the contract: %s", definition.type, problem)
     return error_output("CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")
 
 
 def crashed(definition: EvaluatorDefinition, problem: Exception) -> task_pb2.EvaluationOutput:
-    """Build the output for an exception: a fixed text with an incident id, which is also in the log."""
+    """Return the output for an exception. For an unexpected one: a fixed text with an incident id, also in the log."""
     if isinstance(problem, ContractViolation):
         return broken(definition, problem)
     if isinstance(problem, TooLarge):
@@ -52,7 +52,7 @@ def crashed(definition: EvaluatorDefinition, problem: Exception) -> task_pb2.Eva
 
 
 def error_output(code: str, message: str, **details: str) -> task_pb2.EvaluationOutput:
-    """Build an output with the verdict ERROR. code: one of `errorcodes.CODES`."""
+    """Return an output with the verdict ERROR. code: one of `errorcodes.CODES`."""
     return _to_pb(errored(code, message, **details))
 
 

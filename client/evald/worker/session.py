@@ -1,4 +1,4 @@
-"""A session with one server: tasks come in, outputs go out."""
+"""A session with one server: receives tasks and sends outputs."""
 
 import asyncio
 import logging
@@ -18,13 +18,13 @@ from .tasks import Tasks
 
 _log = logging.getLogger("evald.worker")
 
-# How long to wait for the welcome.
+# Timeout of the welcome.
 WELCOME_SECONDS: Final = 10.0
-# How long the server may take to end the stream after the worker has half-closed it.
+# Time for the server to end the stream after the worker has half-closed it.
 _GOODBYE_SECONDS: Final = 1.0
-# Added to the server's ping interval and timeout before a silent server is given up.
+# Added to the server's ping interval and timeout before the session counts as lost.
 _SLACK_SECONDS: Final = 2.0
-# For open tasks when the server stops without saying how long they have.
+# Grace period for open tasks if a stopping server sends none.
 _DEFAULT_GRACE_SECONDS: Final = 30.0
 
 
@@ -33,7 +33,7 @@ class SessionLost(Exception):
 
 
 async def greet(call: Any, hello: pb.WorkerHello) -> pb.ServerWelcome:
-    """Send hello over a new stream and wait for the welcome.
+    """Send hello over a new stream, and return the server's welcome.
 
     Raises AioRpcError, SessionLost, TimeoutError.
     """
@@ -54,9 +54,9 @@ async def greet(call: Any, hello: pb.WorkerHello) -> pb.ServerWelcome:
 
 
 class Outbox:
-    """Outgoing frames: pongs first, then the others in order; only the latest progress of each task.
+    """The queue of outgoing frames: pongs first, then the others in order, with the latest progress of each task.
 
-    It outlives a broken stream, so that outputs are sent over the next one.
+    It is kept when the stream breaks, so that outputs are sent over the next stream.
     """
 
     def __init__(self) -> None:
@@ -71,27 +71,27 @@ class Outbox:
         self._filled.set()
 
     def put_pong(self, pong: pb.Pong) -> None:
-        """Queue the answer to a ping, before all other frames."""
+        """Queue the response to a ping, before all other frames."""
         self._pong = pong
         self._filled.set()
 
     def put_progress(self, progress: pb.TaskProgress) -> None:
-        """Queue the progress of a task, in place of its last one that is not sent yet."""
+        """Queue the progress of a task. It replaces unsent progress of the same task."""
         self._progress[progress.task_id] = progress
         self._filled.set()
 
     def drop_progress(self, task_id: str) -> None:
-        """Drop the progress of a task that is over."""
+        """Drop the progress of an ended task."""
         self._progress.pop(task_id, None)
 
     def drop_transient(self) -> None:
-        """Drop all frames that make no sense on another stream."""
+        """Drop all frames that are invalid on another stream: all but outputs."""
         self._pong = None
         self._progress.clear()
         self._frames = deque(frame for frame in self._frames if frame.WhichOneof("frame") == "completed")
 
     async def next(self) -> pb.ConnectRequest:
-        """Wait for the next frame. It stays first until `sent`."""
+        """Wait for the next frame and return it. It stays in the queue until `sent`."""
         while True:
             if self._pong is not None:
                 return pb.ConnectRequest(pong=self._pong)
@@ -116,16 +116,16 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all frames are sent."""
+        """True if all frames are sent."""
         return not (self._pong or self._frames or self._progress)
 
 
 class ServerSession:
-    """The tasks that a server has given to this worker. It may outlive its stream: `attach` takes the next one.
+    """The tasks of one server. A session can continue over another stream: see `attach`.
 
-    id, server_id: from the server's welcome. target: the address that was dialled.
-    credit: tasks that the server may have open. server_stops: set when the server says that it stops.
-    reconnect_seconds: how long to stay away then.
+    id, server_id: from the server's welcome. target: the dialled address.
+    credit: maximum open tasks of the server. server_stops: set when the server announces that it stops.
+    reconnect_seconds: the delay before a reconnect that the server then requests.
     """
 
     def __init__(self, tasks: Tasks) -> None:
@@ -148,11 +148,11 @@ class ServerSession:
 
     @property
     def open_tasks(self) -> int:
-        """Number of tasks that the server waits for."""
+        """The number of tasks whose output the server waits for."""
         return len(self._open)
 
     def attach(self, call: Any, welcome: pb.ServerWelcome, credit: int) -> None:
-        """Continue over a new stream. credit: as sent in hello, on top of the open tasks."""
+        """Continue over a new stream. credit: the credit in hello, in addition to the open tasks."""
         self._call = call
         self.id, self.server_id = welcome.session_id, welcome.server_id
         self.credit = credit + len(self._open)
@@ -182,13 +182,13 @@ class ServerSession:
             self._outbox.drop_transient()
 
     def set_credit(self, credit: int) -> None:
-        """Allow the server so many open tasks."""
+        """Set the maximum number of open tasks, and send the change to the server."""
         if credit != self.credit:
             self._outbox.put(pb.ConnectRequest(credit=pb.CreditGrant(delta=credit - self.credit)))
             self.credit = credit
 
     async def drain(self, reason: str, grace_seconds: float) -> None:
-        """Refuse new tasks, finish the open ones within the grace, and close the stream."""
+        """Announce draining, finish the open tasks within the grace period, and close the stream."""
         if self._is_over:
             return
         self._outbox.put(pb.ConnectRequest(draining=pb.WorkerDraining(reason=reason)))
@@ -215,7 +215,7 @@ class ServerSession:
         kind = frame.WhichOneof("frame")
         if kind == "task":
             task = frame.task
-            # After a broken stream the server may send an open task again.
+            # After a broken stream, the server may send an open task again.
             if task.task_id not in self._open:
                 self._idle.clear()
                 self._open[task.task_id] = asyncio.create_task(self._run_task(task))
@@ -238,7 +238,7 @@ class ServerSession:
         tell = partial(self._tell, task.task_id)
 
         def progress(message: str, fraction: float | None = None) -> None:
-            # Called in the evaluator's thread.
+            # The evaluator calls this in its thread.
             said = progress_said(message, fraction)
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(tell, *said)
@@ -246,7 +246,7 @@ class ServerSession:
         try:
             output = await self._tasks.run(task, progress=progress)
         except asyncio.CancelledError:
-            # Sent all the same, because it gives the credit back.
+            # Send an output, because it returns the credit.
             output = error_output("CANCELLED", "The task was cancelled")
         del self._open[task.task_id]
         self._outbox.drop_progress(task.task_id)
@@ -261,7 +261,7 @@ class ServerSession:
         self._outbox.put_progress(pb.TaskProgress(task_id=task_id, message=message[:1000], fraction=fraction))
 
     async def _send(self) -> None:
-        # The reader reports a broken stream.
+        # `_receive` reports a broken stream.
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
                 frame = await self._outbox.next()

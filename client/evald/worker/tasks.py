@@ -1,4 +1,4 @@
-"""Runs tasks: each once, even if it is sent again, and at most max_concurrency at a time."""
+"""Run tasks: each once, even if it is sent again, and at most max_concurrency at a time."""
 
 import asyncio
 import contextvars
@@ -25,26 +25,26 @@ ProgressCallback: TypeAlias = Callable[[str, float | None], None]
 _ConfigKey: TypeAlias = tuple[str, bytes]
 _Key: TypeAlias = tuple[str, str, int, _ConfigKey]
 
-# Cached configs: a server sends few, and each may hold a model or a large pattern.
+# Cached compiled configs: a server sends few, and each may contain a model or a large pattern.
 _MAX_CONFIGS: Final = 128
 
 # Cached outputs for tasks that are sent again: a retry follows within seconds.
 _MAX_OUTPUTS: Final = 1024
 _MAX_OUTPUT_BYTES: Final = 8 << 20
 
-# Queued tasks per slot: more would only wait until they time out.
+# Queued tasks per slot: further ones would only wait until they time out.
 _MAX_WAITING: Final = 16
 
 
 def ignore_progress(message: str, fraction: float | None = None) -> None:
-    """Drop progress, where there is no way to send it."""
+    """Discard progress, if it cannot be sent."""
 
 
 class Tasks:
     """Runs the tasks of one process.
 
-    own_loop: run async evaluators in an event loop in its own thread, so that one that blocks does not
-        keep the process from answering pings. Without it they run in the caller's loop.
+    own_loop: run async evaluators in an event loop in a separate thread, so that a blocking evaluator does not
+        delay pongs. Otherwise they run in the caller's loop.
     """
 
     def __init__(self, offer: Offer, *, own_loop: bool = False) -> None:
@@ -58,7 +58,7 @@ class Tasks:
 
     @property
     def active(self) -> int:
-        """Number of running and queued tasks."""
+        """The number of running and queued tasks."""
         return len(self._jobs)
 
     async def run(
@@ -69,13 +69,13 @@ class Tasks:
         trace_context: Mapping[str, str] | None = None,
         progress: ProgressCallback = ignore_progress,
     ) -> task_pb2.EvaluationOutput:
-        """Run a task and return its output. Raises nothing but CancelledError.
+        """Run a task and return its output. Raises only CancelledError.
 
-        A task that is sent again joins the running one, or gets its cached output. Cancelling, or a
-        timeout, stops the work if nobody else waits for it.
+        A task that is sent again joins the running one, or gets its cached output. Cancelling, or a timeout, stops
+        the work if there are no other waiters.
 
-        seconds: time left, in addition to the task's own timeout; None means no limit.
-        trace_context: of the caller, if it is not in the task.
+        seconds: remaining time; the task's own timeout may be shorter; None means no limit.
+        trace_context: the caller's trace context, if it is not in the task.
         """
         if task.HasField("timeout"):
             own = task.timeout.seconds + task.timeout.nanos / 1e9
@@ -103,17 +103,17 @@ class Tasks:
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(job.work)
         except TimeoutError:
-            # Not raised by the evaluator: `_work` raises nothing.
+            # From `asyncio.timeout`, not from the evaluator: `_work` does not raise it.
             return error_output("TIMEOUT", f"No result within {seconds:.3g}s", seconds=f"{seconds:.3g}")
         finally:
             job.waiters -= 1
             if not job.waiters and not job.work.done():
                 job.work.cancel()
-                # At once, so that nobody joins a cancelled task.
+                # Now, not in `_finished`, so that no other call joins a cancelled task.
                 self._forget(key, job)
 
     def close(self) -> None:
-        """Cancel running tasks. Threads end by themselves."""
+        """Cancel running tasks. Threads of evaluators are not stopped."""
         for job in self._jobs.values():
             job.work.cancel()
         self._threads.close()
@@ -121,9 +121,9 @@ class Tasks:
     def _run_inline(
         self, task: task_pb2.EvaluationTask, key: _Key, scope: Scope
     ) -> task_pb2.EvaluationOutput | None:
-        """Run an inline evaluator whose config is compiled. Returns None for others.
+        """Run an inline evaluator whose config is compiled, and return its output. Returns None for other tasks.
 
-        An asyncio task would cost three times as much as such an evaluator.
+        An asyncio task would take three times as long as such an evaluator.
         """
         definition = self._offer.evaluators.get(task.type)
         compiled = self._compiled.get(key[3])
@@ -186,7 +186,7 @@ class Tasks:
                     "EVALUATOR_BUSY", "Earlier tasks that overran their time are stuck in all threads"
                 )
             except asyncio.CancelledError:
-                # An evaluator that cancels its own task has failed; a caller that left has not.
+                # An evaluator that cancels its own task has failed; a cancelled caller is no failure.
                 running = asyncio.current_task()
                 if running is not None and running.cancelling():
                     raise
@@ -208,7 +208,7 @@ class Tasks:
         coroutine: Any = outcome
         if self._own_loop:
             return await self._threads.run_async(definition.type, coroutine)
-        # In its own asyncio task, to tell an evaluator that cancels itself from a caller that left.
+        # In a separate asyncio task, to distinguish an evaluator that cancels itself from a cancelled caller.
         return await asyncio.create_task(coroutine)
 
     async def _compile(
@@ -225,22 +225,25 @@ class Tasks:
                 self._compiled.popitem(last=False)
         else:
             self._compiled.move_to_end(key)
-        # Other tasks may wait for it too: cancelling this one must not cancel it.
+        # Other tasks may wait for the compilation, too: cancelling this task must not cancel it.
         return await asyncio.shield(compiling)
 
     def _forget_failure(self, key: _ConfigKey, compiling: "asyncio.Future[Evaluate]") -> None:
-        """Cache an invalid config, but no other failure, such as a model that could not be fetched."""
+        """Remove a failed compilation from the cache, unless the config is invalid.
+
+        Other failures may be temporary, such as a model that could not be fetched.
+        """
         failed = compiling.cancelled() or not isinstance(compiling.exception(), InvalidConfig | None)
         if failed and self._compiled.get(key) is compiling:
             del self._compiled[key]
 
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        # One name for all types: max_concurrency is of the process. The scope is copied to the thread.
+        # One name for all types, because max_concurrency applies to the process. Copies the scope to the thread.
         return await self._threads.run("", partial(contextvars.copy_context().run, function), *args)
 
 
 class _Job:
-    """A running task, and the number of callers that wait for it."""
+    """A running task and the number of its waiters."""
 
     __slots__ = ("waiters", "work")
 
@@ -250,14 +253,14 @@ class _Job:
 
 
 class _OutputCache:
-    """The outputs of recent tasks; evicts the oldest."""
+    """A cache of the outputs of recent tasks. Evicts the oldest."""
 
     def __init__(self) -> None:
         self._outputs: OrderedDict[_Key, task_pb2.EvaluationOutput] = OrderedDict()
         self._bytes = 0
 
     def get(self, key: _Key) -> task_pb2.EvaluationOutput | None:
-        """Return the output of a task, if it is cached."""
+        """Return the cached output of a task, or None."""
         return self._outputs.get(key)
 
     def put(self, key: _Key, output: task_pb2.EvaluationOutput) -> None:
@@ -270,10 +273,10 @@ class _OutputCache:
 
 
 def _key(task: task_pb2.EvaluationTask) -> _Key:
-    """Return the identity of a task: everything but timeout, attempt and trace context.
+    """Return the identity of a task: everything except timeout, attempt and trace context.
 
-    The id alone is unique only in one server, and a worker may serve several. The context, which may be
-    large, counts as a 64-bit hash with this process's seed.
+    The id alone is unique only in one server, and a worker may serve several. The context may be large, so the key
+    contains its 64-bit hash, with this process's seed.
     """
     context = hash(task.context.SerializeToString(deterministic=True))
     config = task.config.SerializeToString(deterministic=True)
