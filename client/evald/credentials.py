@@ -166,10 +166,13 @@ def is_this_machine(server: str) -> bool:
     scheme, colon, rest = server.partition(":")
     if colon and scheme in ("unix", "unix-abstract"):
         return True
-    if "://" in server and scheme != "dns":
+    if colon and scheme == "dns":
+        # In dns://SERVER/NAME another machine says what NAME is.
+        server = rest.removeprefix("///")
+    if "/" in server:
         return False
     addresses = rest.split(",") if colon and scheme in ("ipv4", "ipv6") else [server]
-    return all(is_loopback(_host(one.removeprefix("dns:").rpartition("/")[2])) for one in addresses)
+    return all(is_loopback(_host(one)) for one in addresses)
 
 
 def _host(address: str) -> str:

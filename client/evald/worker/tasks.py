@@ -265,6 +265,9 @@ class _OutputCache:
 
     def put(self, key: _Key, output: task_pb2.EvaluationOutput) -> None:
         """Add an output."""
+        before = self._outputs.pop(key, None)
+        if before is not None:
+            self._bytes -= before.ByteSize()
         self._outputs[key] = output
         self._bytes += output.ByteSize()
         while len(self._outputs) > _MAX_OUTPUTS or self._bytes > _MAX_OUTPUT_BYTES:
