@@ -137,8 +137,6 @@ def test_a_command_that_is_ended_while_it_reads_says_so(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # A shell's background job, as which these tests may run, ignores the signal.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         ) as process,
         pipe.open("w"),  # opens once the command does
     ):

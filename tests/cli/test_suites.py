@@ -320,11 +320,11 @@ def test_an_interrupted_suite_run_goes_on_where_it_stopped(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell's background job, as which these tests may run, ignores the signal.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     ) as process:
         assert process.stdout
-        first = [json.loads(process.stdout.readline())["caseId"] for _ in range(3)]
+        lines = [process.stdout.readline() for _ in range(3)]
+        assert all(lines), process.communicate(timeout=60)[1]
+        first = [json.loads(line)["caseId"] for line in lines]
         process.send_signal(ending)
         rest, errors = process.communicate(timeout=60)
     assert process.returncode == 130

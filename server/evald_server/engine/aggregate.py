@@ -146,11 +146,12 @@ def is_lost(
 ) -> bool:
     """Return whether the verdict is already FAILED, regardless of the missing results (None).
 
-    ALL_MUST_PASS: an enforced assertion failed. WEIGHTED_MEAN: a required one failed, or the mean would miss the
-    threshold even if all missing results scored 1. An error decides nothing, because a later result may fail.
+    ALL_MUST_PASS: an enforced assertion failed. WEIGHTED_MEAN: a required one failed, or any one failed and the mean
+    would miss the threshold even if all missing results scored 1. Without a failure an error could still make the
+    verdict ERROR, and after an error a failure could make it FAILED.
     """
     total = weights = 0.0
-    failed = blocked = False
+    failed = False
     for evaluator, result in zip(evaluators, results, strict=True):
         if not evaluator.counts:
             continue
@@ -162,11 +163,8 @@ def is_lost(
                 return True
             failed = failed or verdict is _FAILED
             if verdict is not _PASSED and verdict is not _FAILED:
-                blocked = blocked or (verdict is _ERROR and (evaluator.required or not evaluator.fail_open))
                 continue
             worth = float(verdict is _PASSED) if score is None else score
         weights += evaluator.weight
         total += evaluator.weight * worth
-    if policy is Policy.ALL_MUST_PASS or not weights or (blocked and not failed):
-        return False
-    return not reaches(total / weights, threshold)
+    return bool(failed and weights) and not reaches(total / weights, threshold)

@@ -166,8 +166,9 @@ type EvaluateOptions struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Stop as soon as the verdict is FAILED, whatever the missing results: at the
 	// first enforced failure, or, by weighted mean, at a required failure or when
-	// what is left cannot reach the threshold any more. What has not finished is
-	// SKIPPED, and stays in the weighted mean with a score of 0.
+	// one has failed and what is left cannot reach the threshold any more. What
+	// has not finished is SKIPPED, and stays in the weighted mean with a score
+	// of 0.
 	FailFast bool `protobuf:"varint,1,opt,name=fail_fast,json=failFast,proto3" json:"fail_fast,omitempty"`
 	// Maximum number of concurrent evaluators of this call. 0 means the server's
 	// default.
