@@ -1,6 +1,7 @@
 """The pages on which people write, in a real browser."""
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -323,7 +324,11 @@ def _hostile_type(number: int, text: str) -> EvaluatorDefinition:
         },
     }
     return Slow.definition()._replace(
-        type=f"hostile-{number}", label=text, description=text, config_schema=schema, version=text[:20]
+        type=f"hostile-{number}",
+        label=text,
+        description=text,
+        config_schema=lambda: json.dumps(schema),
+        version=text[:20],
     )
 
 
