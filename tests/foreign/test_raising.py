@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import grpc
 import pytest
 
 import evald
@@ -81,7 +82,12 @@ def _workers() -> Iterator[Live]:
         for name in WORKERS:
 
             async def works(name: str = name) -> bool:
-                answer = await live.unary(request(spec(f"{name}.thread.plain")), timeout=20)
+                try:
+                    answer = await live.unary(request(spec(f"{name}.thread.plain")), timeout=20)
+                except grpc.aio.AioRpcError as problem:
+                    if problem.code() is grpc.StatusCode.NOT_FOUND:
+                        return False  # its description is still being read
+                    raise
                 return bool(answer.summary.success)
 
             await until(works)
