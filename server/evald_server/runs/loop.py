@@ -21,12 +21,12 @@ from evald_server.engine.engine import Engine
 from evald_server.engine.plan import InvalidPlan, Plan, check_kinds
 from evald_server.engine.response import fill_aggregated
 from evald_server.engine.run import EvaluationRun
-from evald_server.store.runs import RunEvent, RunEventKind
+from evald_server.store.runs import RunEvent, RunEventKind, run_seconds
 
 from .agent_call import call_agent, check_readable, goes_on
 from .invocations import add_spending, merge_calls, turn_of
 from .rules import SPOKEN, RunRules, StopCause, TurnFindings
-from .turn_events import add_turn, end_event, fill_results, run_seconds, status_event
+from .turn_events import add_turn, end_event, fill_results, status_event
 
 # Highest numbers of the scenario and persona fields that evaluators may read; only the run uses the others.
 _SCENARIO_FIELDS: Final = 6

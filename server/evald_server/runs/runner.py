@@ -22,11 +22,11 @@ from evald_server.judge.prompt_request import JudgeModels
 from evald_server.monitoring import Telemetry
 from evald_server.store.database import StoreProblem
 from evald_server.store.retries import with_retries
-from evald_server.store.runs import RunEvent, RunNotFound
+from evald_server.store.runs import RunEvent, RunNotFound, run_seconds
 
 from .loop import EvaluationAdmission, LoopParts, RunLoop, TypesMissing
 from .simulator import run_user
-from .turn_events import all_events, end_event, has_ended, run_seconds, status_event
+from .turn_events import all_events, end_event, has_ended, status_event
 
 _log = logging.getLogger("evald.runs")
 

@@ -34,13 +34,6 @@ async def all_events(read: Callable[[int, int], Awaitable[list[RunEvent]]]) -> l
             return found
 
 
-def run_seconds(run: run_service_pb2.Run) -> float | None:
-    """Return how many seconds a run took; None if it never began or still runs."""
-    if not run.HasField("start_time") or not run.HasField("complete_time"):
-        return None
-    return max(0.0, (run.complete_time.ToNanoseconds() - run.start_time.ToNanoseconds()) / 1e9)
-
-
 def status_event(
     run: run_service_pb2.Run, status: run_service_pb2.RunStatus, now: int | None = None
 ) -> RunEvent:

@@ -100,6 +100,13 @@ _KNOWN_SKEW: Final = func.coalesce(
 )
 
 
+def run_seconds(run: run_service_pb2.Run) -> float | None:
+    """Return how many seconds a run took; None if it never began or still runs."""
+    if not run.HasField("start_time") or not run.HasField("complete_time"):
+        return None
+    return max(0.0, (run.complete_time.ToNanoseconds() - run.start_time.ToNanoseconds()) / 1e9)
+
+
 class RunEventKind(IntEnum):
     """The type of an event's body."""
 

@@ -21,11 +21,12 @@ from evald_server.http.errors import error_info, http_status
 from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.http.site import Site
 from evald_server.store.resources import ResourceKind, ResourceStore
+from evald_server.store.runs import UNFINISHED
 
 from .evaluator_types import evaluator_types, parsed
 from .failures import bad_address
 from .forms import Field, Posted, Problems, data_of, fields_of, unescape
-from .page_run import UNFINISHED, outcome
+from .page_run import outcome
 from .rendering import link, listed, render
 from .resources import (
     FORMS,

@@ -15,6 +15,7 @@ from evald_server.http.site import Site
 from evald_server.http.streams import SSE, Framing, StreamedCall, event, json_bytes
 from evald_server.pages.environment import shown_text
 from evald_server.pages.formats import Mark, mark, words
+from evald_server.store.runs import UNFINISHED, run_seconds
 from evald_server.suites.reports.case_view import (
     MessageView,
     ResultView,
@@ -41,7 +42,6 @@ _TURNS: Final = 200
 _COLUMNS: Final = 40
 
 STATUS_WORDS: Final = words(run_service_pb2.RunStatus.DESCRIPTOR)
-UNFINISHED: Final = (run_service_pb2.RUN_STATUS_QUEUED, run_service_pb2.RUN_STATUS_RUNNING)
 
 # A failed turn or result that a later turn can still turn into a pass.
 _PENDING: Final = Mark("◌", "Failed so far", "Fail", "skip")
@@ -103,13 +103,6 @@ def outcome(run: Run) -> Mark | None:
     if run.status == run_service_pb2.RUN_STATUS_COMPLETED:
         return mark(run.verdict)
     return mark(Verdict.ERROR) if run.status == run_service_pb2.RUN_STATUS_ERROR else None
-
-
-def run_seconds(run: Run) -> float | None:
-    """Return the duration of a run in seconds; None before it has ended."""
-    if not run.HasField("start_time") or not run.HasField("complete_time"):
-        return None
-    return max(run.complete_time.ToNanoseconds() - run.start_time.ToNanoseconds(), 0) / 1e9
 
 
 def why(run: Run) -> str:

@@ -13,10 +13,11 @@ from evald_server.http.errors import error_info
 from evald_server.http.site import Site
 from evald_server.pages.formats import Mark
 from evald_server.store.resources import ResourceKind, ResourceStore
+from evald_server.store.runs import UNFINISHED, run_seconds
 
 from .failures import choice, gone_is_gone
 from .page_edit import read_posted
-from .page_run import STATUS_WORDS, UNFINISHED, load_run, outcome, run_seconds, status_word, why
+from .page_run import STATUS_WORDS, load_run, outcome, status_word, why
 from .rendering import link, listed, render
 
 _PAGE: Final = 50
