@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -61,20 +61,29 @@ async def _config(site: Site, _request: Request) -> Response:
     return answer({"version": 3, "name": NAME, "maxConcurrency": site.settings.max_runs})
 
 
-def stored_cards(settings: Settings) -> Iterator[CalibrationCard]:
-    """Yield the calibration cards of the judges in the settings and those in the data directory, each once."""
+def stored_cards(settings: Settings) -> list[CalibrationCard]:
+    """Return the calibration cards of the judges in the settings and those in the data directory, each once."""
+    return each_once(cards_by_file(settings).values())
+
+
+def each_once(cards: Iterable[CalibrationCard]) -> list[CalibrationCard]:
+    """Return the first card of each id."""
+    found: dict[str, CalibrationCard] = {}
+    for card in cards:
+        found.setdefault(card.id, card)
+    return list(found.values())
+
+
+def cards_by_file(settings: Settings) -> dict[Path, CalibrationCard]:
+    """Read the files of cards: those of the judges in the settings, then those in the data directory."""
     paths = [path for judge in settings.judges.values() for path in judge.cards.values()]
     if settings.data_dir is not None:
         paths += sorted((settings.data_dir / _CARDS).glob("*.json"))
-    found: set[str] = set()
-    for path in paths:
-        card = read_card(path)
-        if card is not None and card.id not in found:
-            found.add(card.id)
-            yield card
+    cards = {path: _read_card(path) for path in paths}
+    return {path: card for path, card in cards.items() if card is not None}
 
 
-def read_card(path: Path) -> CalibrationCard | None:
+def _read_card(path: Path) -> CalibrationCard | None:
     """Return the calibration card in a file; None, and a warning in the log, if there is none."""
     try:
         return CalibrationCard.model_validate_json(path.read_bytes())
@@ -91,7 +100,7 @@ async def _list_cards(site: Site, _request: Request) -> Response:
 async def _get_card(site: Site, request: Request) -> Response:
     """Show one calibration card."""
     card_id = request.path_params["id"]
-    for card in await asyncio.to_thread(list, stored_cards(site.settings)):
+    for card in await asyncio.to_thread(stored_cards, site.settings):
         if card.id == card_id:
             return answer(card.to_dict())
     problem = BadField("id", f'no calibration card has the id "{card_id[:100]}"')

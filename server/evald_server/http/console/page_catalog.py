@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from evald.catalog import EvaluatorType
 from evald.plugin.v1 import registry_service_pb2
 from evald.v1 import catalog_service_pb2
-from evald_server.http.api.catalog import authorise, read_card, stored_cards
+from evald_server.http.api.catalog import authorise, cards_by_file, each_once
 from evald_server.http.site import Site
 
 from .evaluator_types import evaluator_types
@@ -83,12 +83,12 @@ class ConfiguredJudge(NamedTuple):
 async def judge(site: Site, request: Request) -> Response:
     """Show the configured judges and the calibration cards."""
     await authorise(site, request)
-    cards = await asyncio.to_thread(list, stored_cards(site.settings))
+    cards = await asyncio.to_thread(cards_by_file, site.settings)
     found = []
     for name, one in site.settings.judges.items():
         for model in dict.fromkeys([*([one.model] if one.model else []), *one.models]) or [""]:
-            card = await asyncio.to_thread(read_card, one.cards[model]) if model in one.cards else None
+            card = cards.get(one.cards[model]) if model in one.cards else None
             found.append(ConfiguredJudge(name, model, "" if card is None else card.id))
     if site.settings.judge_model:
         found.insert(0, ConfiguredJudge("default", site.settings.judge_model, ""))
-    return render(site, request, "judge.html", judges=found, cards=cards)
+    return render(site, request, "judge.html", judges=found, cards=each_once(cards.values()))
