@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from .convert.requests import batch_item, batch_open, batch_request
 from .errors import EvaluatorError, InvalidInput
 from .evaluation import Evaluation
-from .fields import shown, whole
+from .fields import positive, shown
 from .records import present
 from .result import Verdict
 from .spec import OptionsLike, SpecLike
@@ -206,11 +206,9 @@ class BatchFlow:
         # Iterating over a text or a single turn would evaluate each of its letters or keys.
         if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable | AsyncIterable):
             raise InvalidInput("items", shown(items), "an iterable of turns")
-        if not whole(max_in_flight, "max_in_flight"):
-            raise InvalidInput("max_in_flight", shown(max_in_flight), "1 or more")
+        self._max_in_flight = positive(max_in_flight, "max_in_flight")
         self.summary: BatchSummary | None = None
         self._open: Any = batch_open(evaluators, options, labels, brief=brief)
-        self._max_in_flight = max_in_flight
         self._max_message_bytes = max_message_bytes
         self._total = len(items) if isinstance(items, Sized) else None
         self._on_progress = on_progress

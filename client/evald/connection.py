@@ -22,7 +22,7 @@ from .credentials import (
     token_of_environment,
 )
 from .errors import DeadlineExceeded, InvalidInput, from_rpc_error
-from .fields import shown, whole
+from .fields import positive, shown
 
 DEFAULT_SERVER: Final = "127.0.0.1:50051"
 # The server's default for a call without a deadline.
@@ -199,9 +199,7 @@ class Connection:
             server, tls=tls, token=token, credentials=credentials, metadata=metadata, insecure=insecure
         )
         self._timeout = _limit(timeout)
-        if not whole(max_message_bytes, "max_message_bytes", largest=(1 << 31) - 1):
-            raise InvalidInput("max_message_bytes", "0", "1 or more")
-        self._max_message_bytes = max_message_bytes
+        self._max_message_bytes = positive(max_message_bytes, "max_message_bytes", largest=(1 << 31) - 1)
         self._options = [*channel_options(max_message_bytes), *self._access.options(self.server)]
         self._typed_errors = self._errors_type(self.server)
         self._slots = self._semaphore(MAX_IN_FLIGHT)

@@ -224,6 +224,14 @@ def whole(value: Any, path: str, *, largest: int = (1 << 63) - 1) -> int:
     return int(value)
 
 
+def positive(value: Any, path: str, *, largest: int = (1 << 63) - 1) -> int:
+    """Read a whole number from 1 to `largest`. Raises InvalidInput."""
+    found = whole(value, path, largest=largest)
+    if not found:
+        raise InvalidInput(path, shown(value), "1 or more")
+    return found
+
+
 def seconds(value: Any, path: str) -> float:
     """Read seconds: a number, or a duration in protobuf's JSON such as "1.5s". Raises InvalidInput."""
     if isinstance(value, str):

@@ -50,8 +50,8 @@ def parse_json(text: str, check: Callable[[], None] | None = None) -> Any:
     Raises ValueError with the problem and its position (DuplicateKey for a duplicate key), and TooLarge for too many
     levels or digits of a number.
     """
-    long = check is not None and len(text) > _PIECE
-    return _read((_checking(check) if long and check else STRICT_JSON).decode, text)
+    decoder = STRICT_JSON if check is None or len(text) <= _PIECE else _checking(check)
+    return _read(decoder.decode, text)
 
 
 def _checking(check: Callable[[], None]) -> json.JSONDecoder:

@@ -6,9 +6,8 @@ from importlib.metadata import version as package_version
 from typing import Any, Final, TypeAlias
 
 from ..convert import type_to_pb
-from ..errors import InvalidInput
 from ..evaluator import Evaluator, EvaluatorDefinition
-from ..fields import text, whole
+from ..fields import positive, text
 from ..foreign import guarded
 from ..plugin.v1 import task_pb2
 
@@ -36,8 +35,7 @@ class Offer:
         version: str | None = None,
         max_concurrency: int,
     ) -> None:
-        if not whole(max_concurrency, "max_concurrency", largest=(1 << 31) - 1):
-            raise InvalidInput("max_concurrency", "got 0", "1 or more")
+        self.max_concurrency = positive(max_concurrency, "max_concurrency", largest=(1 << 31) - 1)
         definitions = [_definition(evaluator) for evaluator in evaluators]
         if not definitions:
             raise ValueError("no evaluators; wanted at least one, for example connect(my_evaluator)")
@@ -48,7 +46,6 @@ class Offer:
             self.evaluators[definition.type] = guarded(definition)
         self.name = text(name or definitions[0].type, "name")
         self.version = text(version or definitions[0].version, "version")
-        self.max_concurrency = max_concurrency
         self.instance_id = str(uuid.uuid4())
 
     @property

@@ -143,17 +143,18 @@ async def try_connector(
     try:
         async with asyncio.timeout(timeout_seconds):
             invocation = await connector.invoke(request)
-    except (TimeoutError, ConnectorFailure) as problem:
+    except TimeoutError:
         response.error = (
             f"CONNECTOR_TIMEOUT: no answer within the {timeout_seconds:g} s that a test takes at most"
         )
-        if isinstance(problem, ConnectorFailure):
-            response.error = f"{problem.code}: {problem.message}"
-        duration_to_pb(time.monotonic() - began, response.latency)
+    except ConnectorFailure as failure:
+        response.error = f"{failure.code}: {failure.message}"
+    else:
+        response.success = True
+        response.latency.CopyFrom(invocation.latency)
+        response.messages.extend(invocation.messages)
+        if invocation.HasField("token_usage"):
+            response.token_usage.CopyFrom(invocation.token_usage)
         return response
-    response.success = True
-    response.latency.CopyFrom(invocation.latency)
-    response.messages.extend(invocation.messages)
-    if invocation.HasField("token_usage"):
-        response.token_usage.CopyFrom(invocation.token_usage)
+    duration_to_pb(time.monotonic() - began, response.latency)
     return response
