@@ -192,9 +192,13 @@ def test_scrapes_beside_a_writer_are_whole() -> None:
     """The strict parser refuses buckets that go down, and a count that is not the last bucket."""
     telemetry = Telemetry()
     scrapes: list[bytes] = []
+    written = threading.Event()
 
     def scrape() -> None:
         for _ in range(8):
+            # On a busy machine all scrapes could be over before the first write.
+            written.wait(60)
+            written.clear()
             scrapes.append(telemetry.exposition(OPENMETRICS)[0])
 
     thread = threading.Thread(target=scrape)
@@ -212,6 +216,7 @@ def test_scrapes_beside_a_writer_are_whole() -> None:
         tally.add(1 + number % 4, number % 7 / 10, 0.5, 12.0, TRACE)
         tally.error("TIMEOUT")
         telemetry.rpc("s", f"m{number % 20}", "unary").handled("OK", 0.1)
+        written.set()
     thread.join()
     totals = [
         sum(
