@@ -6,12 +6,11 @@ is SKIPPED, not PASSED. Metrics and shadow results never affect the verdict.
 
 from collections.abc import Collection, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from evald.result import Verdict, reaches
 
-if TYPE_CHECKING:
-    from .plan import PlannedEvaluator
+from .planned_evaluator import PlannedEvaluator
 
 DEFAULT_THRESHOLD: Final = 0.8
 
@@ -52,7 +51,7 @@ class Aggregate(NamedTuple):
 
 
 def aggregate(
-    evaluators: "Sequence[PlannedEvaluator]",
+    evaluators: Sequence[PlannedEvaluator],
     results: Sequence[Settled],
     policy: Policy = Policy.ALL_MUST_PASS,
     threshold: float = DEFAULT_THRESHOLD,
@@ -139,7 +138,7 @@ def aggregate(
 
 
 def is_lost(
-    evaluators: "Sequence[PlannedEvaluator]",
+    evaluators: Sequence[PlannedEvaluator],
     results: Sequence[Settled | None],
     policy: Policy = Policy.ALL_MUST_PASS,
     threshold: float = DEFAULT_THRESHOLD,

@@ -25,7 +25,7 @@ from evald.threads import Threads
 from .compiler import ChildScope
 from .formulas import Formula
 from .invoke import discard, invoke
-from .plan import PlannedEvaluator
+from .planned_evaluator import PlannedEvaluator
 from .postprocess import NOT_FINAL, adjust, checked, crashed
 from .provenance import combined
 

@@ -19,10 +19,11 @@ from evald.structs import MAX_DEPTH, duration_ms, struct_to_dict
 from evald.v1 import evaluation_service_pb2, evaluator_pb2
 
 from .aggregate import DEFAULT_THRESHOLD, Policy
-from .plan import Criteria, InvalidPlan, Limits, Plan, PlannedEvaluator, Violation
+from .plan import Criteria, InvalidPlan, Limits, Plan, Violation
+from .planned_evaluator import PlannedEvaluator
 from .provenance import provenance_of
 from .registry import Entry, Registry, UnknownType
-from .response import ResponseTemplate
+from .response_template import ResponseTemplate
 
 Place: TypeAlias = "tuple[()] | tuple[Place, str | int]"
 """The place of a value: the place of its container, and its key or index there."""

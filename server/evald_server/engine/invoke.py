@@ -12,7 +12,7 @@ from evald.result import Result, errored
 from evald.scope import SCOPE, Scope
 from evald.threads import Busy, Threads
 
-from .plan import PlannedEvaluator
+from .planned_evaluator import PlannedEvaluator
 from .postprocess import checked, crashed
 from .registry import Origin
 

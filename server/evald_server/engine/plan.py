@@ -2,16 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
-
-from evald.evaluator import Evaluate, EvaluatorDefinition, Metric
-from evald.result import Kind, Provenance
+from typing import NamedTuple
 
 from .aggregate import Policy
-from .registry import Origin
-
-if TYPE_CHECKING:
-    from .response import ResponseTemplate
+from .planned_evaluator import PlannedEvaluator
+from .response_template import ResponseTemplate
 
 
 class Criteria(NamedTuple):
@@ -75,50 +70,6 @@ def check_kinds(began: "Plan", plan: "Plan") -> None:
             raise InvalidPlan([Violation(evaluator.index, "/type", "NOT_AN_ASSERTION", message)])
 
 
-@dataclass(slots=True, eq=False)
-class PlannedEvaluator:
-    """One compiled spec.
-
-    index: position in the plan, or among a combinator's children. evaluate: the compiled function.
-    metric: unit and buckets of the measured value; None if it measures nothing.
-    provenance: of all its results. timeout: seconds for this evaluator, or None.
-    awaits_final: whether it, or a part of it, gives no verdict before the final turn.
-    counts: whether it is an enforced assertion. conditional: whether it may be skipped or deferred.
-    inline: whether it is a plain function that may run on the event loop.
-    adjusted: whether a threshold or negation changes its results.
-    """
-
-    index: int
-    name: str
-    definition: EvaluatorDefinition
-    origin: Origin
-    evaluate: Evaluate
-    is_async: bool
-    metric: Metric | None
-    provenance: Provenance
-    enforced: bool = True
-    fail_open: bool = False
-    weight: float = 1.0
-    required: bool = False
-    threshold: float | None = None
-    negate: bool = False
-    final_only: bool = False
-    awaits_final: bool = False
-    timeout: float | None = None
-    counts: bool = field(init=False)
-    is_metric: bool = field(init=False)
-    inline: bool = field(init=False)
-    conditional: bool = field(init=False)
-    adjusted: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.is_metric = self.definition.kind is Kind.METRIC
-        self.counts = self.enforced and not self.is_metric
-        self.inline = self.definition.inline and not self.is_async
-        self.conditional = self.final_only or not self.inline
-        self.adjusted = self.negate or self.threshold is not None
-
-
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Plan:
     """The compiled specs and options of a call. Immutable; shared by all calls with the same specs.
@@ -128,7 +79,7 @@ class Plan:
     """
 
     evaluators: Sequence[PlannedEvaluator]
-    template: "ResponseTemplate"
+    template: ResponseTemplate
     policy: Policy
     threshold: float
     fail_fast: bool

@@ -13,7 +13,7 @@ from evald.foreign import EvaluatorRaised, raised_by
 from evald.result import Result, Verdict, errored, reaches, skipped
 from evald.strict_json import TooLarge
 
-from .plan import PlannedEvaluator
+from .planned_evaluator import PlannedEvaluator
 from .registry import Origin
 
 _log = logging.getLogger("evald.engine")

@@ -2,14 +2,13 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evald.evaluator import Evaluate, Evaluator, effective_config
 from evald.result import Provenance
 from evald.strict_json import canonical_json
 
-if TYPE_CHECKING:
-    from .plan import PlannedEvaluator
+from .planned_evaluator import PlannedEvaluator
 
 
 def provenance_of(
@@ -37,7 +36,7 @@ def provenance_of(
     return known._replace(config_sha256=_digest(text))
 
 
-def combined(settings: Mapping[str, Any], children: "Sequence[PlannedEvaluator]") -> tuple[str, Provenance]:
+def combined(settings: Mapping[str, Any], children: Sequence[PlannedEvaluator]) -> tuple[str, Provenance]:
     """Return config and provenance of a combinator, from its settings and its children."""
     parts = [
         (

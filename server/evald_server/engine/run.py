@@ -20,7 +20,8 @@ from evald.threads import Threads
 
 from .aggregate import Aggregate, Policy, aggregate, is_lost
 from .invoke import discard, invoke
-from .plan import Plan, PlannedEvaluator
+from .plan import Plan
+from .planned_evaluator import PlannedEvaluator
 from .postprocess import FAIL_FAST, NOT_FINAL, adjust, checked, crashed, is_score
 
 _SECOND_NANOS: Final = 1_000_000_000

@@ -11,7 +11,8 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from evald import evaluator
 from evald.errorcodes import CODES
 from evald.result import Kind, Verdict, measurement
-from evald_server.engine.plan import Plan, PlannedEvaluator
+from evald_server.engine.plan import Plan
+from evald_server.engine.planned_evaluator import PlannedEvaluator
 from evald_server.engine.run import EvaluationRun
 
 from .histogram import (
