@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -199,6 +200,11 @@ def _part_of_file(file: Path) -> str:
     return Path(file.relative_to(SOURCES["evald_server"]).parts[0]).stem
 
 
+def _name_of(file: Path, package: str) -> str:
+    parts = file.relative_to(SOURCES[package]).with_suffix("").parts
+    return ".".join((package, *parts)).removesuffix(".__init__")
+
+
 def _at_run_time(package: str) -> list[Import]:
     return [found for found in _imports(package) if not found.typing_only]
 
@@ -227,6 +233,19 @@ def test_every_part_of_the_server_has_its_place_in_the_order() -> None:
         if any(path.glob("*.py")) or path.suffix == ".py"
     }
     assert parts - {"__init__"} <= BELOW.keys()
+
+
+def test_no_two_files_of_the_server_import_each_other() -> None:
+    package = "evald_server"
+    names = {_name_of(file, package) for file in SOURCES[package].rglob("*.py")}
+    graph: dict[str, set[str]] = {}
+    for found in _imports(package):
+        importer = _name_of(found.file, package)
+        # "a.b.c" is the object c of the module a.b, unless there is a module of that name.
+        module = found.module if found.module in names else found.module.rpartition(".")[0]
+        if module in names and module != importer:
+            graph.setdefault(importer, set()).add(module)
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the files
 
 
 def test_the_sdk_does_not_import_the_server() -> None:
