@@ -7,9 +7,6 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from .prometheus import add_count, counter
 
-# Kinds of credentials and outcomes are closed lists; fewer pairs than this occur.
-MAX_SERIES = 20
-
 
 class AccessMetrics:
     """The metrics of access control. A server without credentials and certificates exports none of the series."""
