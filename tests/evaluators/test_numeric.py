@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from evald.evaluator import InvalidConfig
-from evald.result import Verdict
+from evald.result import Verdict, reaches
 from evald_server.evaluators import numeric
 from evald_server.evaluators.numeric import Numeric, find_numbers
 
@@ -166,6 +166,12 @@ def test_the_number_has_to_be_within_the_tolerance(
 )
 def test_the_score_falls_with_the_difference(answer: str, expected: float, score: float) -> None:
     assert run(Numeric, {"expected": expected}, answered(answer)).score == pytest.approx(score)
+
+
+def test_a_miss_in_the_last_of_many_digits_scores_less_than_one() -> None:
+    result = run(Numeric, {"expected": 2**53}, answered(str(2**53 + 1)))
+    assert result.score is not None
+    assert not reaches(result.score, 1)
 
 
 @pytest.mark.parametrize(

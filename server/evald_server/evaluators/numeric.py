@@ -219,6 +219,10 @@ def _han_number(text: str, first: float | None = None) -> float | None:
 _HAN_SAME: Final = {"零": _HAN_DIGITS[0], "两": "二", "兩": "二"}
 
 
+# Score of the closest miss: below a threshold of 1, also up to binary rounding.
+_BEST_MISS: Final = 1 - 1e-9
+
+
 def closeness(actual: float, expected: float) -> float:
     """Return 1 - difference / (|actual| + |expected|): 1 if equal, 0 if the signs differ or one is 0."""
     total = abs(actual) + abs(expected)
@@ -283,7 +287,8 @@ class Numeric(Evaluator, type="numeric", kind=ASSERTION, aliases={"numeric-diff"
         reason = f"got {_digits(actual)}, expected {_digits(expected)}, tolerance {allowed:.15g}"
         if within(actual, expected, allowed):
             return passed(f"Number is within tolerance: {reason}", 1.0, actual)
-        return failed(f"Number is not within tolerance: {reason}", closeness(actual, expected), actual)
+        score = min(closeness(actual, expected), _BEST_MISS)
+        return failed(f"Number is not within tolerance: {reason}", score, actual)
 
     def _numbers(self, ctx: EvaluatorContext, answer: str) -> Sequence[NumberInText]:
         if self.extract == "first":
