@@ -64,7 +64,8 @@ class Votes(NamedTuple):
         ]
 
 
-class _Combinator(Evaluator, kind=ASSERTION, inline=True):
+# A child may be a judge.
+class _Combinator(Evaluator, kind=ASSERTION, deterministic=False, inline=True):
     evaluators: Annotated[
         list[dict[str, Any]],
         Field(min_length=1, description="Specs of the children, as in a call: {type, name, config, ...}."),
