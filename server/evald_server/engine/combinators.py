@@ -160,6 +160,8 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
             reason = f"{passed} of {total} evaluators passed, {what}, at least {self.threshold:.4g} wanted"
         elif self.k is not None:
             certain, possible = passed >= self.k, passed + errors >= self.k
+            # With children that were skipped or have no weight, the share of those that count can be 1.
+            score = score if certain else min(score, passed / self.k)
             reason = f"{passed} of {total} evaluators passed, at least {self.k} wanted"
         else:
             # A child with weight 0 is reported, but does not affect the verdict.
