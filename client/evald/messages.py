@@ -273,6 +273,12 @@ def _check_unknown(unknown: Mapping[Any, Any], pb: Any) -> None:
             raise InvalidInput(
                 key, "looks like tool calls, under a key that evald does not know", "`tool_calls`"
             )
+        if name == "additional_kwargs" and isinstance(value, Mapping) and not pb.tool_calls:  # LangChain
+            hidden = next((inner for inner in ("tool_calls", "function_call") if value.get(inner)), None)
+            if hidden:
+                raise InvalidInput(
+                    f"{key}.{hidden}", "not read in a message with a role", "it in `tool_calls`"
+                )
         if silent and name in _TEXT_ELSEWHERE:
             raise InvalidInput(
                 key, "looks like the text of a message that has no `content`", "it in `content`"
@@ -349,21 +355,23 @@ def _fill_tool_call(call: Any, pb: Any, levels: int) -> None:
             continue
         if key == "function":
             if isinstance(value, Mapping):
-                name, arguments = value.get("name"), value.get("arguments")
-                if arguments is not None and arguments.__class__ is not str:
-                    arguments = _dump(arguments, levels - 1, "function.arguments")
+                name = _only(name, value.get("name"), "function.name")
+                arguments = _only(
+                    arguments, _arguments(value.get("arguments"), levels - 1, "function.arguments"), key
+                )
             else:
-                name = value
+                name = _only(name, value, key)
         elif key == "custom" and isinstance(value, Mapping):  # OpenAI's custom tools have text as input
-            name, arguments = value.get("name"), value.get("input")
+            name = _only(name, value.get("name"), "custom.name")
+            arguments = _only(arguments, value.get("input"), "custom.input")
         elif key == "id":
             pb.id = _text(value, key)
         elif key == "type":
             pb.type = _text(value, key)
         elif key in ("name", "tool"):
-            name = value
+            name = _only(name, value, key)
         elif key in ("arguments", "args", "input"):
-            arguments = value if value.__class__ is str else _dump(value, levels, key)
+            arguments = _only(arguments, _arguments(value, levels, key), key)
         else:
             _fill_call_other(key, value, pb, levels)
     if name.__class__ is not str or not name:
@@ -385,7 +393,28 @@ def _fill_call_other(key: Any, value: Any, pb: Any, levels: int) -> None:
         check_levels(value, levels)
 
 
-def _dump(arguments: Any, levels: int, path: str) -> str:
+def _only(known: Any, value: Any, path: str) -> Any:
+    """Return a call's name or arguments, which may be given in two places. known: the value of the first place.
+
+    Raises InvalidInput if the two differ, because checks would see only one of them.
+    """
+    if known is None or value is None or known == value or _same_json(known, value):
+        return known if value is None else value
+    other = shown(known).removeprefix("got ")
+    raise InvalidInput(path, f"{shown(value)}, and {other} in another place", "one value")
+
+
+def _same_json(one: Any, other: Any) -> bool:
+    try:
+        return bool(STRICT_JSON.decode(one) == STRICT_JSON.decode(other))
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+def _arguments(arguments: Any, levels: int, path: str) -> str | None:
+    """Return the arguments of a tool call as JSON text. Raises InvalidInput."""
+    if arguments is None or arguments.__class__ is str:
+        return arguments
     try:
         check_levels(arguments, levels)
         return json.dumps(arguments, ensure_ascii=False, allow_nan=False)

@@ -38,6 +38,9 @@ class RepeatedField(Protocol[Element_co]):
 # protobuf parses a Struct with up to 33 levels; the service guarantees one less.
 MAX_DEPTH: Final = 32
 
+# Whole numbers up to this one are doubles.
+_EXACT: Final = 1 << 53
+
 
 class TooDeep(InvalidInput):
     """The data are nested too deep."""
@@ -159,6 +162,21 @@ def _fill_list(items: Sequence[Any], pb: Any, levels: int) -> None:
             _fill_value(item, add(), levels - 1)
         except InvalidInput as problem:
             raise problem.below(f"[{index}]") from None
+
+
+def check_exact(data: Any, path: str) -> None:
+    """Raise InvalidInput for a whole number that becomes another one in a Struct: it would be compared with answers.
+
+    data: JSON-like, as deep as a Struct at most.
+    """
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            check_exact(value, f"{path}.{key}")
+    elif isinstance(data, list | tuple):
+        for index, value in enumerate(data):
+            check_exact(value, f"{path}[{index}]")
+    elif isinstance(data, int) and abs(data) > _EXACT and int(float(data)) != data:
+        raise InvalidInput(path, f"{shown(data)}, which a double does not hold", "fewer digits, or text")
 
 
 def check_levels(value: Any, levels: int) -> None:

@@ -185,6 +185,7 @@ async def test_trying_a_recording_plays_its_first_turn() -> None:
     async with built("replay", config={"messages": RECORDING}) as replay:
         tried = await try_connector(replay, "something else")
         assert (tried.success, tried.messages[-1].text) == (True, "At nine?")
+        assert not tried.HasField("latency")
 
 
 def test_a_said_message_is_found_by_the_user_s_messages_alone() -> None:

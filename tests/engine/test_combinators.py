@@ -98,6 +98,12 @@ def test_a_share_of_weights_that_add_up_to_nothing_is_no_verdict(
         assert engine.verdict([spec]) is ERROR
 
 
+@pytest.mark.parametrize("other", [_child("skip"), _child("fail", weight=0)], ids=["skipped", "weightless"])
+def test_too_few_that_passed_score_less_than_one(engine: Engine, other: dict[str, Any]) -> None:
+    summary = engine.run([_spec("at-least", _child("pass"), other, k=2)])
+    assert (summary.verdict, summary.score) == (FAILED, 0.5)
+
+
 def test_a_formula_of_missing_data_fails_whatever_its_shape(engine: Engine) -> None:
     for formula in ("1 - a", "4 * (a - 0.5) ^ 2", "0 * a + 1"):
         summary = engine.run([_spec("formula", _child("blind", name="a"), formula=formula)])

@@ -390,6 +390,7 @@ def test_without_a_reference_the_config_decides(on_missing: str, verdict: Verdic
 
 
 INVOICE = {
+    "card": 4111111111111111,
     "number": "INV-001",
     "amount": 1500,
     "date": "15-JAN-2025",
@@ -421,6 +422,9 @@ def accuracy(got: Any, *fields: dict[str, Any], **config: Any) -> Result:
         pytest.param({"path": "amount", "match": "numeric"}, {"amount": "1_500"}, False, id="underscore"),
         pytest.param({"path": "amount", "match": "numeric"}, {"amount": "150,0"}, False, id="decimal-comma"),
         pytest.param({"path": "amount", "match": "numeric"}, {"amount": True}, False, id="true-is-no-number"),
+        pytest.param(
+            {"path": "card", "match": "numeric"}, {"card": "4111111111111112"}, False, id="last-of-16-digits"
+        ),
         pytest.param(
             {"path": "amount", "match": "numeric", "tolerance": 1}, {"amount": 1501}, True, id="absolute"
         ),

@@ -107,6 +107,7 @@ def test_a_limit_is_inclusive_in_spite_of_rounding() -> None:
     assert not within(1234567891, 1234567890, 0.5)
     assert not within(12345678901.5, 12345678900, 0.5)
     assert not within(10**17 + 1, 10**17 + 2, 0.5)
+    assert not within(4111111111111112, 4111111111111111.0, 0)
 
 
 def test_a_value_is_shown_short_and_printable() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from evald.evaluator import InvalidConfig
-from evald.result import Verdict
+from evald.result import Verdict, reaches
 from evald_server.evaluators import numeric
 from evald_server.evaluators.numeric import Numeric, find_numbers
 
@@ -137,6 +137,11 @@ def test_any_number_that_is_right_is_enough_beside_one_that_cannot_be_read() -> 
             {"expected": 200, "relative": 0.01, "tolerance": 5}, "205", PASSED, 205, id="larger-tolerance"
         ),
         pytest.param({"expected": 5}, "five", FAILED, None, id="no-number"),
+        pytest.param(
+            {"expected": 4111111111111111}, "4111111111111112", FAILED, 4111111111111112, id="16-digits"
+        ),
+        pytest.param({"expected": 2**53}, "9007199254740993", FAILED, 2**53 + 1, id="no-double"),
+        pytest.param({"expected": 2**53}, "9,007,199,254,740,992", PASSED, 2**53, id="16-digits-equal"),
     ],
 )
 def test_the_number_has_to_be_within_the_tolerance(
@@ -144,15 +149,29 @@ def test_the_number_has_to_be_within_the_tolerance(
 ) -> None:
     result = run(Numeric, config, answered(answer))
     assert (result.verdict, result.value) == (verdict, value)
-    assert f"expected {config['expected']:.15g}" in result.reason
+    assert f"expected {config['expected']}" in result.reason
 
 
 @pytest.mark.parametrize(
     ("answer", "expected", "score"),
-    [("0", 1, 0), ("1", 2, 2 / 3), ("2", 1, 2 / 3), ("-1", 1, 0), ("0", 0, 1), ("none", 1, 0)],
+    [
+        ("0", 1, 0),
+        ("1", 2, 2 / 3),
+        ("2", 1, 2 / 3),
+        ("-1", 1, 0),
+        ("0", 0, 1),
+        ("none", 1, 0),
+        ("1e308", 1.5e308, 0.8),
+    ],
 )
 def test_the_score_falls_with_the_difference(answer: str, expected: float, score: float) -> None:
     assert run(Numeric, {"expected": expected}, answered(answer)).score == pytest.approx(score)
+
+
+def test_a_miss_in_the_last_of_many_digits_scores_less_than_one() -> None:
+    result = run(Numeric, {"expected": 2**53}, answered(str(2**53 + 1)))
+    assert result.score is not None
+    assert not reaches(result.score, 1)
 
 
 @pytest.mark.parametrize(

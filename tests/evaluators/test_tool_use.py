@@ -175,8 +175,14 @@ def test_two_threads_that_read_the_calls_at_once_see_each_of_them_once() -> None
     assert [*found, len(conversation.tool_calls())] == [200, 200, 200]
 
 
-def test_no_expectations_pass() -> None:
-    assert use(messages=[]).score == 1.0
+def test_no_expectations_pass_where_the_agent_has_answered() -> None:
+    assert use(messages=[calls("a")]).score == 1.0
+    silent = use(messages=[])
+    assert (silent.verdict, silent.reason, silent.unproven) == (
+        Verdict.FAILED,
+        "No assistant message found",
+        True,
+    )
 
 
 @pytest.mark.parametrize(

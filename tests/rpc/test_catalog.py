@@ -44,6 +44,9 @@ async def test_every_type_is_described_with_a_valid_schema() -> None:
             ready = one.type not in ("code", "llm-judge")
             assert (one.state == evaluator_pb2.EvaluatorType.STATE_ACTIVE) == ready
             assert one.HasField("metric") == (one.kind == evaluator_pb2.EVALUATOR_KIND_METRIC)
+        # A combinator may hold a judge.
+        varying = {"code", "llm-judge", "all-of", "any-of", "at-least", "formula"}
+        assert {one.type for one in types if not one.deterministic} == varying
 
 
 async def test_pages_add_up_to_the_whole_and_kinds_can_be_asked_for() -> None:

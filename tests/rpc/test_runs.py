@@ -544,13 +544,19 @@ IMPOSSIBLE: dict[str, Any] = {
         "turns": [{"evaluation": {"results": [{"duration": {"seconds": -9}}]}}]
     },
     "complete_time": {"start_time": {"seconds": 10}, "complete_time": {"seconds": 9}},
+    "result.success": {"verdict": 2, "result": {"success": True}},
+}
+CONTRADICTIONS = {
+    "error that completed": {"verdict": 3},
+    "failure that did not complete": {"verdict": 2, "status": runs_pb.RUN_STATUS_ERROR},
+    "pass that was cancelled": {"verdict": 1, "status": runs_pb.RUN_STATUS_CANCELLED},
 }
 
 
 async def test_an_imported_run_with_impossible_values_is_refused_with_their_paths() -> None:
     async with serving() as live:
         floor = Floor(live)
-        for path, more in IMPOSSIBLE.items():
+        for path, more in (*IMPOSSIBLE.items(), *(("verdict", more) for more in CONTRADICTIONS.values())):
             run = Run(**{"id": "odd", "status": runs_pb.RUN_STATUS_COMPLETED, "verdict": 1, **more})
             found = await refusal(floor.runs.ImportRun(runs_pb.ImportRunRequest(run=run)))
             assert (found.code, found.fields) == (grpc.StatusCode.INVALID_ARGUMENT, [f"run.{path}"])
@@ -586,6 +592,8 @@ async def test_an_imported_run_without_the_values_of_its_headers_is_not_played(
         floor = Floor(live)
         run = await floor.played()
         run.id, run.status = "half", status
+        run.ClearField("verdict")
+        run.ClearField("result")
         run.connector.headers.update({"x-tenant": "acme", "authorization": "Bearer ${EVALD_SECRET_A}"})
         run.persona.headers["x-user"] = "mia"
         await floor.runs.ImportRun(runs_pb.ImportRunRequest(run=run))

@@ -183,3 +183,17 @@ async def test_an_empty_session_is_skipped_not_passed() -> None:
         (only,) = await live.session([opened(CONTAINS)])
         assert only.session_summary.verdict == Verdict.SKIPPED
         assert not only.session_summary.success
+
+
+async def test_what_one_turn_reports_is_not_carried_to_the_next() -> None:
+    first = opened(spec("completed-within", {"limitMs": 5000}), spec("turn-count"))
+    base = first.open.base_context
+    base.turn, base.is_final, base.run_duration.seconds = 7, True, 1
+    timed = turn(2, "b")
+    timed.turn.run_duration.seconds = 1
+    async with serving() as live:
+        *turns, last = await live.session([first, turn(1, "a"), timed, turn(3, "c")])
+        assert [frame.event.summary.verdict for frame in turns] == [FAILED, PASSED, FAILED]
+        assert turns[2].event.results[0].reason == "No run duration available"
+        assert [frame.event.summary.metrics["turn-count"] for frame in turns] == [1, 2, 3]
+        assert list(last.session_summary.failed_turn_ids) == [1, 3]

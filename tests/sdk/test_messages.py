@@ -128,6 +128,11 @@ CALLS = {
         {"index": 0, "id": None, "type": None, "name": "book"},
         {"function": {"name": "book"}},
     ),
+    "the same in two places": (
+        {"name": "book", "args": {"day": 1}, "function": {"name": "book", "arguments": '{"day":1}'}},
+        {"function": {"name": "book", "arguments": '{"day":1}'}},
+    ),
+    "a part of it in another place": ({"args": {"day": 1}, "function": {"name": "book"}}, BOOKED),
     "duration in milliseconds": (
         {"name": "book", "durationMs": 1500},
         {"function": {"name": "book"}, "duration": "1.500s"},

@@ -390,6 +390,26 @@ def test_a_call_that_stands_in_two_places_is_one_call() -> None:
     assert [call.id for call in Turn([again]).context.tool_calls] == ["c1", "c2"]
 
 
+def test_two_calls_in_two_places_are_two_calls() -> None:
+    part = {"type": "tool_use", "name": "g", "input": {}}
+    for other in (
+        {"content": [part], "tool_calls": [{"name": "f"}]},
+        {"content": [{**part, "id": "c1"}], "tool_calls": [{"id": "c1", "function": {"name": "f"}}]},
+        {"content": [part], "function_call": {"name": "f", "arguments": "{}"}},
+    ):
+        calls = Turn([{"role": "assistant", **other}]).context.tool_calls
+        assert {call.name for call in calls} == {"f", "g"}
+
+
+def test_a_text_in_content_that_no_part_has_is_read() -> None:
+    called = {"type": "dynamic-tool", "toolName": "f", "input": {}}
+    message = {"role": "assistant", "content": "done", "parts": [called]}
+    ctx = Turn([QUESTION, message]).context
+    assert (ctx.answer, [call.name for call in ctx.turn_tool_calls]) == ("done", ["f"])
+    repeated = {**message, "parts": [{"type": "text", "text": "all\ndone"}, called]}
+    assert Turn([QUESTION, repeated]).context.answer == "all\ndone"
+
+
 FAILURES = {
     "Anthropic": [{"type": "tool_result", "tool_use_id": "c", "content": "no", "is_error": True}],
     "Bedrock": [{"toolResult": {"toolUseId": "c", "content": [{"text": "no"}], "status": "error"}}],
@@ -451,6 +471,41 @@ REFUSED: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "calls under another key": (
         {"role": "assistant", "content": "x", "function_calls": [{"name": "f"}]},
         "messages[0].function_calls",
+        ("`tool_calls`",),
+    ),
+    "a call with two names": (
+        {"role": "assistant", "tool_calls": [{"name": "f", "function": {"name": "g"}}]},
+        "messages[0].tool_calls[0].function.name",
+        ("'g'", "'f' (str) in another place"),
+    ),
+    "a call with two arguments": (
+        {"role": "assistant", "tool_calls": [{"name": "f", "args": {"a": 1}, "input": {"a": 2}}]},
+        "messages[0].tool_calls[0].input",
+        ("in another place",),
+    ),
+    "a call in a text": (
+        {"role": "assistant", "content": [{"text": "hi", "functionCall": {"name": "f"}}]},
+        "messages[0].content[0].functionCall",
+        ("a tool call in a part that is text",),
+    ),
+    "a call in a call": (
+        {"role": "assistant", "content": [{"functionCall": {"name": "f"}, "toolUse": {"name": "g"}}]},
+        "messages[0].content[0].toolUse",
+        ("a part of its own",),
+    ),
+    "another text in content than in parts": (
+        {"role": "assistant", "content": "bye", "parts": [{"type": "text", "text": "hi"}]},
+        "messages[0].content",
+        ("'bye'", "`parts` lacks"),
+    ),
+    "content blocks beside parts": (
+        {"role": "assistant", "content": [{"text": "bye"}], "parts": [{"text": "hi"}]},
+        "messages[0].content",
+        ("`parts` lacks",),
+    ),
+    "LangChain's own keys in a message with a role": (
+        {"role": "assistant", "content": "x", "additional_kwargs": {"tool_calls": [{"name": "f"}]}},
+        "messages[0].additional_kwargs.tool_calls",
         ("`tool_calls`",),
     ),
     "unknown object": (Unheard(), "messages[0]", ("Unheard", "LangChain", "Pydantic AI", "ADK")),

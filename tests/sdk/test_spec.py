@@ -82,6 +82,18 @@ REFUSED: dict[str, tuple[Any, str, str, str]] = {
         "got nan",
         "finite",
     ),
+    "an expected number that no double is": (
+        {"type": "numeric", "config": {"expected": 2**53 + 1}},
+        ".config.expected",
+        "got 9007199254740993 (int), which a double does not hold",
+        "fewer digits, or text",
+    ),
+    "one of a combinator": (
+        {"type": "x", "config": {"evaluators": [{"config": {"expected": {"a": [2**63 - 1]}}}]}},
+        ".config.evaluators[0].config.expected.a[0]",
+        "got 9223372036854775807",
+        "text",
+    ),
     "negative weight": ({"type": "x", "weight": -1}, ".weight", "got -1", "0, or a number from 1e-9 to 1e9"),
     "huge weight": (
         {"type": "x", "weight": 1e308},

@@ -364,6 +364,11 @@ REFUSED = {
     "invocation is a list": (lambda: Turn.from_dict({"lastInvocation": []}), "last_invocation", "[]"),
     "unknown expectation": (lambda: made([], expected={"txt": "x"}), "expected.txt", "unknown key"),
     "expected is a number": (lambda: made([], expected=4), "expected", "4"),
+    "an expected number that no double is": (
+        lambda: made([], expected={"data": {"id": 2**53 + 1}}),
+        "expected.data.id",
+        "9007199254740993",
+    ),
     "bad expected call": (
         lambda: made([], expected={"tool_calls": [{}]}),
         "expected.tool_calls[0].function.name",

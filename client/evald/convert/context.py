@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ..errors import InvalidInput
 from ..fields import duration_to_pb, flag, read_keys, shown, snake, text, whole
 from ..messages import fill_message, fill_messages, parse_messages_json
-from ..structs import MAX_DEPTH, fill_struct, value_to_pb
+from ..structs import MAX_DEPTH, check_exact, fill_struct, value_to_pb
 from ..v1 import context_pb2
 
 if TYPE_CHECKING:
@@ -203,6 +203,7 @@ def fill_expected(expected: Any, pb: context_pb2.Expected) -> None:
             value_to_pb(expected["data"], pb.data)
         except InvalidInput as problem:
             raise problem.below("expected.data") from None
+        check_exact(expected["data"], "expected.data")
     if "messages" in found:
         fill_messages(found["messages"], pb.messages, "expected.messages")
     if "tool_calls" in found:

@@ -1,10 +1,11 @@
 """Convert specs and options to messages, and back."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ..fields import duration_to_pb, join
 from ..spec import Options, OptionsLike, Spec, SpecLike, specs
-from ..structs import RepeatedField, duration_ms, fill_struct, struct_to_dict
+from ..structs import RepeatedField, check_exact, duration_ms, fill_struct, struct_to_dict
 from ..v1 import context_pb2, evaluation_service_pb2, evaluator_pb2
 
 
@@ -20,6 +21,7 @@ def _fill_spec(spec: Spec, pb: evaluator_pb2.EvaluatorSpec, path: str) -> None:
     pb.required, pb.negate = spec.required, spec.negate
     if spec.config:
         fill_struct(spec.config, pb.config, join(path, "config"))
+        _check_expected(spec.config, join(path, "config"))
     if spec.when == "final":
         pb.turn_policy = evaluator_pb2.TURN_POLICY_FINAL_TURN
     if spec.shadow:
@@ -36,6 +38,20 @@ def _fill_spec(spec: Spec, pb: evaluator_pb2.EvaluatorSpec, path: str) -> None:
         pb.threshold = spec.threshold
     if spec.timeout_seconds is not None:
         duration_to_pb(spec.timeout_seconds, pb.timeout)
+
+
+def _check_expected(config: Mapping[str, Any], path: str) -> None:
+    """Raise InvalidInput for an expected number that a Struct cannot hold, in the config of a combinator too.
+
+    Other numbers may be rounded, such as the bounds of a JSON Schema.
+    """
+    for key in ("expected", "expectations"):
+        check_exact(config.get(key), f"{path}.{key}")
+    children = config.get("evaluators")
+    for index, child in enumerate(children if isinstance(children, list | tuple) else ()):
+        inner = child.get("config") if isinstance(child, Mapping) else None
+        if isinstance(inner, Mapping):
+            _check_expected(inner, f"{path}.evaluators[{index}].config")
 
 
 def read_spec(pb: evaluator_pb2.EvaluatorSpec) -> Spec:

@@ -65,6 +65,9 @@ _BY_KEY: Final = (
     "citations_content",
     "json",
 )
+_CALL_KEYS: Final = frozenset(
+    ("function_call", "functionCall", "tool_use", "toolUse", "executable_code", "executableCode")
+)
 # Keys of media to keep. Never the bytes.
 _MEDIA_FACTS: Final = frozenset(("mime_type", "display_name", "file_uri", "format", "name", "uri"))
 
@@ -144,7 +147,15 @@ def read_part(part: Any, found: Parts) -> None:
         _keep(part, written, kind, found)
 
 
+def _check_one(part: Mapping[str, Any], kind: str) -> None:
+    """Raise InvalidInput for a part of this kind that also has a tool call, which checks of calls would not see."""
+    for key in part.keys() & _CALL_KEYS:
+        if part[key] is not None and snake(key) != kind:
+            raise InvalidInput(key, f"a tool call in a part that is {kind}", "a part of its own")
+
+
 def _read_text(part: Mapping[str, Any], kind: str, found: Parts) -> None:
+    _check_one(part, kind)
     key = next((key for key in ("text", "content") if part.get(key) is not None), None)
     value = None if key is None else part[key]
     if isinstance(value, Mapping):  # Assistants API: {"value", "annotations"}
@@ -169,6 +180,7 @@ def _read_untyped(part: Mapping[str, Any], found: Parts) -> None:
         if part.keys() <= {"thought", "thought_signature", "thoughtSignature"}:
             return
         raise InvalidInput("type", "missing", 'text such as "text" or "image_url"')
+    _check_one(part, kind)
     key = named[kind]
     inner = plain(part[key])
     try:

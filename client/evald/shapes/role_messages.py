@@ -35,9 +35,8 @@ def read_role_message(role: str, data: Mapping[str, Any]) -> list[dict[str, Any]
     found = Parts()
     if isinstance(parts, list | tuple):
         message.pop("finish_reason", None)
-        # A UI message of the AI SDK may repeat its text in `content`.
         read_parts(parts, "parts", found)
-        content = found.blocks or None
+        content = _with_repeated(content, found.blocks) or None
     elif isinstance(content, list | tuple):
         read_parts(content, "content", found)
         # Keep an empty list: it is not null.
@@ -58,10 +57,28 @@ def read_role_message(role: str, data: Mapping[str, Any]) -> list[dict[str, Any]
     return assemble(message, content, found)
 
 
+def _with_repeated(content: Any, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the blocks of a message's `parts`, of which a UI message of the AI SDK may repeat the text in `content`.
+
+    A text that no part has is added. Raises InvalidInput if both have other texts.
+    """
+    if not content:
+        return blocks
+    texts = [block["text"] for block in blocks if isinstance(block.get("text"), str)]
+    if isinstance(content, str):
+        if not texts:
+            return [*blocks, {"type": "text", "text": content}]
+        if "".join(content.split()) in "".join("".join(texts).split()):
+            return blocks
+    raise InvalidInput(
+        "content", f"{shown(content)}, which `parts` lacks", "the same text in both, or one of the two"
+    )
+
+
 def assemble(message: dict[str, Any], content: Any, found: Parts) -> list[dict[str, Any]]:
     """Build a message from its content and parts, with the tool messages that belong to it.
 
-    A call that is in `tool_calls` and in a part is one call: matched by id, else by position.
+    A call that is in `tool_calls` or `function_call` and in a part is one call: matched by name, and id or position.
     """
     if content is not None:
         message["content"] = content
@@ -70,7 +87,8 @@ def assemble(message: dict[str, Any], content: Any, found: Parts) -> list[dict[s
         if given is not None and not isinstance(given, list | tuple):
             raise InvalidInput("tool_calls", shown(given), "a list of tool calls")
         message["tool_calls"] = _merged(list(given or ()), found.calls)
-        message.pop("function_call", None)
+        if _name(plain(message.get("function_call"))) in {call["name"] for call in found.calls}:
+            del message["function_call"]
     if found.thoughts:
         metadata = message.get("metadata")
         if metadata is None or isinstance(metadata, Mapping):
@@ -90,17 +108,27 @@ def assemble(message: dict[str, Any], content: Any, found: Parts) -> list[dict[s
 def _merged(given: list[Any], calls: list[dict[str, Any]]) -> list[Any]:
     if not given:
         return list({call.get("id", place): call for place, call in enumerate(calls)}.values())
-    known = {identity for call in given if (identity := _identity(plain(call))) is not None}
+    known = [plain(call) for call in given]
+    identified = {(call.get("id"), _name(call)) for call in known if isinstance(call, Mapping)}
     return given + [
         call
         for place, call in enumerate(calls)
-        if (call["id"] not in known if "id" in call else place >= len(given))
+        if (
+            (call["id"], call["name"]) not in identified
+            if "id" in call
+            else place >= len(known) or _name(known[place]) != call["name"]
+        )
     ]
 
 
-def _identity(call: Any) -> str | None:
-    identity = call.get("id") if isinstance(call, Mapping) else None
-    return identity if isinstance(identity, str) else None
+def _name(call: Any) -> str | None:
+    """Return the name of a tool call in any form; None if it has none."""
+    if not isinstance(call, Mapping):
+        return None
+    function = plain(call.get("function") or call.get("custom"))
+    name = function.get("name") if isinstance(function, Mapping) else function
+    name = name or call.get("name") or call.get("tool")
+    return name if isinstance(name, str) else None
 
 
 def _spoken(data: Mapping[str, Any]) -> str | None:

@@ -156,7 +156,8 @@ class RunServiceServicer(object):
 
     def ImportRun(self, request, context):
         """ImportRun stores a run that has ended, as GetRun of some server gave it.
-        ALREADY_EXISTS when its id is taken.
+        ALREADY_EXISTS when its id is taken; INVALID_ARGUMENT when its status,
+        verdict and success contradict each other.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

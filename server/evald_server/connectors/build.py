@@ -151,7 +151,8 @@ async def try_connector(
         response.error = f"{failure.code}: {failure.message}"
     else:
         response.success = True
-        response.latency.CopyFrom(invocation.latency)
+        if invocation.HasField("latency"):  # a recording may have none
+            response.latency.CopyFrom(invocation.latency)
         response.messages.extend(invocation.messages)
         if invocation.HasField("token_usage"):
             response.token_usage.CopyFrom(invocation.token_usage)

@@ -64,7 +64,8 @@ class Votes(NamedTuple):
         ]
 
 
-class _Combinator(Evaluator, kind=ASSERTION, inline=True):
+# A child may be a judge.
+class _Combinator(Evaluator, kind=ASSERTION, deterministic=False, inline=True):
     evaluators: Annotated[
         list[dict[str, Any]],
         Field(min_length=1, description="Specs of the children, as in a call: {type, name, config, ...}."),
@@ -159,6 +160,8 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
             reason = f"{passed} of {total} evaluators passed, {what}, at least {self.threshold:.4g} wanted"
         elif self.k is not None:
             certain, possible = passed >= self.k, passed + errors >= self.k
+            # With children that were skipped or have no weight, the share of those that count can be 1.
+            score = score if certain else min(score, passed / self.k)
             reason = f"{passed} of {total} evaluators passed, at least {self.k} wanted"
         else:
             # A child with weight 0 is reported, but does not affect the verdict.

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import date
 from functools import cached_property
-from math import isfinite
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field
@@ -86,19 +86,22 @@ class FieldRule(BaseModel):
 def _number(value: Any) -> float | None:
     """Return the value as a number, None if it is none. A text may be a number, with commas between thousands."""
     if is_number(value):
-        return value if abs(value) < 1e308 else None
+        return _finite(value)
     if (
         isinstance(value, str)
         and len(value) <= 100
         and "_" not in value  # Python reads 1_000
         and ("," not in value or _THOUSANDS.fullmatch(value))
     ):
-        try:
-            number = float(value.replace(",", ""))
-        except ValueError:
-            return None
-        return number if isfinite(number) else None
+        text = value.replace(",", "")
+        for read in (int, float):  # a long whole number is no double
+            with suppress(ValueError):
+                return _finite(read(text))
     return None
+
+
+def _finite(number: float) -> float | None:
+    return number if abs(number) < 1e308 else None
 
 
 # "1,5" means 1.5 in many countries; here it is not a number.

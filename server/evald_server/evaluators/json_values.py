@@ -33,14 +33,16 @@ MISSING: Final = _Missing()
 def within(got: float, wanted: float, tolerance: float, *, relative: bool = False) -> bool:
     """Return whether |got - wanted| <= tolerance, or tolerance * |wanted| if `relative` and wanted is not 0.
 
-    Up to binary rounding, because 1.1 - 1.0 > 0.1; whole numbers are subtracted exactly.
+    Up to binary rounding, because 1.1 - 1.0 > 0.1; whole numbers are subtracted exactly, because two card numbers may
+    differ by less than the rounding of the larger.
     """
     try:
         if not isfinite(got) or not isfinite(wanted):  # 1e999 is JSON
             return got == wanted
         limit = tolerance * abs(wanted) if relative and wanted else tolerance
-        whole = isinstance(got, int) and isinstance(wanted, int)
-        return abs(got - wanted) <= limit + 4 * ulp(limit if whole else max(abs(got), abs(wanted), limit))
+        if not got % 1 and not wanted % 1:
+            return abs(int(got) - int(wanted)) <= limit + 4 * ulp(limit)
+        return abs(got - wanted) <= limit + 4 * ulp(max(abs(got), abs(wanted), limit))
     except OverflowError:  # an integer of more than 308 digits and a float
         return False
 

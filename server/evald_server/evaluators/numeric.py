@@ -160,7 +160,8 @@ def _value(found: re.Match[str]) -> float | None:
         number = unicodedata.numeric(alone)
     else:
         digits = digits.translate(_NO_SEPARATORS)
-        number = float(digits)
+        # A whole number stays exact, because a double has 16 digits and a longer id may differ in its last one.
+        number = int(digits) if digits.isdigit() and len(digits) <= _LONGEST_INTEGER else float(digits)
         if fraction:
             number = number + unicodedata.numeric(fraction) if digits.isdigit() else None
         if units and number is not None:
@@ -169,6 +170,9 @@ def _value(found: re.Match[str]) -> float | None:
         return None
     return -number if found["sign"] in {"-", "\u2212"} else number
 
+
+# Digits. A double has at most 309.
+_LONGEST_INTEGER: Final = 300
 
 _NO_SEPARATORS: Final = {ord(separator): None for separator in f",{_SPACES}"}
 _HAN_PIECE = re.compile(r"[0-9]+|.", re.DOTALL)
@@ -215,10 +219,21 @@ def _han_number(text: str, first: float | None = None) -> float | None:
 _HAN_SAME: Final = {"零": _HAN_DIGITS[0], "两": "二", "兩": "二"}
 
 
+# Score of the closest miss: below a threshold of 1, also up to binary rounding.
+_BEST_MISS: Final = 1 - 1e-9
+
+
 def closeness(actual: float, expected: float) -> float:
     """Return 1 - difference / (|actual| + |expected|): 1 if equal, 0 if the signs differ or one is 0."""
     total = abs(actual) + abs(expected)
+    if total == inf:
+        return closeness(actual / 2, expected / 2)
     return max(0.0, 1 - abs(actual - expected) / total) if total else 1.0
+
+
+def _digits(number: float) -> str:
+    """Return the number as text, with all digits of a whole number of up to 20."""
+    return f"{int(number)}" if not number % 1 and abs(number) < 10**20 else f"{number:.15g}"
 
 
 class Numeric(Evaluator, type="numeric", kind=ASSERTION, aliases={"numeric-diff": {}}, inline=True):
@@ -262,17 +277,18 @@ class Numeric(Evaluator, type="numeric", kind=ASSERTION, aliases={"numeric-diff"
             return missing(self.on_missing, "No expected number to compare with")
         picked = self._pick(self._numbers(ctx, answer), expected)
         if picked is None:
-            return failed(f"No number found in the response, expected {expected:.15g}", 0.0)
+            return failed(f"No number found in the response, expected {_digits(expected)}", 0.0)
         actual = picked.value
         if actual is None:
             return unproven(
-                f"The number {shown(picked.text)} of the response cannot be read, expected {expected:.15g}"
+                f"The number {shown(picked.text)} of the response cannot be read, expected {_digits(expected)}"
             )
         allowed = self._allowed(expected)
-        reason = f"got {actual:.15g}, expected {expected:.15g}, tolerance {allowed:.15g}"
+        reason = f"got {_digits(actual)}, expected {_digits(expected)}, tolerance {allowed:.15g}"
         if within(actual, expected, allowed):
             return passed(f"Number is within tolerance: {reason}", 1.0, actual)
-        return failed(f"Number is not within tolerance: {reason}", closeness(actual, expected), actual)
+        score = min(closeness(actual, expected), _BEST_MISS)
+        return failed(f"Number is not within tolerance: {reason}", score, actual)
 
     def _numbers(self, ctx: EvaluatorContext, answer: str) -> Sequence[NumberInText]:
         if self.extract == "first":

@@ -98,11 +98,11 @@ class ToolUse(Evaluator, type="tool-use", kind=ASSERTION, inline=True):
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Count the matching calls."""
         rules = self._rules
-        if not rules:
-            return passed("No tool expectations", 1.0)
         index = CallIndex.of(ctx, self.scope)
         if silent := nobody_to_call(ctx, self.scope, index.calls):
             return silent
+        if not rules:
+            return passed("No tool expectations", 1.0)
         work = len(index.names) * sum(rule.name is None for _, rule in rules)
         outcomes = []
         for expectation, rule in rules:

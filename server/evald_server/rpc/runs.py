@@ -9,6 +9,7 @@ from uuid import uuid4
 from evald.v1 import run_service_pb2 as pb
 from evald.v1.connector_service_pb2 import Connector
 from evald.v1.context_pb2 import Persona, Scenario
+from evald.v1.result_pb2 import VERDICT_ERROR, VERDICT_PASSED, Verdict
 from evald.v1.run_service_pb2 import Run
 from evald_server.auth.current_call import caller
 from evald_server.connectors.answers import run_sized
@@ -325,7 +326,7 @@ class RunService:
         ended = run.HasField("start_time") and run.HasField("complete_time")
         if ended and not found and run.complete_time.ToMicroseconds() < run.start_time.ToMicroseconds():
             found.append(BadField("run.complete_time", "got a time before start_time, wanted one after it"))
-        return found
+        return found or _contradictions(run)
 
     async def _check_connector(self, connector: Connector) -> bool:
         """Return whether the connector brings its own user. Raises CallError if it is not valid.
@@ -391,6 +392,18 @@ class RunService:
 
     async def _events(self, run_id: str) -> list[RunEvent]:
         return await all_events(partial(self._store.events, run_id))
+
+
+def _contradictions(run: Run) -> list[BadField]:
+    """Return the fields of an ended run that say different things about how it ended."""
+    verdict = Verdict.Name(run.verdict)
+    if run.verdict and (run.verdict == VERDICT_ERROR) == (run.status == pb.RUN_STATUS_COMPLETED):
+        status = pb.RunStatus.Name(run.status)
+        return [BadField("run.verdict", f"got {verdict}, wanted one that a run with {status} can have")]
+    if run.HasField("result") and run.result.success != (run.verdict == VERDICT_PASSED):
+        wanted = f"got {run.result.success} beside {verdict}, wanted true exactly beside VERDICT_PASSED"
+        return [BadField("run.result.success", wanted)]
+    return []
 
 
 def _new_run(scenario: Scenario, persona: Persona | None, connector: Connector) -> Run:

@@ -137,7 +137,8 @@ class ConversationState:
         # A copy, because a reference to any part of the frame keeps the memory of the whole frame, with the specs.
         self._pb = context_pb2.EvaluatorContext()
         self._pb.CopyFrom(opened.base_context)
-        self._pb.ClearField("last_invocation")
+        for per_turn in ("last_invocation", "turn", "is_final", "run_duration"):
+            self._pb.ClearField(per_turn)
         check_numbers(self._pb, "open.base_context")
         engine.contexts.complete(self._pb, "open.base_context")
         # The default for turns without their own `expected`.
@@ -175,6 +176,7 @@ class ConversationState:
         pb.turn += 1
         pb.is_final = turn.is_final
         pb.last_invocation.CopyFrom(last)
+        pb.ClearField("run_duration")  # that of an earlier turn would pass every limit
         if turn.HasField("run_duration"):
             pb.run_duration.CopyFrom(turn.run_duration)
         self._set_expected(turn)

@@ -129,11 +129,11 @@ def suite_verdict(passed: float, failed: float, errors: float, threshold: float)
     """Return the verdict of a suite run. passed, failed, errors: total weight of the cases with this verdict.
 
     PASSED: the passed share reaches the threshold even if all cases in error had failed. FAILED: it would not
-    reach it even if they had all passed. Otherwise ERROR, also when no case passed or failed.
+    reach it even if they had all passed. Otherwise ERROR, also when no case with a weight passed or failed.
     """
     whole = passed + failed + errors
     if not passed + failed:
-        return SuiteVerdict(_ERROR, "No case passed or failed")
+        return SuiteVerdict(_ERROR, "No case that counts passed or failed")
     at_least, at_most = passed / whole, (passed + errors) / whole
     wanted = f"{_percent(threshold)} wanted"
     if not errors:

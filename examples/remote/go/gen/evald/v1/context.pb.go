@@ -425,8 +425,9 @@ type Invocation struct {
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// Model that answered, as the agent names it.
 	Model *string `protobuf:"bytes,8,opt,name=model,proto3,oneof" json:"model,omitempty"`
-	// Further data about the invocation. Built-in evaluators read one key:
-	// "finish_reason", why the model stopped, for example "stop" or "length".
+	// Further data about the invocation. Built-in evaluators read one text: why
+	// the model stopped, for example "stop" or "length", under "finish_reason",
+	// else "finishReason", else "stop_reason".
 	Metadata      *structpb.Struct `protobuf:"bytes,9,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -78,10 +78,10 @@ func (AggregationPolicy) EnumDescriptor() ([]byte, []int) {
 // EvaluateRequest asks for one turn to be evaluated.
 type EvaluateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Optional id, a UUID, that makes a retry safe: a server that has already
-	// answered it answers the same again, for ten minutes. A server that runs
-	// out of room for answers forgets the oldest ones sooner. Using the id again
-	// for another request is INVALID_ARGUMENT.
+	// Optional id that makes a retry safe: a server that has already answered it
+	// answers the same again, for ten minutes. A server that runs out of room for
+	// answers forgets the oldest ones sooner. Using the id again for another
+	// request is INVALID_ARGUMENT, so make it unique, for example a UUID.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The turn.
 	Context *EvaluatorContext `protobuf:"bytes,2,opt,name=context,proto3" json:"context,omitempty"`
@@ -674,8 +674,10 @@ func (*EvaluateSessionRequest_Turn) isEvaluateSessionRequest_Frame() {}
 // SessionOpen sets what stays the same for all turns.
 type SessionOpen struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Scenario, persona, correlation, metadata and the messages so far. The
-	// per-turn fields are ignored.
+	// Scenario, persona, correlation, metadata, attempt, the expected answer of
+	// turns without their own, and the messages so far. The per-turn fields
+	// last_invocation, turn, is_final and run_duration are ignored: turns are
+	// counted from 1, and what a turn does not report is missing.
 	BaseContext *EvaluatorContext `protobuf:"bytes,1,opt,name=base_context,json=baseContext,proto3" json:"base_context,omitempty"`
 	// Evaluators to run on every turn.
 	Evaluators []*EvaluatorSpec `protobuf:"bytes,2,rep,name=evaluators,proto3" json:"evaluators,omitempty"`
@@ -1169,7 +1171,8 @@ func (x *BatchOpen) GetBrief() bool {
 // BatchItem is one turn to evaluate.
 type BatchItem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id chosen by the client, unique in the stream.
+	// Id chosen by the client, repeated in the answer. It should be unique in the
+	// stream: the server does not compare ids, and answers every item.
 	ItemId string `protobuf:"bytes,1,opt,name=item_id,json=itemId,proto3" json:"item_id,omitempty"`
 	// The turn.
 	Context *EvaluatorContext `protobuf:"bytes,2,opt,name=context,proto3" json:"context,omitempty"`

@@ -522,7 +522,8 @@ type EvaluatorType struct {
 	Description string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
 	// What its result is for.
 	Kind EvaluatorKind `protobuf:"varint,5,opt,name=kind,proto3,enum=evald.v1.EvaluatorKind" json:"kind,omitempty"`
-	// True when the server runs it on every call without being asked.
+	// True when the server runs it on every call without being asked. The operator
+	// decides that: what a plugin says here is ignored.
 	Auto bool `protobuf:"varint,6,opt,name=auto,proto3" json:"auto,omitempty"`
 	// JSON Schema (2020-12) of the config, as JSON text. Text and not a Struct,
 	// so that its bytes, and so its fingerprint, are the author's own.
@@ -545,7 +546,8 @@ type EvaluatorType struct {
 	// Live instances of a remote type. Output only.
 	InstanceCount int32 `protobuf:"varint,15,opt,name=instance_count,json=instanceCount,proto3" json:"instance_count,omitempty"`
 	// Other names under which a spec may ask for the type, for example "latency"
-	// for "latency-budget". A result always carries the type itself.
+	// for "latency-budget". A result always carries the type itself. Those of a
+	// remote type are ignored.
 	Aliases []string `protobuf:"bytes,16,rep,name=aliases,proto3" json:"aliases,omitempty"`
 	// Fields of EvaluatorContext that the type needs beyond the messages, as
 	// paths, for example "last_invocation.token_usage".

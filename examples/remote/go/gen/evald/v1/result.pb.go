@@ -656,8 +656,8 @@ type AggregatedEvaluation struct {
 	Verdict Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=evald.v1.Verdict" json:"verdict,omitempty"`
 	// True exactly when verdict is VERDICT_PASSED.
 	Success bool `protobuf:"varint,2,opt,name=success,proto3" json:"success,omitempty"`
-	// The score under the policy asked for: the lowest one, or the weighted mean.
-	// Not set when no enforced assertion gave a score.
+	// The score under the policy asked for: min_score or mean_score. 0 when a
+	// required assertion failed.
 	Score *float64 `protobuf:"fixed64,3,opt,name=score,proto3,oneof" json:"score,omitempty"`
 	// Reason of the first enforced failure or error in index order, else what
 	// counted: "All evaluators passed", or for example "No assertion counted:

@@ -365,7 +365,8 @@ type WorkerHello struct {
 	// server never sends a task without credit, so a slow worker holds up
 	// nobody else.
 	InitialCredit int32 `protobuf:"varint,3,opt,name=initial_credit,json=initialCredit,proto3" json:"initial_credit,omitempty"`
-	// Session to take over after a broken connection, when there was one.
+	// Session that broke, when there was one. A server may ignore it: a session
+	// with the same instance_id takes the place of the earlier one.
 	ResumeSessionId string `protobuf:"bytes,4,opt,name=resume_session_id,json=resumeSessionId,proto3" json:"resume_session_id,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
