@@ -15,6 +15,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from evald_server.fair_slots import FairSlots
 from evald_server.rpc.errors import CallError
 from evald_server.rpc.gate import Gate
 from evald_server.rpc.server import Handler
@@ -121,14 +122,14 @@ class HttpContext:
 class Calls:
     """A client of the server's own methods, by their full names, as "evald.v1.RunService/GetRun".
 
-    All methods raise CallFailed. Cancelling a call's task cancels the call. lists: a semaphore to hold while collecting
-    all pages of a list.
+    All methods raise CallFailed. Cancelling a call's task cancels the call. lists: slots to hold while collecting all
+    pages of a list.
     """
 
     def __init__(self, gate: Gate, max_streams: int) -> None:
         """max_streams: limit of open streams. Each holds a connection, and pages need connections, too."""
         self._gate = gate
-        self.lists = asyncio.Semaphore(_MAX_LISTS)
+        self.lists = FairSlots(_MAX_LISTS)
         self._max_streams = max_streams
         self._streams = 0
 
