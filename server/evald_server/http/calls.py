@@ -148,13 +148,13 @@ class Calls:
     async def stream(
         self,
         method: str,
-        request: bytes | AsyncIterator[bytes],
+        request: bytes | AsyncGenerator[bytes],
         caller: HttpCaller,
         patience: float = BEAT_SECONDS,
     ) -> AsyncGenerator[bytes | None]:
         """Yield the serialised messages of a response, and None after every 15 s without a message.
 
-        Closing the generator cancels the call. request: an iterator of messages for methods that read a stream.
+        Closing the generator cancels the call. request: the messages for methods that read a stream; the generator closes it.
         patience: seconds before the first None.
         """
         if self._streams >= self._max_streams:
@@ -185,6 +185,8 @@ class Calls:
             await asyncio.wait([task])
             if not task.cancelled():
                 task.exception()  # mark it as retrieved, so that asyncio does not log it
+            if rest is not None:
+                await rest.aclose()
 
     async def _handle(self, method: str, request: bytes, context: HttpContext) -> bytes | None:
         # Run in a task of its own: the gate and the handlers set context variables and cancel calls by their task.
