@@ -62,7 +62,6 @@ from evald_server.rpc.port import RpcPort
 from evald_server.rpc.run_services import run_services
 from evald_server.rpc.server import RpcServer
 from evald_server.rpc.session import SessionService
-from evald_server.rpc.stream_tasks import LoopTurns
 from evald_server.runs.runner import Runner
 from evald_server.scripts.build import build_scripts
 from evald_server.scripts.evaluator import code_definition
@@ -485,8 +484,7 @@ class App:
             engine, batcher, admission, IdempotencyStore(self.settings.answer_cache_bytes), metrics
         )
         sessions = SessionService(engine, batcher, admission, metrics)
-        turns = LoopTurns()
-        batches = BatchService(engine, admission, metrics, self.batch_processes, turns)
+        batches = BatchService(engine, admission, metrics, self.batch_processes, rpc.turns)
         types = catalog.CatalogService(self.registry)
         service = evaluate.NAME
         table: dict[str, dict[str, Any]] = {
@@ -515,7 +513,7 @@ class App:
             self._judge_problem,
             self.settings.max_messages,
             self.batch_processes,
-            turns,
+            rpc.turns,
         )
         self.suites = services.suites
         table |= services.handlers

@@ -1,5 +1,6 @@
 """Who calls over HTTP is who calls over gRPC: tokens, money, sign-ins, and what belongs to somebody."""
 
+import asyncio
 import json
 import logging
 from pathlib import Path
@@ -14,6 +15,7 @@ from evald_server.auth.principal import Role
 from evald_server.config import JudgePrice, JudgeSettings
 from evald_server.http import access
 from evald_server.judge.budget import SPENDING_FILE, read_spending, utc_day
+from evald_server.rpc.scenarios import ScenarioService
 
 from ..auth.issuer import Issuer
 from ..auth.keyring import bearer, guarded, make_key
@@ -21,7 +23,7 @@ from ..judge.test_service import GOOD, judging
 from ..judge.wire import wire
 from ..monitoring.scrape import value
 from ..remote.scripted import REGISTRY, listening
-from ..rpc.live import Live, serving
+from ..rpc.live import Live, serving, until
 from .api import CHAT, REGEX
 from .exchange import JSON, Exchange, post, send
 from .test_access_matrix import FORM
@@ -170,3 +172,27 @@ async def test_an_instance_is_removed_over_http_by_its_own_plugin_and_by_admins(
         sent = await send(web(live), "POST", "/console/remotes", form, b"instance=lease")
         assert (sent.status, sent.headers["location"]) == (303, "/console/remotes")
         assert "lease" not in live.app.remotes.instances.by_id
+
+
+async def test_the_lists_of_one_principal_keep_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, begun, file = asyncio.Event(), 0, tmp_path / "keys.toml"
+    collect = ScenarioService.list_page
+
+    async def slow(self: ScenarioService, data: bytes, context: Any) -> bytes:
+        nonlocal begun
+        begun += 1
+        await read.wait()
+        return await collect(self, data, context)
+
+    monkeypatch.setattr(ScenarioService, "list_page", slow)
+    greedy, other = (dict(bearer(make_key(file, name, Role.CALLER))) for name in ("greedy", "other"))
+    async with guarded(file, web="127.0.0.1:0") as live:
+        lists = [asyncio.create_task(send(web(live), "GET", "/api/scenarios", greedy)) for _ in range(10)]
+        await until(lambda: begun)
+        async with asyncio.timeout(30):
+            assert (await send(web(live), "GET", "/api/personas", other)).json == []
+        assert not any(one.done() for one in lists)
+        read.set()
+        assert {(await one).status for one in lists} == {200}

@@ -2,9 +2,11 @@
 converted beside the event loop."""
 
 import asyncio
+import gc
 import json
+import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,16 +14,18 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from evald.evaluator import define_evaluator
+from evald.result import Kind
 from evald_server import app
 from evald_server.calibration.card import CalibrationCard
 from evald_server.http import calls
 from evald_server.http.api import evaluate
 from evald_server.testing import async_server
 
-from ..rpc.live import serving
+from ..rpc.live import serving, until
 from .api import CHAT, REGEX, api, lines_of, ndjson
 from .cutting_proxy import CuttingProxy
-from .exchange import JSON, connected, head, receive
+from .exchange import JSON, connected, head, receive, send
 from .test_bridge import web
 from .test_console_browser import GATE, Gated, start_run
 
@@ -181,3 +185,54 @@ async def test_calibration_cards_are_read_beside_the_event_loop(
         assert (await client.get("/console/judge")).status_code == 200
     assert len(threads) == 3
     assert threading.get_ident() not in threads
+
+
+async def test_callers_who_leave_amid_a_stream_leave_no_generator_to_the_collector(tmp_path: Path) -> None:
+    """Such a one would be closed at any time, even while the loop ends."""
+
+    async def hang(_ctx: Any) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    left: list[str] = []
+
+    def collected(generator: AsyncGenerator[Any]) -> None:
+        if "evald_server" in generator.ag_code.co_filename:
+            left.append(generator.ag_code.co_qualname)
+        before.finalizer(generator)
+
+    hanging = define_evaluator(type="hang", kind=Kind.ASSERTION, evaluate=hang)
+    evaluators = [{"type": "hang"}]
+    spoken = {"turns": [{"input": [CHAT[0]]}], "recordedTrials": [{"answers": [{"messages": [CHAT[-1]]}]}]}
+    case = {"id": "1", "messages": CHAT}
+    requests = {
+        "/api/evaluate-batch": [{"evaluators": evaluators}, *[case] * 2000],
+        "/api/suite-runs": [
+            {"suite": "s", "evaluators": evaluators},
+            *({"caseId": str(number), **spoken} for number in range(2000)),
+        ],
+        "/api/evaluate": [{"messages": CHAT, "evaluators": evaluators}],
+        "/console/scenarios/export": [],
+    }
+    async with serving([hanging], web="127.0.0.1:0", data_dir=tmp_path) as live:
+        stored = {"name": "s", "successCriteria": "c", "instructions": "i" * 200_000}
+        for number in range(60):
+            body = json.dumps(stored | {"name": f"s{number}"}).encode()
+            assert (await send(web(live), "POST", "/api/scenarios", JSON, body)).status == 201
+        before: Any = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(before.firstiter, collected)
+        for path, lines in requests.items():
+            body = b"\n".join(json.dumps(line).encode() for line in lines)
+            sent = {"host": web(live), "accept": "application/x-ndjson", "content-length": str(len(body))}
+            async with connected(web(live)) as (reader, writer):
+                kind = {"content-type": "application/x-ndjson"} if len(lines) > 1 else JSON
+                writer.write(head("POST" if lines else "GET", path, sent | kind) + body)
+                if lines:
+                    await until(lambda: live.app.admission.inflight)
+                else:
+                    assert await reader.readexactly(12) == b"HTTP/1.1 200"
+                writer.transport.abort()
+            await until(lambda: not live.app.admission.inflight and not live.app._web._state.tasks)  # type: ignore[union-attr]
+        gc.collect()
+        sys.set_asyncgen_hooks(before.firstiter, before.finalizer)
+    assert not left

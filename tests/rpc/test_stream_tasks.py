@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evald_server.monitoring import Telemetry
-from evald_server.rpc.server import RpcServer
+from evald_server.rpc.server import RpcServer, RpcStream
 from evald_server.rpc.stream_tasks import LoopTurns, StreamTasks, StreamTurns
 
 
@@ -72,7 +72,7 @@ async def test_tasks_of_one_stream_wait_for_one_turn_at_a_time() -> None:
 
 
 def rpc_server() -> RpcServer:
-    return RpcServer(Telemetry(), max_message_bytes=1000, max_streams=1)
+    return RpcServer(Telemetry(), max_message_bytes=1000, max_streams=30)
 
 
 async def test_pieces_that_give_way_are_done_one_at_a_time() -> None:
@@ -109,3 +109,28 @@ async def test_beside_calls_there_is_time_for_one_between_two_pieces() -> None:
     began = time.perf_counter()
     await asyncio.gather(*(rpc.give_way() for _ in range(20)))
     assert time.perf_counter() - began > 0.015
+
+
+async def test_of_watches_that_begin_at_once_one_sends_at_a_time() -> None:
+    rpc, iteration = rpc_server(), 0
+    senders: dict[int, set[int]] = {}
+
+    class Caller:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        async def write(self, _message: bytes) -> None:
+            senders.setdefault(iteration, set()).add(self.number)
+
+    async def watch(_request: bytes, stream: RpcStream) -> None:
+        for _ in range(20):
+            await stream.send(b"event")
+
+    handler: Any = rpc.watch("service", "Watch", watch)
+    watches = [asyncio.create_task(handler.unary_stream(b"", Caller(number))) for number in range(30)]
+    while not all(task.done() for task in watches):
+        iteration += 1
+        await asyncio.sleep(0)
+    await asyncio.gather(*watches)
+    assert set().union(*senders.values()) == set(range(30))
+    assert all(len(numbers) == 1 for numbers in senders.values()), senders

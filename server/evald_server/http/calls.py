@@ -15,6 +15,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from evald_server.fair_slots import FairSlots
 from evald_server.rpc.errors import CallError
 from evald_server.rpc.gate import Gate
 from evald_server.rpc.server import Handler
@@ -121,14 +122,14 @@ class HttpContext:
 class Calls:
     """A client of the server's own methods, by their full names, as "evald.v1.RunService/GetRun".
 
-    All methods raise CallFailed. Cancelling a call's task cancels the call. lists: a semaphore to hold while collecting
-    all pages of a list.
+    All methods raise CallFailed. Cancelling a call's task cancels the call. lists: slots to hold while collecting all
+    pages of a list.
     """
 
     def __init__(self, gate: Gate, max_streams: int) -> None:
         """max_streams: limit of open streams. Each holds a connection, and pages need connections, too."""
         self._gate = gate
-        self.lists = asyncio.Semaphore(_MAX_LISTS)
+        self.lists = FairSlots(_MAX_LISTS)
         self._max_streams = max_streams
         self._streams = 0
 
@@ -147,13 +148,13 @@ class Calls:
     async def stream(
         self,
         method: str,
-        request: bytes | AsyncIterator[bytes],
+        request: bytes | AsyncGenerator[bytes],
         caller: HttpCaller,
         patience: float = BEAT_SECONDS,
     ) -> AsyncGenerator[bytes | None]:
         """Yield the serialised messages of a response, and None after every 15 s without a message.
 
-        Closing the generator cancels the call. request: an iterator of messages for methods that read a stream.
+        Closing the generator cancels the call. request: the messages for methods that read a stream; the generator closes it.
         patience: seconds before the first None.
         """
         if self._streams >= self._max_streams:
@@ -184,6 +185,8 @@ class Calls:
             await asyncio.wait([task])
             if not task.cancelled():
                 task.exception()  # mark it as retrieved, so that asyncio does not log it
+            if rest is not None:
+                await rest.aclose()
 
     async def _handle(self, method: str, request: bytes, context: HttpContext) -> bytes | None:
         # Run in a task of its own: the gate and the handlers set context variables and cancel calls by their task.

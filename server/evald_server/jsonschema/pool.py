@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from evald_server.fair_slots import FairSlots, QueueFull
 from evald_server.workers import ChildProcess
 
 # A task ends at its limit of CPU time. This wall time limit is for one that sleeps or waits for a CPU.
@@ -41,27 +42,18 @@ class KillablePool:
 
     def __init__(self, program: Sequence[str], size: int | None = None, max_waiting: int = 256) -> None:
         self._program = list(program)
-        self._slots = asyncio.Semaphore(size or min(4, os.cpu_count() or 1))
-        self._max_waiting = max_waiting
-        self._waiting = 0
+        self._slots = FairSlots(size or min(4, os.cpu_count() or 1), max_waiting)
         self._idle: list[ChildProcess] = []
         self._all: set[ChildProcess] = set()
         self._ending: set[asyncio.Task[int]] = set()
 
     async def run(self, task: Mapping[str, Any], seconds: float) -> Any:
         """Return a worker's answer. Raises TaskTimeout, PoolBusy or WorkerDied. Cancelling kills the worker."""
-        if self._waiting >= self._max_waiting:
-            raise PoolBusy
-        request = json.dumps({**task, "seconds": seconds}).encode()
-        self._waiting += 1
         try:
-            await self._slots.acquire()
-        finally:
-            self._waiting -= 1
-        try:
-            return await self._send(request, seconds)
-        finally:
-            self._slots.release()
+            async with self._slots.slot():
+                return await self._send(json.dumps({**task, "seconds": seconds}).encode(), seconds)
+        except QueueFull:
+            raise PoolBusy from None
 
     async def aclose(self) -> None:
         """Kill all workers and wait for their end."""

@@ -2,14 +2,15 @@
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from evald.scope import Scope
+from evald_server.auth.current_call import caller
 from evald_server.engine.invoke import RESERVE_SECONDS, budget
 from evald_server.engine.plan import Plan
 from evald_server.engine.run import EvaluationRun
+from evald_server.fair_slots import FairSlots, QueueFull
 
 from .errors import CallError
 
@@ -25,7 +26,7 @@ def check_deadline(plan: Plan, seconds: float | None) -> None:
 
 
 class Admission:
-    """A limited number of slots with a limited FIFO queue.
+    """A limited number of slots with a limited queue, in which principals take turns.
 
     An evaluation without waiting evaluators needs no slot: it ends before the next one begins.
 
@@ -44,14 +45,12 @@ class Admission:
         default_timeout: float = 60.0,
         max_timeout: float = 60.0,
     ) -> None:
-        self.inflight = 0
-        self._slots = slots
-        self._queue = queue
+        self._most = slots
+        self._slots = FairSlots(slots, queue)
         self._queue_seconds = queue_seconds
         self._concurrency = concurrency
         self._default_timeout = default_timeout
         self._max_timeout = max_timeout
-        self._waiters: deque[asyncio.Future[None]] = deque()
 
     async def run_pending(
         self,
@@ -69,12 +68,13 @@ class Admission:
         patient = time_remaining is None
         seconds = None if time_remaining is None else time_remaining()
         left = self.seconds_for(run.plan, seconds)
+        principal = caller().name
         try:
             if left is not None and left <= 0:
                 raise _too_short(seconds or 0)
-            if not self.enter():
+            if not self._slots.enter(principal):
                 began = time.monotonic()
-                await self.wait(patient=patient)
+                await self._wait(principal, patient=patient)
                 if left is not None and not patient:
                     left -= time.monotonic() - began
         except BaseException:
@@ -85,7 +85,7 @@ class Admission:
                 async for finished in steps:
                     yield finished
         finally:
-            self.leave()
+            self._slots.release(principal)
 
     def seconds_for(self, plan: Plan, seconds: float | None = None) -> float | None:
         """Return the time limit of all of a plan's evaluators together, in seconds; None for no limit.
@@ -98,54 +98,35 @@ class Admission:
         return min(left, plan.timeout)
 
     @property
+    def inflight(self) -> int:
+        """The number of evaluations in a slot."""
+        return self._slots.taken
+
+    @property
     def queued(self) -> int:
         """The number of evaluations in the queue."""
-        return len(self._waiters)
+        return self._slots.waiting
 
-    def enter(self) -> bool:
-        """Try to acquire a slot without waiting. Returns True on success."""
-        if self.inflight >= self._slots or self._waiters:
-            return False
-        self.inflight += 1
-        return True
-
-    async def wait(self, *, patient: bool = False) -> None:
+    async def _wait(self, principal: str, *, patient: bool) -> None:
         """Queue for a slot. Raises CallError OVERLOADED if the queue is full or no slot becomes free in time.
 
         patient: queue without a limit and without a timeout.
         """
-        if not patient and len(self._waiters) >= self._queue:
-            raise self._overloaded("all slots and the queue are full")
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
         began = time.monotonic()
         try:
-            await asyncio.wait_for(waiter, None if patient else self._queue_seconds)
+            async with asyncio.timeout(None if patient else self._queue_seconds):
+                await self._slots.acquire(principal, patient=patient)
+        except QueueFull:
+            raise self._overloaded("all slots and the queue are full") from None
         except TimeoutError:
             raise self._overloaded(f"no slot within {time.monotonic() - began:.3g}s") from None
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self.leave()
-            raise
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-
-    def leave(self) -> None:
-        """Release a slot, or pass it to the waiter that has queued longest."""
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
-        self.inflight -= 1
 
     def _overloaded(self, why: str) -> CallError:
         return CallError(
             "OVERLOADED",
-            f"the server is at its limit of {self._slots} waiting evaluations: {why}; "
+            f"the server is at its limit of {self._most} waiting evaluations: {why}; "
             f"try again after the delay in RetryInfo",
-            limit=str(self._slots),
+            limit=str(self._most),
         )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Final
 
@@ -219,8 +220,9 @@ class _Batch:
         return self._plan
 
     async def _wait(self, run: EvaluationRun, item_id: str) -> None:
-        async for _ in self._admission.run_pending(run, self._scope):
-            run.take_progress()
+        async with aclosing(self._admission.run_pending(run, self._scope)) as steps:
+            async for _ in steps:
+                run.take_progress()
         self._results.add(item_id, run)
         await self._flush()
 

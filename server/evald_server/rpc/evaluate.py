@@ -99,8 +99,9 @@ class EvaluateService:
         if not run.finished:
             evaluation_id = request.request_id or self._engine.new_id()
             scope = scope_of(context, evaluation_id)
-            async for _ in self._admission.run_pending(run, scope, context.time_remaining):
-                run.take_progress()
+            async with aclosing(self._admission.run_pending(run, scope, context.time_remaining)) as steps:
+                async for _ in steps:
+                    run.take_progress()
             data = self._respond(run, evaluation_id, request, context)
         return StoredResponse(data, run.plan.template.specs)
 

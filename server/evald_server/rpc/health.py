@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import aclosing
 from typing import Any, Final
 
 import grpc
@@ -104,8 +105,9 @@ def reflection_handlers(
     servicer = reflection.aio.ReflectionServicer(services)
 
     async def info(requests: Any, context: Any) -> None:
-        async for response in servicer.ServerReflectionInfo(requests, context):
-            await context.write(response)
+        async with aclosing(servicer.ServerReflectionInfo(requests, context)) as responses:
+            async for response in responses:
+                await context.write(response)
 
     handler = grpc.stream_stream_rpc_method_handler(
         endless(info),

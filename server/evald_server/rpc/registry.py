@@ -1,7 +1,8 @@
 """RegistryService: register plugins, and list them for operators."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing
 from typing import Any, Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -82,11 +83,12 @@ class RegistrationService:
 
     async def keep_alive(self, stream: RpcStream) -> None:
         """Renew leases, with one response per request, in order."""
-        async for data in self._until_drained(stream):
-            request = parse(_pb.KeepAliveRequest, data, "evald.plugin.v1.KeepAliveRequest")
-            response = _pb.KeepAliveResponse(lease_id=request.lease_id)
-            self._renew(request, response)
-            await stream.send(response.SerializeToString())
+        async with aclosing(self._until_drained(stream)) as requests:
+            async for data in requests:
+                request = parse(_pb.KeepAliveRequest, data, "evald.plugin.v1.KeepAliveRequest")
+                response = _pb.KeepAliveResponse(lease_id=request.lease_id)
+                self._renew(request, response)
+                await stream.send(response.SerializeToString())
 
     async def renew_lease(self, data: bytes, _context: Context) -> bytes:
         """Renew one lease."""
@@ -192,7 +194,7 @@ class RegistrationService:
             pb.expire_time.FromMilliseconds(now.ToMilliseconds() + round(left * 1000))
         return pb
 
-    async def _until_drained(self, stream: RpcStream) -> AsyncIterator[bytes]:
+    async def _until_drained(self, stream: RpcStream) -> AsyncGenerator[bytes]:
         while True:
             try:
                 data: bytes = await self._or_drained(anext(stream))

@@ -22,6 +22,7 @@ from evald_server.monitoring import RpcTally, Telemetry
 from evald_server.store.database import StoreProblem
 
 from .errors import CallError, as_call_error
+from .stream_tasks import LoopTurns, StreamTurns
 
 _log = logging.getLogger("evald.rpc")
 
@@ -119,6 +120,7 @@ class RpcServer:
         self._last_call = -math.inf
         self._giving_way = asyncio.Lock()
         self.draining = False
+        self.turns = LoopTurns()
         self.on_message: Callable[[str, bool], None] = lambda _method, _streams: None
 
     def unary(self, service: str, method: str, handle: UnaryHandler) -> Handler:
@@ -150,7 +152,10 @@ class RpcServer:
         return grpc.stream_stream_rpc_method_handler(wrapped)
 
     def watch(self, service: str, method: str, handle: ServerStreamHandler) -> Handler:
-        """Return a handler of one request and responses until the caller ends the stream. A drain does not wait for it."""
+        """Return a handler of one request and responses until the caller ends the stream. A drain does not wait for it.
+
+        Watches send in turns, because many may begin at once, each with thousands of messages that there are.
+        """
         wrapped = self._one_in(service, method, handle, open_streams=True)
         return grpc.unary_stream_rpc_method_handler(self.endless(wrapped))
 
@@ -163,7 +168,8 @@ class RpcServer:
 
         async def call(request: bytes, context: Context) -> None:
             self._received(full_name, request, tally, streams=True)
-            await handle(request, RpcStream(context, tally, self._max_message_bytes))
+            turns = StreamTurns(self.turns.next) if open_streams else None
+            await handle(request, RpcStream(context, tally, self._max_message_bytes, turns))
 
         return self._wrapped(service, method, tally, call, open_streams=open_streams)
 
@@ -374,12 +380,18 @@ def _clear_traceback(problem: BaseException) -> None:
 
 
 class RpcStream:
-    """Both directions of a stream. Counts messages and limits the size of requests. context: of the call."""
+    """Both directions of a stream. Counts messages and limits the size of requests.
 
-    def __init__(self, context: Context, tally: RpcTally, limit: int) -> None:
+    context: of the call. turns: in which it sends; None: at once.
+    """
+
+    def __init__(
+        self, context: Context, tally: RpcTally, limit: int, turns: StreamTurns | None = None
+    ) -> None:
         self.context = context
         self._tally = tally
         self._limit = limit
+        self._turns = turns
 
     def __aiter__(self) -> "RpcStream":
         return self
@@ -402,6 +414,8 @@ class RpcStream:
 
     async def send(self, data: bytes) -> None:
         """Send a message."""
+        if self._turns is not None:
+            await self._turns.pause()
         self._tally.sent()
         await self.context.write(data)
 

@@ -22,6 +22,7 @@ from evald_server.batch.pool import BatchPool
 from evald_server.connectors.connector import Connector
 from evald_server.engine.engine import Engine
 from evald_server.engine.run import EvaluationRun
+from evald_server.fair_slots import FairSlots
 from evald_server.monitoring import Telemetry
 from evald_server.runs.suite import SuiteSetup
 from evald_server.store.database import StoreProblem
@@ -91,7 +92,7 @@ class SuiteService:
         self._settling: set[asyncio.Task[None]] = set()
         self._purging: asyncio.Task[None] | None = None
         self._turns = turns
-        self._comparisons = asyncio.Semaphore(_MAX_COMPARISONS)
+        self._comparisons = FairSlots(_MAX_COMPARISONS)
         self._stopping = False
         telemetry.suites.watch(running=lambda: len(self._running))
 
@@ -247,7 +248,7 @@ class SuiteService:
             return compare(base, new, merge_by_id(*sides), max_drop)
 
         try:
-            async with self._comparisons:
+            async with self._comparisons.slot():
                 comparison = await self._store.both(request.base_id, request.new_id, consume)
         except SuiteRunNotFound as problem:  # deleted in the meantime
             raise _no_run("base_id" if str(problem) == request.base_id else "new_id", str(problem)) from None

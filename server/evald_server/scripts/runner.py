@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from evald_server.auth.current_call import caller
+from evald_server.fair_slots import FairSlots
+
 from . import isolation
 from .isolation import NO_CONFINEMENT
 from .policy import BASE_ENVIRONMENT, AllowedCommand, AllowList, CommandNotAllowed, ScriptPolicy
@@ -55,7 +58,7 @@ class ScriptRunner:
         self.isolation, self._confine = isolation.NONE
         self._commands = AllowList(policy.allow)
         self._processes = ScriptProcesses()
-        self._slots = asyncio.Semaphore(policy.concurrency)
+        self._slots = FairSlots(policy.concurrency)
         self._variables = policy.variables
         if self._allows_any and sys.platform == "linux":
             if not policy.directory.is_dir():
@@ -107,9 +110,10 @@ class ScriptRunner:
         deadline: `time.monotonic()` by which the command must have ended, including the wait for a slot; None for none.
         Raises ScriptsBusy, and CommandChanged if the file is no longer the allowed one.
         """
+        principal = caller().name
         try:
             async with asyncio.timeout(_left(deadline)):
-                await self._slots.acquire()
+                await self._slots.acquire(principal)
         except TimeoutError:
             raise ScriptsBusy from None
         try:
@@ -122,7 +126,7 @@ class ScriptRunner:
                 self._launch_request(command, seconds), payload, seconds, self.policy.output_bytes
             )
         finally:
-            self._slots.release()
+            self._slots.release(principal)
         secrets = self._variables.values()
         return ended._replace(
             stdout=_redacted(ended.stdout, secrets), stderr=_redacted(ended.stderr, secrets)

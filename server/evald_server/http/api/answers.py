@@ -116,7 +116,8 @@ async def list_answer(
     def write_all(items: Iterable[Any]) -> list[bytes]:
         return [json_bytes(write(one)) for one in items]
 
-    async with site.calls.lists:
+    principal = site.access.principal(request)
+    async with site.calls.lists.slot("" if principal is None else principal.name):
         while True:
             asked.page_size = left
             got: Any = await site.ask(request, asked)

@@ -1,7 +1,7 @@
 """Evaluations: of one conversation, of many, and checks of specs."""
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from typing import Any, Final, TypeAlias
 
@@ -87,7 +87,7 @@ def _about_the_body() -> Iterator[None]:
 
 
 async def _stream(
-    site: Site, request: Request, method: str, asked: bytes | AsyncIterator[bytes]
+    site: Site, request: Request, method: str, asked: bytes | AsyncGenerator[bytes]
 ) -> AsyncGenerator[bytes | None]:
     caller = site.access.caller(request)
     with _about_the_body():
@@ -144,7 +144,7 @@ def _opened(line: bytes) -> _pb.BatchOpen:
         raise problem.below("line 1") from None
 
 
-async def _stepwise(size: int, requests: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def _stepwise(size: int, requests: Iterator[bytes]) -> AsyncGenerator[bytes]:
     """Yield messages, and make them in a thread for large data. size: of the data, in bytes."""
     while (message := await aside(size, lambda: next(requests, None))) is not None:
         yield message

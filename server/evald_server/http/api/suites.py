@@ -1,6 +1,6 @@
 """Suite runs: run a suite, list and show suite runs and their cases, compare two."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Final
 
 from starlette.requests import Request
@@ -48,7 +48,7 @@ def _messages(body: bytes) -> list[bytes]:
     return found
 
 
-async def _sent(messages: list[bytes]) -> AsyncIterator[bytes]:
+async def _sent(messages: list[bytes]) -> AsyncGenerator[bytes]:
     for message in messages:
         yield message
 

@@ -3,11 +3,13 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Final
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
 
 from evald.convert.resources import SCENARIO
 from evald.errors import InvalidInput
@@ -35,7 +37,18 @@ async def export(site: Site, request: Request) -> Response:
     store = Resources(SCENARIOS, site, request)
     first, token = await store.page()
     name = {"Content-Disposition": 'attachment; filename="scenarios.jsonl"'}
-    return StreamingResponse(_lines(store, first, token), headers=name, media_type=NDJSON)
+    lines = _lines(store, first, token)
+    return _Export(lines, headers=name, media_type=NDJSON)
+
+
+class _Export(StreamingResponse):
+    """A streamed response that closes its generator, also when the caller disconnects."""
+
+    body_iterator: AsyncGenerator[bytes]
+
+    async def stream_response(self, send: Send) -> None:
+        async with aclosing(self.body_iterator):
+            await super().stream_response(send)
 
 
 async def _lines(store: Resources, found: list[context_pb2.Scenario], token: str) -> AsyncGenerator[bytes]:

@@ -1,0 +1,114 @@
+"""Slots that principals share fairly."""
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from evald_server.auth.current_call import caller
+from evald_server.auth.principal import LOCAL
+
+
+class QueueFull(Exception):
+    """The queue for a slot, or the principal's part of it, is full."""
+
+
+class FairSlots:
+    """A limited number of slots. Those who wait are served in order for each principal, and principals take turns.
+
+    On a server with credentials, a principal gets at most three quarters of the slots, and of the queue: what one holds
+    for long must leave some for the others.
+
+    slots: their number. queue: how many may wait, besides patient ones; None: any number.
+    """
+
+    def __init__(self, slots: int, queue: int | None = None) -> None:
+        self.taken = 0
+        self._slots = slots
+        self._queue = queue
+        self._taken_by: Counter[str] = Counter()
+        # By principal, the one whose turn is next first. The values are ordered sets.
+        self._waiting: OrderedDict[str, OrderedDict[asyncio.Future[None], None]] = OrderedDict()
+        self._impatient: Counter[str] = Counter()
+
+    @property
+    def waiting(self) -> int:
+        """The number of those who wait."""
+        return sum(map(len, self._waiting.values()))
+
+    def enter(self, principal: str) -> bool:
+        """Try to take a slot without waiting. Returns True on success."""
+        if self.taken >= self._slots or principal in self._waiting or not self._may_take(principal):
+            return False
+        self._take(principal)
+        return True
+
+    async def acquire(self, principal: str, *, patient: bool = False) -> None:
+        """Wait for a slot. patient: wait even if the queue is full. Raises QueueFull."""
+        if self.enter(principal):
+            return
+        if not patient and self._queue is not None:
+            own = self._impatient[principal]
+            if self._impatient.total() >= self._queue or own >= _share(self._queue, principal):
+                raise QueueFull
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(principal, OrderedDict())[waiter] = None
+        self._impatient[principal] += not patient
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.cancelled():
+                self._leave_queue(principal, waiter)
+            else:
+                self.release(principal)
+            raise
+        finally:
+            self._impatient[principal] -= not patient
+            if not self._impatient[principal]:
+                del self._impatient[principal]
+
+    def release(self, principal: str) -> None:
+        """Release a slot, and pass it to the next principal that waits."""
+        self.taken -= 1
+        self._taken_by[principal] -= 1
+        if not self._taken_by[principal]:
+            del self._taken_by[principal]
+        while (name := next(filter(self._may_take, self._waiting), None)) is not None:
+            waiter = next(iter(self._waiting[name]))
+            self._leave_queue(name, waiter)
+            if waiter.cancelled():
+                continue
+            if name in self._waiting:
+                self._waiting.move_to_end(name)
+            self._take(name)
+            waiter.set_result(None)
+            return
+
+    @asynccontextmanager
+    async def slot(self, principal: str | None = None, *, patient: bool = False) -> AsyncIterator[None]:
+        """Hold a slot. principal: by default the caller of the current call. Raises QueueFull."""
+        name = caller().name if principal is None else principal
+        await self.acquire(name, patient=patient)
+        try:
+            yield
+        finally:
+            self.release(name)
+
+    def _may_take(self, principal: str) -> bool:
+        return self._taken_by[principal] < _share(self._slots, principal)
+
+    def _take(self, principal: str) -> None:
+        self.taken += 1
+        self._taken_by[principal] += 1
+
+    def _leave_queue(self, principal: str, waiter: "asyncio.Future[None]") -> None:
+        waiters = self._waiting.get(principal)
+        if waiters is not None:
+            waiters.pop(waiter, None)
+            if not waiters:
+                del self._waiting[principal]
+
+
+def _share(whole: int, principal: str) -> int:
+    """Return how many of something one principal may have. Without credentials there is only one."""
+    return whole if principal == LOCAL.name else max(1, whole * 3 // 4) if whole else 0
