@@ -374,7 +374,6 @@ def build_parser() -> Parser:
     conformance.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        default="127.0.0.1:50051",
         help="with --connect: the address that the plugin dials [127.0.0.1:50051]; port 0 picks one",
     )
     conformance.add_argument(
