@@ -23,6 +23,7 @@ def test_help_comes_at_once_and_names_every_command(evald_command: str) -> None:
         assert done.returncode == 0
     for command in (
         "serve",
+        "health",
         "evaluate",
         "test",
         "history",
@@ -55,6 +56,7 @@ def test_help_loads_nothing_heavy() -> None:
     "command",
     [
         "serve",
+        "health",
         "evaluate",
         "test",
         "history",
