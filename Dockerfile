@@ -32,7 +32,7 @@ ENV PATH=/opt/evald/bin:$PATH \
 USER 10001:10001
 VOLUME /var/lib/evald
 EXPOSE 50051 9464 50080
-HEALTHCHECK --interval=10s --timeout=3s --start-period=10s \
-    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:9464/healthz', timeout=2)"]
+HEALTHCHECK --interval=30s --timeout=10s --start-period=30s \
+    CMD ["evald", "health"]
 ENTRYPOINT ["evald"]
 CMD ["serve"]

@@ -29,7 +29,7 @@ _log = logging.getLogger("evald.threads")
 
 
 class Busy(Exception):
-    """Calls that exceeded their time occupy all threads of the type, or the system has no more threads."""
+    """No thread can run the call. The message says why, for the caller."""
 
 
 class Threads:
@@ -56,7 +56,7 @@ class Threads:
         Cancelling ends the wait; the thread continues.
 
         Raises the function's exception, EvaluatorRaised instead of a BaseException that is no Exception, and
-        Busy at once if all threads of the type are stuck.
+        Busy at once if all threads of the type are stuck, or the system gives no more threads.
         """
         most = self._max_per_type if at_once is None else at_once
         places = self._places.setdefault(type_name, asyncio.Semaphore(most))
@@ -75,9 +75,9 @@ class Threads:
         def start(tell: Tell) -> None:
             try:
                 self._start(partial(work, tell))
-            except RuntimeError:  # the system gives no more threads
+            except Busy:
                 places.release()
-                raise Busy from None
+                raise
 
         return await self._wait(type_name, start, over=places.release)  # type: ignore[no-any-return]
 
@@ -88,10 +88,10 @@ class Threads:
         """
         try:
             self._check(type_name)
+            loop = self._plugins_loop()
         except Busy:
             coroutine.close()
             raise
-        loop = self._plugins_loop()
         tasks: list[asyncio.Task[T]] = []
 
         def begin(tell: Tell) -> None:
@@ -117,7 +117,9 @@ class Threads:
 
     def _check(self, type_name: str) -> None:
         if self._overrun[type_name] >= self._max_per_type:
-            raise Busy
+            raise Busy(
+                "Earlier calls of this evaluator that overran their time are stuck in all of its threads"
+            )
 
     async def _wait(
         self,
@@ -167,7 +169,7 @@ class Threads:
         except Empty:
             inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
             inbox.put(work)
-            threading.Thread(target=self._serve, args=(inbox,), name="evald-plugin", daemon=True).start()
+            _start_thread("evald-plugin", self._serve, inbox)
 
     def _serve(self, inbox: "SimpleQueue[Callable[[], None]]") -> None:
         while True:
@@ -176,10 +178,13 @@ class Threads:
 
     def _plugins_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or self._loop.is_closed():
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(
-                target=self._serve_loop, args=(self._loop,), name="evald-plugins", daemon=True
-            ).start()
+            self._loop = loop = asyncio.new_event_loop()
+            try:
+                _start_thread("evald-plugins", self._serve_loop, loop)
+            except Busy:
+                self._loop = None
+                loop.close()
+                raise
         return self._loop
 
     def _serve_loop(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -203,6 +208,16 @@ class Threads:
         with suppress(BaseException):
             loop.run_forever()
         loop.close()
+
+
+def _start_thread(name: str, target: Callable[[Any], None], arg: object) -> None:
+    """Start a daemon thread. Raises Busy."""
+    try:
+        threading.Thread(target=target, args=(arg,), name=name, daemon=True).start()
+    except RuntimeError:
+        raise Busy(
+            "The system gives this process no more threads: raise its limit of processes, or call less at a time"
+        ) from None
 
 
 def _as_exception(problem: BaseException) -> Exception:

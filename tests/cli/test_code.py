@@ -77,6 +77,16 @@ def test_allowing_code_is_for_the_server_inside_the_command(evald: Any) -> None:
     assert "--allow-code is for the server inside the command" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "option", [["--tls"], *([f"--{name}", "/nowhere"] for name in ("ca", "cert", "key", "token-file"))]
+)
+def test_an_option_of_a_connection_is_for_a_server_that_is_named(evald: Any, option: list[str]) -> None:
+    done = evald("evaluate", CONVERSATION, "-e", "is-json", *option)
+    assert done.returncode == 2
+    assert f"{option[0]} is for the connection to a server that runs already" in done.stderr
+    assert "--server HOST:PORT names one" in done.stderr
+
+
 def test_the_types_say_whether_scripts_can_run(evald: Any) -> None:
     assert "can be called: no" in evald("types", "code").stdout
     shown = evald("types", "code", *ALLOWED).stdout

@@ -23,6 +23,7 @@ def test_help_comes_at_once_and_names_every_command(evald_command: str) -> None:
         assert done.returncode == 0
     for command in (
         "serve",
+        "health",
         "evaluate",
         "test",
         "history",
@@ -55,6 +56,7 @@ def test_help_loads_nothing_heavy() -> None:
     "command",
     [
         "serve",
+        "health",
         "evaluate",
         "test",
         "history",
@@ -122,8 +124,15 @@ def test_a_command_within_another_program_leaves_its_garbage_collector_and_signa
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
     "arguments",
-    [["evaluate", "-e", "is-json"], ["test", "suite.yaml", "--connector"]],
-    ids=lambda words: words[0],
+    [
+        ["evaluate", "-e", "is-json"],
+        ["test", "suite.yaml", "--connector"],
+        ["test"],
+        ["import"],
+        ["connectors", "create"],
+        ["connectors", "test", "--file"],
+    ],
+    ids=" ".join,
 )
 def test_a_command_that_is_ended_while_it_reads_says_so(
     evald_command: str, environment: Any, tmp_path: Path, arguments: list[str], ending: signal.Signals

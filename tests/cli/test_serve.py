@@ -18,6 +18,7 @@ import pytest
 from tests.attempts import attempts
 
 from evald import Client, EvaldError, Evaluation
+from evald_server.dev_certificates import make_certificates
 
 # The turn waits until the test lets it go, so that nothing depends on how fast the machine is.
 WAITING = """
@@ -255,3 +256,47 @@ def test_the_settings_are_listed_with_their_variables(evald: Any) -> None:
     assert done.returncode == 0
     for name in Settings.model_fields:
         assert f"EVALD_{name.upper()}" in done.stdout
+
+
+@pytest.mark.parametrize("secured", ["plaintext", "TLS", "client certificates"])
+def test_health_finds_the_port_by_the_settings_of_the_server(
+    evald: Any, serve: Serve, tmp_path: Path, secured: str
+) -> None:
+    settings: dict[str, str] = {}
+    if secured != "plaintext":
+        # The certificate does not name the address that the command asks.
+        make_certificates(tmp_path, ["evald.example"], days=1)
+        settings = {
+            "EVALD_TLS_CERT_FILE": str(tmp_path / "server.pem"),
+            "EVALD_TLS_KEY_FILE": str(tmp_path / "server.key"),
+        }
+    if secured == "client certificates":
+        settings |= {
+            "EVALD_TLS_CLIENT_CA_FILE": str(tmp_path / "ca.pem"),
+            "EVALD_TLS_CLIENT_AUTH": "require",
+        }
+    everywhere = {"EVALD_METRICS_PUBLIC": "true", "EVALD_DRAIN_DELAY": "60"}
+    with serve("--listen", "127.0.0.1:0", "--http", "0.0.0.0:0", **settings, **everywhere) as served:
+        (http,) = re.findall(r"HTTP on (0\.0\.0\.0:\d+)", served.ready)
+        asked = {**settings, **everywhere, "EVALD_HTTP": http, "http_proxy": "http://127.0.0.1:1"}
+        for option, said in (((), "ok\n"), (("--ready",), "ready\n")):
+            done = evald("health", *option, **asked)
+            assert (done.returncode, done.stdout) == (0, said), done.stderr
+        served.process.terminate()
+        deadline = time.monotonic() + 30
+        while (done := evald("health", "--ready", **asked)).returncode == 0:
+            assert time.monotonic() < deadline
+        assert (done.returncode, done.stdout) == (1, "not ready\n")
+        assert evald("health", **asked).returncode == 0
+        served.process.kill()
+        served.process.wait()
+    done = evald("health", **asked)
+    assert done.returncode == 4
+    assert f"{http}/healthz: Connection refused" in done.stderr
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1:0"])
+def test_health_needs_a_port_that_is_known(evald: Any, address: str) -> None:
+    done = evald("health", "--http", address)
+    assert done.returncode == 2
+    assert f"http: got {address!r}, wanted the address of the HTTP port" in done.stderr

@@ -2,8 +2,10 @@
 
 import json
 import re
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from evald.v1 import run_service_pb2
 from evald_server.cli.demo_agent import serve_agent
 from evald_server.cli.parser import parse
 from evald_server.cli.store_client import KINDS, open_store
+from evald_server.store.database import FILE_NAME
 
 from ..processes import server_process
 
@@ -351,3 +354,16 @@ def test_create_says_what_it_stored_before_a_refusal(cli: Any) -> None:
     shown = cli("scenarios", "create", "-", "--json", stdin=lines, code=2)
     (created,) = json.loads(shown[: shown.index("]\nevald: ") + 1])
     assert created["name"] == "A"
+
+
+def test_a_server_without_its_database_answers_and_is_not_unreachable(
+    evald: Any, project: Path, tmp_path: Path
+) -> None:
+    with (
+        server_process("--data-dir", str(tmp_path / "data"), stderr=subprocess.DEVNULL) as server,
+        closing(sqlite3.connect(tmp_path / "data" / FILE_NAME, isolation_level=None)) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        done = evald("import", str(project), "--server", server.grpc)
+    assert done.returncode == 3, done.stderr
+    assert "the server's log says why" in done.stderr

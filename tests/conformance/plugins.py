@@ -101,7 +101,9 @@ class Plugin:
             case "EV11":
                 count.metric.bucket_bounds[:] = [2, 1]
             case "EV12":
-                info.version = f"1.0.{self.described}"
+                count.version = f"1.0.{self.described}"
+            case "EV14":
+                check.description = "x" * 2001
         info.evaluator_types.extend((check, count))
         return info
 
@@ -185,6 +187,10 @@ class Plugin:
                 output.metadata.update({"items": [None] * 10_001})
             case "EV88":
                 output.pending = True
+            case "EV89":
+                output.unproven = True
+            case "EV90" if not check:
+                output.ClearField("value")
         return output
 
     @property

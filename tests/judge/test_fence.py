@@ -12,6 +12,7 @@ import pytest
 
 from evald.context import EvaluatorContext
 from evald.v1 import context_pb2
+from evald_server.judge import prompt as prompt_module
 from evald_server.judge.config import LlmJudge
 from evald_server.judge.prompt import Prompt, fenced
 from evald_server.judge.transcript import encode
@@ -118,6 +119,20 @@ def test_a_question_of_the_same_turn_has_the_same_cache_key_and_another_turn_has
 
     assert key("a") == key("a")
     assert len({key("a"), key("b"), key("a", 0.5), ""}) == 4
+
+
+@pytest.mark.parametrize("part", ["INSTRUCTIONS", "_RULES", "_PARTS", "_END"])
+def test_another_version_of_the_prompt_has_other_cache_keys(
+    monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    def key() -> str:
+        prompt = _prompt(CONFIGS[0])
+        evidence = prompt.evidence(prompt.shown(context("a", "{}")))
+        return prompt.request(evidence, 10, 0.0, 0, lambda _answer: True).cache_key
+
+    before = key()
+    monkeypatch.setattr(prompt_module, part, getattr(prompt_module, part) + " In other words.")
+    assert key() != before
 
 
 def test_a_record_shows_no_character_that_is_invisible_or_has_a_meaning_in_markup() -> None:

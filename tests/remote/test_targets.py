@@ -406,6 +406,18 @@ async def test_a_certificate_is_checked_against_the_name_although_an_address_is_
     await plugin.stop()
 
 
+async def test_the_operator_reads_why_a_target_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    plugin = Listening("acme.word")
+    plugin.info.evaluator_types[0].label = "x" * 201
+    address = await plugin.start("127.0.0.1:0")
+    said = "plugin.evaluator_types[0].label: 201 characters; at most 200 are allowed"
+    async with serving(remote_targets=[address]) as live:
+        (instance,) = live.app.remotes.instances.by_id.values()
+        await until(lambda: instance.last_error == said)
+        assert [one.levelname for one in caplog.records if said in one.getMessage()] == ["WARNING"]
+    await plugin.stop()
+
+
 @pytest.mark.parametrize("profile", ["", "plugins"])
 async def test_static_targets_can_have_a_tls_profile(profile: str) -> None:
     plugin = Listening("acme.word")

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 import time
 from typing import Any
 
@@ -233,6 +234,25 @@ async def test_stuck_threads_are_an_error_that_may_pass() -> None:
     await tasks.run(task("1", "acme.blocking", config={"seconds": 30}, timeout_ms=100))
     busy = await tasks.run(task("2", "acme.blocking", config={"seconds": 0.3}))
     assert (busy.error.code, busy.error.retryable) == ("EVALUATOR_BUSY", True)
+    assert "stuck in all of its threads" in busy.error.message
+
+
+@pytest.mark.parametrize("evaluator", [Blocking, Sleepy], ids=["plain function", "async function"])
+async def test_a_system_without_threads_is_an_error_that_passes_when_it_has_some_again(
+    monkeypatch: pytest.MonkeyPatch, evaluator: Any
+) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    tasks = tasks_of(evaluator)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        busy = await tasks.run(task("1", evaluator.type, config={"seconds": 0}))
+    assert (busy.error.code, busy.error.retryable) == ("EVALUATOR_BUSY", True)
+    assert "no more threads" in busy.error.message
+    done = await tasks.run(task("2", evaluator.type, config={"seconds": 0}, timeout_ms=30_000))
+    assert done.verdict == PASSED
+    tasks.close()
 
 
 @pytest.mark.parametrize("evaluator", [scoped, scoped_async], ids=lambda one: one.type)

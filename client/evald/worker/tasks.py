@@ -181,10 +181,8 @@ class Tasks:
                 outcome = await self._evaluate(definition, evaluate, EvaluatorContext(task.context))
             except InvalidConfig as problem:
                 return error_output("INVALID_CONFIG", str(problem))
-            except Busy:
-                return error_output(
-                    "EVALUATOR_BUSY", "Earlier tasks that overran their time are stuck in all threads"
-                )
+            except Busy as problem:
+                return error_output("EVALUATOR_BUSY", str(problem))
             except asyncio.CancelledError:
                 # An evaluator that cancels its own task has failed; a cancelled caller is no failure.
                 running = asyncio.current_task()

@@ -90,7 +90,9 @@ async def _link(args: argparse.Namespace) -> "AsyncIterator[Link]":
         finally:
             await target.close()
         return
-    session = SessionLink(args.listen, tls, _token(args.token_file) if args.token_file else "")
+    session = SessionLink(
+        args.listen or "127.0.0.1:50051", tls, _token(args.token_file) if args.token_file else ""
+    )
     try:
         await session.open()
     except ValueError as problem:
@@ -109,6 +111,8 @@ def _tls(args: argparse.Namespace) -> "Tls | None":
     """Return the TLS files of the options; None for plaintext. Raises CommandError for conflicting options."""
     from evald import Tls
 
+    if args.target and args.listen:
+        raise usage_error("--listen is for --connect: a plugin that dials out dials it")
     if args.target and args.token_file:
         raise usage_error("--token-file is for --connect: evald sends no key to a plugin that listens")
     if not (args.tls or args.ca or args.cert or args.key):

@@ -105,7 +105,7 @@ def _explain(problem: Exception) -> tuple[ExitCode, str, str, list[str]]:
 def _code_of_failed_call(problem: "EvaldError") -> ExitCode:
     from evald import errors
 
-    if isinstance(problem, errors.Unavailable):
+    if isinstance(problem, errors.Unavailable) and problem.reason not in _STORAGE_HINTS:
         return ExitCode.UNREACHABLE
     usage = (errors.InvalidRequest, errors.Unauthenticated, errors.PermissionDenied, errors.Unsupported)
     return ExitCode.USAGE if isinstance(problem, usage) else ExitCode.INCONCLUSIVE

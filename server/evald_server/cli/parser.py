@@ -111,6 +111,18 @@ exit codes:
   0 gates met   1 a gate missed   2 wrong usage   3 too many errors   4 server unreachable
 """
 
+_HEALTH = """\
+Asks the HTTP port of a server on this machine for /healthz, or /readyz. Reads the
+server's own settings, so it finds another port and TLS by itself.
+The exit code is 0 for yes, 1 for no, 2 for wrong settings, 4 if nothing answers.
+"""
+
+_HEALTH_EXAMPLES = """\
+examples:
+  evald health                              the process lives
+  evald health --ready                      it takes calls: not while it starts or drains
+"""
+
 _REMOTES = """\
 Lists the instances of remote evaluators that a server knows: their evaluators,
 how they connected, their state, load and lease, and their last error.
@@ -326,6 +338,17 @@ def build_parser() -> Parser:
         "--settings", action="store_true", help="list all settings with their defaults and exit"
     )
 
+    health = _command(
+        add, "health", "ask whether the server of this machine lives", _HEALTH, _HEALTH_EXAMPLES
+    )
+    health.add_argument("--ready", action="store_true", help="ask whether it takes calls")
+    health.add_argument(
+        "--http", metavar="HOST:PORT", help="address of the HTTP port [EVALD_HTTP, 127.0.0.1:9464]"
+    )
+    health.add_argument(
+        "--config", metavar="FILE", help="settings of the server, TOML or JSON [EVALD_CONFIG]"
+    )
+
     evaluate = _command(add, "evaluate", "evaluate conversations", _EVALUATE, _EVALUATE_EXAMPLES)
     evaluate.add_argument(
         "files", metavar="FILE", nargs="+", help="JSON or JSON Lines; - reads standard input"
@@ -374,7 +397,6 @@ def build_parser() -> Parser:
     conformance.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        default="127.0.0.1:50051",
         help="with --connect: the address that the plugin dials [127.0.0.1:50051]; port 0 picks one",
     )
     conformance.add_argument(

@@ -43,8 +43,23 @@ def run(args: argparse.Namespace) -> int:
     """Perform the action."""
     word = next(word for word, kind in KINDS.items() if kind.plural == args.command)
     if args.action == "import":
-        return run_async(import_files(args, word))
+        return import_files(args, word)
+    # Before the event loop starts, because nothing can interrupt reading a pipe in it.
+    args.records = _read(KINDS[word], args)
     return run_async(_run(KINDS[word], args))
+
+
+def _read(kind: StoredKind, args: argparse.Namespace) -> list[FileRecord]:
+    """Return the records of the files of the command line; none for an action without files. Raises CommandError."""
+    files = getattr(args, "files", None) or ([args.file] if getattr(args, "file", None) else [])
+    records = read_files(files, kind.word).records if files else []
+    other = next((record for record in records if record.word != kind.word), None)
+    if other is not None:
+        raise usage_error(
+            f"{other.place}: a {other.word}, wanted {kind.plural} alone",
+            "evald import stores files with several kinds",
+        )
+    return records
 
 
 async def _run(kind: StoredKind, args: argparse.Namespace) -> int:
@@ -53,8 +68,7 @@ async def _run(kind: StoredKind, args: argparse.Namespace) -> int:
 
 
 async def _create(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
-    records = _only(read_files(args.files, kind.word).records, kind)
-    references = Importing(store)
+    records, references = args.records, Importing(store)
     created: list[Any] = []
     try:
         for record, resource in zip(records, read_records(records), strict=True):
@@ -72,16 +86,6 @@ async def _create(store: StoreClient, kind: StoredKind, args: argparse.Namespace
             data = [kind.shape.write(one) for one in created]
             print_json(data[0] if len(records) == 1 else data, indent=2)
     return ExitCode.PASSED
-
-
-def _only(records: list[FileRecord], kind: StoredKind) -> list[FileRecord]:
-    other = next((record for record in records if record.word != kind.word), None)
-    if other is not None:
-        raise usage_error(
-            f"{other.place}: a {other.word}, wanted {kind.plural} alone",
-            "evald import stores files with several kinds",
-        )
-    return records
 
 
 async def _list(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
@@ -124,13 +128,14 @@ def _text(value: Any) -> str:
 
 async def _update(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
     (name,) = args.names
-    records = _only(read_files([args.file], kind.word).records, kind)
-    if len(records) != 1:
-        raise usage_error(f"{args.file}: {len(records)} {kind.plural}, wanted the changes of one")
-    (resource,) = read_records(records)
-    fields = kind.shape.given(records[0].data)
+    if len(args.records) != 1:
+        raise usage_error(f"{args.file}: {len(args.records)} {kind.plural}, wanted the changes of one")
+    (resource,) = read_records(args.records)
+    fields = kind.shape.given(args.records[0].data)
     if not fields:
-        raise usage_error(f"{records[0].place}: nothing to change", "name the keys with their new values")
+        raise usage_error(
+            f"{args.records[0].place}: nothing to change", "name the keys with their new values"
+        )
     resource.id = (await store.find(kind, name)).id
     await Importing(store).resolve(kind.word, resource)
     updated = await store.update(kind, resource, fields)
@@ -170,10 +175,9 @@ async def _test(store: StoreClient, kind: StoredKind, args: argparse.Namespace) 
         raise usage_error("wanted a connector to test", "evald connectors test NAME_OR_ID, or --file FILE")
     request = connector_service_pb2.TestConnectorRequest(message=args.message)
     if args.file:
-        records = _only(read_files([args.file], kind.word).records, kind)
-        if len(records) != 1:
-            raise usage_error(f"{args.file}: {len(records)} {kind.plural}, wanted the one to test")
-        (resource,) = read_records(records)
+        if len(args.records) != 1:
+            raise usage_error(f"{args.file}: {len(args.records)} {kind.plural}, wanted the one to test")
+        (resource,) = read_records(args.records)
         request.connector.CopyFrom(resource)
     else:
         request.connector_id = (await store.find(kind, args.names[0])).id

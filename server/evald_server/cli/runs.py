@@ -36,7 +36,7 @@ _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 def run(args: argparse.Namespace) -> int:
     """Perform the action."""
     if args.action == "import":
-        return run_async(import_files(args, "run"))
+        return import_files(args, "run")
     return run_async(perform(args))
 
 

@@ -34,6 +34,8 @@ _INSIDE_OPTIONS: Final = {
     "data_dir": "--data-dir",
 }
 
+_CONNECTION_OPTIONS: Final = ("tls", "ca", "cert", "key", "token_file")
+
 # A frame of a formatted traceback, and the exception's name at the start of its last line.
 _FRAME: Final = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+)', re.MULTILINE)
 _EXCEPTION: Final = re.compile(r"^(?:\w+\.)*(\w+)(?=:|$)", re.MULTILINE)
@@ -109,6 +111,14 @@ async def serving(
     if address:
         yield address, credentials_of(args)
         return
+    unused = next((name for name in _CONNECTION_OPTIONS if getattr(args, name, None)), None)
+    if unused:
+        raise usage_error(
+            f"--{unused.replace('_', '-')} is for the connection to a server that runs already, and none is named",
+            "--server HOST:PORT names one, and so does EVALD_SERVER; without the option the command starts its own"
+            if not inside
+            else f"--server HOST:PORT names one; {_INSIDE_OPTIONS[inside]} makes the command start its own",
+        )
 
     _configure_logging()
     fixed = {"listen": "127.0.0.1:0", "http": "", "web": ""}

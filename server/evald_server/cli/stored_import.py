@@ -2,7 +2,7 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from evald import errors
@@ -48,10 +48,10 @@ class Stored(NamedTuple):
 
 def run(args: argparse.Namespace) -> int:
     """`evald import`: store all resources of the files."""
-    return run_async(import_files(args, ""))
+    return import_files(args, "")
 
 
-async def import_files(args: argparse.Namespace, word: str) -> int:
+def import_files(args: argparse.Namespace, word: str) -> int:
     """Store the resources of the files. word: the only kind to store; "" for all."""
     found = read_files(args.files, word, args.project or "")
     records, left_out = [], found.left_out
@@ -61,7 +61,13 @@ async def import_files(args: argparse.Namespace, word: str) -> int:
             left_out.append(f"{record.place}: {record.word}: {reason}")
         else:
             records.append(record)
-    messages = read_records(records)
+    return run_async(_store(args, records, read_records(records), left_out))
+
+
+async def _store(
+    args: argparse.Namespace, records: Sequence[FileRecord], messages: Sequence[Any], left_out: Sequence[str]
+) -> int:
+    """Store the messages of the records, and print the outcomes. left_out: what is not stored, and why."""
     async with open_store(args) as store:
         importing = Importing(store)
         counts: Counter[str] = Counter()

@@ -73,7 +73,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.list:
             return _list(testing.load(), as_json=args.json)
-        return run_async(testing.run())
+        # Small suites are read before a server starts, so that their problems are reported at once, and a pipe before the
+        # event loop starts, because nothing can interrupt that. Batch processes evaluate recorded answers only.
+        suites = None if not testing.targets and _are_large(args.files) else testing.load()
+        return run_async(testing.run(suites))
     except SuiteProblems as problem:
         return _report_problems(problem.problems)
     except (KeyboardInterrupt, EvaldError):
@@ -102,9 +105,11 @@ def _read_connectors(files: list[str]) -> dict[str, "_GivenConnector"]:
 
 
 def _are_large(files: Sequence[str]) -> bool:
-    """Return True if reading the suites takes longer than starting the batch processes that evaluate them."""
-    found = (Path(name) for name in files)
-    return sum(path.stat().st_size for path in found if path.is_file()) >= _LARGE_BYTES
+    """Return True if all are files, and reading them takes longer than starting the batch processes."""
+    found = [Path(name) for name in files]
+    return (
+        all(path.is_file() for path in found) and sum(path.stat().st_size for path in found) >= _LARGE_BYTES
+    )
 
 
 def _report_problems(problems: Sequence[Problem]) -> int:
@@ -178,7 +183,7 @@ class _Testing:
     ) -> None:
         self._args = args
         self._connectors = connectors
-        self._targets: Sequence[str] = args.targets or list(connectors)
+        self.targets: Sequence[str] = args.targets or list(connectors)
         self._wanted: Sequence[_SuiteOn] = ()
         self._started: _pb.SuiteRun | None = None  # the suite run in progress
         self._stored = 0  # number of its stored cases
@@ -205,7 +210,7 @@ class _Testing:
             exclude_tags=args.exclude_tags,
             ids=args.ids,
             transcripts=args.transcripts,
-            targets=self._targets,
+            targets=self.targets,
             stopped=stopped,
         )
 
@@ -225,14 +230,11 @@ class _Testing:
         self._wanted = [
             _SuiteOn(suite, one)
             for suite in suites
-            for one in (recorded if self._args.transcripts else self._targets or suite.targets or recorded)
+            for one in (recorded if self._args.transcripts else self.targets or suite.targets or recorded)
         ]
 
-    async def run(self) -> int:
-        """Run everything. Returns the exit code. Raises SuiteProblems."""
-        # Small suites are read before a server starts, so that their problems are reported at once.
-        # Batch processes evaluate recorded answers only.
-        suites = None if not self._targets and _are_large(self._args.files) else self.load()
+    async def run(self, suites: Sequence[Suite] | None) -> int:
+        """Run everything. suites: None: read them while the server starts. Returns the exit code. Raises SuiteProblems."""
         async with open_suites(self._args, large_batch=suites is None) as client:
             self._prepare(await self._load_beside() if suites is None else suites)
             openings = [await self._opening(client, one) for one in self._wanted]

@@ -1,6 +1,6 @@
 """Rules, the plugin under test, and the exceptions of checks. `checks` has all rules."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -113,3 +113,12 @@ def rule(
 ) -> Callable[[Check], ContractRule]:
     """Return a decorator that makes a rule of its check function."""
     return lambda check: ContractRule(number, sentence, check, modes, severity, looks_back)
+
+
+async def need_unbroken(trial: Trial, rules: Iterable[ContractRule]) -> None:
+    """Raise NotTestable if one of the rules is broken."""
+    for other in rules:
+        try:
+            await other.check(trial)
+        except RuleBroken:
+            raise NotTestable(f"{other.number} is broken; mend that first") from None

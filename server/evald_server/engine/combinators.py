@@ -273,12 +273,12 @@ class ScoreFormula(_Combinator, type="formula"):
         return (_PASSED if reaches(found, self.threshold) else _FAILED), score, reason
 
 
-_COMBINATORS: Final = (AllOf, AnyOf, AtLeast, ScoreFormula)
+COMBINATORS: Final = (AllOf, AnyOf, AtLeast, ScoreFormula)
 
 
 def combinators(threads: Threads) -> list[EvaluatorDefinition]:
     """Return the definitions of the combinators. threads: for children that are foreign code."""
-    return [cls.definition()._replace(compile=_Compile(cls, threads)) for cls in _COMBINATORS]
+    return [cls.definition()._replace(compile=_Compile(cls, threads)) for cls in COMBINATORS]
 
 
 class _Compile:

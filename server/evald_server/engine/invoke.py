@@ -75,8 +75,8 @@ async def invoke(
         if task is not None and task.cancelling():
             raise
         return crashed(evaluator, EvaluatorRaised("the evaluator cancelled itself"))
-    except Busy:
-        return errored("EVALUATOR_BUSY", "Earlier calls of this evaluator are stuck in all of its threads")
+    except Busy as problem:
+        return errored("EVALUATOR_BUSY", str(problem))
     except Exception as problem:  # noqa: BLE001 - foreign code, which is guarded
         return crashed(evaluator, problem)
     finally:

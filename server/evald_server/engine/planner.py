@@ -46,9 +46,9 @@ class Planner:
         self._kept: OrderedDict[Key, Plan] = OrderedDict()
         self._kept_bytes = 0
         self._preparing = asyncio.Lock()
-        self._prepared: _Prepared | None = (
-            None  # the last plan that is too large for the cache, until it is used
-        )
+        # The last plan that is too large for the cache, until it is used. One is enough: a call uses its plan in the
+        # same millisecond, before the next one can be compiled.
+        self._prepared: _Prepared | None = None
         registry.subscribe(self._forget)
 
     def plan(self, specs: tuple[bytes, ...], options: bytes = b"", criteria: Criteria | None = None) -> Plan:

@@ -34,7 +34,7 @@ _CORRECTIONS: Final = {
 # Reserved from the time left, so that the caller gets the endpoint's error rather than TIMEOUT.
 _RESERVE_SECONDS: Final = 0.05
 
-# Part of every cache key. Increase it when requests or the parsing of answers change.
+# Part of every cache key. Increase it when `request_body` or `_answer` change for the same PromptRequest.
 _CACHE_VERSION: Final = "2"
 
 # Each adaptation drops one feature: two response formats, the name of the limit, the temperature, the
@@ -274,6 +274,14 @@ class EndpointModel:
         return self._price.max_cost(size, request.max_tokens)
 
     def _cache_key(self, request: PromptRequest) -> bytes:
+        """Return the key of an answer. It needs no evaluator version.
+
+        `request.cache_key` is a digest of the system message, the user message with instructions, task and data, the
+        schema, the token limit, the temperature and the correction: a version that asks in other words has other keys.
+        The cache holds what the model wrote, and a mode parses it again for every result: a version that reads answers
+        in another way reads cached ones in that way too. One that it cannot use is asked for again with a correction,
+        which has another key.
+        """
         base_url = self._endpoint.options.base_url
         return cache_key(_CACHE_VERSION, base_url, self.model, str(request.sample), request.cache_key)
 

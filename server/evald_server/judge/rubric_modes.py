@@ -225,7 +225,8 @@ class CriteriaMode(RubricMode):
 
 DEFAULT_THRESHOLD: Final = 0.8
 
-# Most entries of each list of findings, and of the single list in AgentV's later format.
+# Most entries of each list of findings, and of the single list in AgentV's later format. AgentV's LLM judge keeps as
+# many; its code evaluators have no such limit.
 _MAX_FINDINGS: Final = 4
 _MAX_ASSERTIONS: Final = 8
 

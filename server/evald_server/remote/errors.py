@@ -18,6 +18,10 @@ class Refusal(Exception):
         self.message = message
         self.field = field
 
+    def __str__(self) -> str:
+        named = not self.field or self.message.startswith(self.field)
+        return self.message if named else f"{self.field}: {self.message}"
+
 
 def invalid(field: str, message: str) -> Refusal:
     """Return the refusal of a request because of one field."""

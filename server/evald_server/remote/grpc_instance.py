@@ -119,7 +119,7 @@ class GrpcInstance(Instance):
             except OSError as problem:
                 self._mark_unhealthy(f"cannot be resolved: {problem}")
             except Refusal as problem:
-                self._mark_unhealthy(problem.message)
+                self._mark_unhealthy(str(problem))
                 self.refused, wait = problem, _MAX_WAIT
                 self.confirmed.set()
             except Exception as problem:  # noqa: BLE001 - a peer can make gRPC raise anything
@@ -167,9 +167,11 @@ class GrpcInstance(Instance):
                 return
 
     def _mark_unhealthy(self, why: str) -> None:
-        self.last_error = printable(why)
+        before, self.last_error = self.last_error, printable(why)
         if self.state is InstanceState.ACTIVE:
             self.set_state(InstanceState.UNHEALTHY, why)
+        elif self.last_error != before:
+            _log.warning("remote instance %s: %s", self.name, self.last_error)
 
     async def _close(self, connection: PluginConnection) -> None:
         try:

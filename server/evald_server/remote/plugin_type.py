@@ -184,7 +184,7 @@ def _read_type(pb: evaluator_pb2.EvaluatorType, path: str) -> PluginType:
     kind = Kind(pb.kind)
     _check_text(pb.label, f"{path}.label", MAX_TEXT)
     _check_text(pb.description, f"{path}.description", MAX_DESCRIPTION)
-    schema, checker = _read_schema(pb.config_schema_json, f"{path}.config_schema_json")
+    schema, checker = read_schema(pb.config_schema_json, f"{path}.config_schema_json")
     return PluginType(
         name=pb.type,
         version=version,
@@ -195,14 +195,15 @@ def _read_type(pb: evaluator_pb2.EvaluatorType, path: str) -> PluginType:
         checker=checker,
         deterministic=pb.deterministic,
         final_turn_only=pb.final_turn_only,
-        metric=_read_metric(pb, kind, f"{path}.metric"),
+        metric=read_metric(pb, kind, f"{path}.metric"),
         required_data=tuple(text[:MAX_TEXT] for text in pb.required_data[:MAX_BUCKETS]),
         fingerprint=sha256(f"{int(kind)} {json.dumps(schema, sort_keys=True)}".encode()).hexdigest(),
         digest=sha256(pb.SerializeToString(deterministic=True)).hexdigest(),
     )
 
 
-def _read_schema(text: str, path: str) -> tuple[Mapping[str, Any], Schema]:
+def read_schema(text: str, path: str) -> tuple[Mapping[str, Any], Schema]:
+    """Parse and compile a config schema; "" means that there is no config. Raises Refusal."""
     try:
         schema = parse_json(text) if text else NO_CONFIG
     except ValueError as problem:
@@ -211,17 +212,27 @@ def _read_schema(text: str, path: str) -> tuple[Mapping[str, Any], Schema]:
         raise invalid(path, str(problem)) from None
     if not isinstance(schema, dict):
         raise invalid(path, f"got {type(schema).__name__}, wanted a JSON Schema that is an object")
+    of = schema.get("type", "object")
+    if of != "object" and not (isinstance(of, list) and "object" in of):
+        raise invalid(
+            path, f'type: got {json.dumps(of)[:MAX_TEXT]}, wanted "object", because every config is one'
+        )
     try:
         checker = Schema(schema, "")
     except InvalidConfig as problem:
         first = problem.problems[0]
         raise invalid(path, f"{first.path}: {first.message}" if first.path else first.message) from None
     if checker.inline_bytes < _MIN_INLINE_BYTES:
-        raise invalid(path, "checking a config with this schema could take very long; make it simpler")
+        raise invalid(
+            path,
+            "checking a config with this schema could take very long; make it simpler, and refer to its parts "
+            'by "$ref": "#/$defs/..." alone, without $id, $anchor and $dynamicRef',
+        )
     return schema, checker
 
 
-def _read_metric(pb: evaluator_pb2.EvaluatorType, kind: Kind, path: str) -> Metric | None:
+def read_metric(pb: evaluator_pb2.EvaluatorType, kind: Kind, path: str) -> Metric | None:
+    """Return how to read the values of a type; None if it has none. Raises Refusal."""
     if not pb.HasField("metric"):
         return Metric() if kind is Kind.METRIC else None
     metric = pb.metric
@@ -233,6 +244,10 @@ def _read_metric(pb: evaluator_pb2.EvaluatorType, kind: Kind, path: str) -> Metr
         or not all(low < high for low, high in pairwise(bounds))
     ):
         raise invalid(f"{path}.bucket_bounds", f"wanted at most {MAX_BUCKETS} finite numbers that increase")
+    if metric.HasField("minimum") and metric.HasField("maximum") and not metric.minimum <= metric.maximum:
+        raise invalid(
+            f"{path}.minimum", f"got {metric.minimum:g}, wanted at most the maximum, {metric.maximum:g}"
+        )
     return Metric(
         metric.unit,
         metric.higher_is_better if metric.HasField("higher_is_better") else None,

@@ -39,7 +39,7 @@ class WorkerSessions:
         try:
             await session.serve(frames)
         except Refusal as problem:
-            _log.warning("remote instance %s: session ended: %s", session.name, problem.message)
+            _log.warning("remote instance %s: session ended: %s", session.name, problem)
             raise
         finally:
             self._sessions.pop(session.session_id, None)

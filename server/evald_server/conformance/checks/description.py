@@ -1,32 +1,32 @@
 """Rules for the description of a plugin."""
 
-import math
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, Final
 
 import grpc
-import jsonschema_rs
 
-from evald.evaluator import TYPE_PATTERN
+from evald.evaluator import TYPE_PATTERN, Evaluator
+from evald.plugin.v1 import task_pb2
+from evald.result import Kind
 from evald.v1 import evaluator_pb2
 from evald.worker.offer import CONTRACT
+from evald_server.engine.combinators import COMBINATORS
+from evald_server.evaluators import BUILT_INS
+from evald_server.judge.config import LlmJudge
+from evald_server.remote.errors import Refusal
+from evald_server.remote.plugin_type import load_plugin, read_metric, read_schema
+from evald_server.scripts.evaluator import Code
 
-from ..rules import TARGET, RuleBroken, Severity, Trial, rule
+from ..rules import TARGET, RuleBroken, Severity, Trial, need_unbroken, rule
 from ..samples import schema_of
 
 _SERVING: Final = 1
-_MAX_SCHEMA_BYTES: Final = 64 << 10
-_MAX_BUCKETS: Final = 20
-_DRAFT: Final = "json-schema.org/draft/2020-12/schema"
 
 
-@rule("EV01", "The plugin has a name and a version.")
+@rule("EV01", "The plugin has a name.")
 async def _is_named(trial: Trial) -> None:
-    info = trial.link.info
-    for field in ("name", "version"):
-        if not getattr(info, field):
-            raise RuleBroken(f"plugin.{field} is empty")
+    if not trial.link.info.name:
+        raise RuleBroken("plugin.name is empty")
 
 
 @rule("EV02", "It speaks evald.plugin.v1.")
@@ -49,11 +49,10 @@ async def _offers_types_once(trial: Trial) -> None:
 @rule("EV04", "Type names are lower case, at most 63 bytes.")
 async def _names_fit_the_pattern(trial: Trial) -> None:
     for found in trial.link.info.evaluator_types:
-        for name in (found.type, *found.aliases):
-            if not TYPE_PATTERN.fullmatch(name):
-                raise RuleBroken(
-                    f"{name[:80]!r}; wanted lower case letters, digits, '-' and '.', at most 63 bytes"
-                )
+        if not TYPE_PATTERN.fullmatch(found.type):
+            raise RuleBroken(
+                f"{found.type[:80]!r}; wanted lower case letters, digits, '-' and '.', at most 63 bytes"
+            )
 
 
 @rule("EV05", "Type names have a vendor prefix.", severity=Severity.SHOULD)
@@ -63,11 +62,13 @@ async def _names_have_a_prefix(trial: Trial) -> None:
             raise RuleBroken(f'"{found.type}"; wanted a prefix, for example "acme.{found.type.strip(".")}"')
 
 
-@rule("EV06", "Every type has a version.")
-async def _types_have_versions(trial: Trial) -> None:
+@rule("EV06", "The plugin and every type have a version.", severity=Severity.SHOULD)
+async def _have_versions(trial: Trial) -> None:
+    if not trial.link.info.version:
+        raise RuleBroken("plugin.version is empty")
     for found in trial.link.info.evaluator_types:
         if not found.version:
-            raise RuleBroken(f'"{found.type}" has no version')
+            raise RuleBroken(f'"{found.type}" has no version; a server reads that as 1.0.0')
 
 
 @rule("EV07", "Every type is an assertion or a metric.")
@@ -80,42 +81,42 @@ async def _types_have_kinds(trial: Trial) -> None:
 
 @rule("EV08", "Config schemas are JSON Schemas of an object.")
 async def _schemas_are_valid(trial: Trial) -> None:
-    is_schema = jsonschema_rs.Draft202012Validator({"$ref": f"https://{_DRAFT}"}, validate_formats=True)
     for found in trial.link.info.evaluator_types:
-        size = len(found.config_schema_json.encode())
-        if size > _MAX_SCHEMA_BYTES:
-            raise RuleBroken(
-                f'"{found.type}": config_schema_json has {size} bytes, wanted at most {_MAX_SCHEMA_BYTES}'
-            )
-        schema = schema_of(found)
-        if schema is None:
-            raise RuleBroken(f'"{found.type}": config_schema_json is no JSON object')
-        problem = next(is_schema.iter_errors(schema), None)
-        if problem is not None:
-            raise RuleBroken(f'"{found.type}": config_schema_json: {problem.message[:200]}')
-        if schema.get("type", "object") != "object":
-            raise RuleBroken(f'"{found.type}": the schema is of a {schema["type"]!r}, wanted "object"')
+        refusal = _schema_refusal(found)
+        if refusal and _outside(found) is None:
+            raise RuleBroken(f'"{found.type}": {refusal}')
 
 
 @rule("EV09", "Config schemas refer to nothing outside.")
 async def _schemas_stand_alone(trial: Trial) -> None:
     for found in trial.link.info.evaluator_types:
-        for reference in _references(schema_of(found)):
-            if not reference.startswith("#") and _DRAFT not in reference:
-                raise RuleBroken(f'"{found.type}": the schema refers to {reference[:200]!r}, wanted "#..."')
+        reference = _outside(found)
+        if reference is not None and _schema_refusal(found):
+            raise RuleBroken(f'"{found.type}": the schema refers to {reference[:200]!r}, wanted "#..."')
 
 
-def _references(schema: Any) -> Iterator[str]:
-    pending = [schema]
+def _schema_refusal(found: evaluator_pb2.EvaluatorType) -> str:
+    """Return why a server refuses the config schema, "" if it does not."""
+    try:
+        read_schema(found.config_schema_json, "config_schema_json")
+    except Refusal as problem:
+        return f"config_schema_json: {problem.message}"
+    return ""
+
+
+def _outside(found: evaluator_pb2.EvaluatorType) -> str | None:
+    """Return a reference of the config schema to another document, None if there is none."""
+    pending: list[Any] = [schema_of(found)]
     while pending:
         item = pending.pop()
         if isinstance(item, dict):
             for key in ("$ref", "$dynamicRef"):
-                if isinstance(item.get(key), str):
-                    yield item[key]
+                if isinstance(item.get(key), str) and not item[key].startswith("#"):
+                    return str(item[key])
             pending.extend(item.values())
         elif isinstance(item, list):
             pending.extend(item)
+    return None
 
 
 @rule("EV10", "max_concurrency is 0 or more.")
@@ -127,23 +128,21 @@ async def _concurrency_is_a_number(trial: Trial) -> None:
 @rule("EV11", "Metric descriptors make sense.")
 async def _metrics_can_be_read(trial: Trial) -> None:
     for found in trial.link.info.evaluator_types:
-        metric = found.metric
-        bounds = list(metric.bucket_bounds)
-        if not all(map(math.isfinite, bounds)) or bounds != sorted(set(bounds)):
-            raise RuleBroken(f'"{found.type}": metric.bucket_bounds are not strictly increasing: {bounds}')
-        if len(bounds) > _MAX_BUCKETS:
-            raise RuleBroken(
-                f'"{found.type}": {len(bounds)} metric.bucket_bounds, wanted at most {_MAX_BUCKETS}'
-            )
-        if metric.HasField("minimum") and metric.HasField("maximum") and metric.minimum > metric.maximum:
-            raise RuleBroken(f'"{found.type}": metric.minimum {metric.minimum:g} is above {metric.maximum:g}')
+        try:
+            read_metric(found, Kind.METRIC, f'"{found.type}": metric')
+        except Refusal as problem:
+            raise RuleBroken(f"{problem.field}: {problem.message}") from None
 
 
-@rule("EV12", "Describe always says the same.", TARGET)
+@rule("EV12", "Describe always offers the same types.", TARGET)
 async def _describes_itself_alike(trial: Trial) -> None:
-    again = await trial.target.describe()
-    if again != trial.link.info:
-        raise RuleBroken("a second Describe gives another description")
+    before, after = _offered(trial.link.info), _offered(await trial.target.describe())
+    if before != after:
+        raise RuleBroken("a second Describe gives other types, versions, kinds or schemas")
+
+
+def _offered(info: task_pb2.PluginInfo) -> list[object]:
+    return [(found.type, found.version, found.kind, schema_of(found)) for found in info.evaluator_types]
 
 
 @rule("EV13", "Health of the service is SERVING.", TARGET)
@@ -157,3 +156,35 @@ async def _is_healthy(trial: Trial) -> None:
         ) from None
     if status != _SERVING:
         raise RuleBroken(f"grpc.health.v1 says {status}, wanted SERVING ({_SERVING})")
+
+
+# Rules that explain why a server refuses a description.
+_EXPLAINED: Final = (
+    _is_named,
+    _speaks_the_contract,
+    _offers_types_once,
+    _names_fit_the_pattern,
+    _types_have_kinds,
+    _schemas_are_valid,
+    _schemas_stand_alone,
+    _concurrency_is_a_number,
+    _metrics_can_be_read,
+)
+
+
+@rule("EV14", "A server accepts the description.")
+async def _is_accepted(trial: Trial) -> None:
+    await need_unbroken(trial, _EXPLAINED)
+    try:
+        await load_plugin(trial.link.info)
+    except Refusal as problem:
+        raise RuleBroken(str(problem)) from None
+    own = {name for cls in _SERVERS_OWN for name in (cls.type, *cls.definition().aliases)}
+    for found in trial.link.info.evaluator_types:
+        if found.type in own:
+            raise RuleBroken(
+                f'"{found.type}" is an evaluator of the server itself; put your own prefix before it'
+            )
+
+
+_SERVERS_OWN: Final[tuple[type[Evaluator], ...]] = (*BUILT_INS.values(), *COMBINATORS, LlmJudge, Code)

@@ -2,15 +2,19 @@
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from evald.contract import MAX_REASON_BYTES, ContractViolation, plain_data
 from evald.errorcodes import CODES
 from evald.plugin.v1 import task_pb2
+from evald.result import Kind
 from evald.structs import struct_to_dict
 from evald.v1 import evaluator_pb2, result_pb2
+from evald_server.remote.errors import ContractError
+from evald_server.remote.evaluator import read_output
 
 from ..link import MAX_OUTPUT_BYTES, RecordedOutput
-from ..rules import ContractRule, NotTestable, RuleBroken, Severity, Trial, rule
+from ..rules import ContractRule, NotTestable, RuleBroken, Severity, Trial, need_unbroken, rule
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = (
     result_pb2.VERDICT_PASSED,
@@ -75,21 +79,24 @@ def _numbers_are_finite(output: _Output) -> str | None:
     return None
 
 
-@rule("EV83", "Metrics measure, and never fail.", looks_back=True)
+@rule("EV83", "Metrics never fail, and have no score.", looks_back=True)
 async def _metrics_never_fail(trial: Trial) -> None:
-    metrics = {
-        found.type
-        for found in trial.link.info.evaluator_types
-        if found.kind == evaluator_pb2.EVALUATOR_KIND_METRIC
-    }
+    metrics = _metrics(trial)
     for said, output in _outputs(trial):
         if said.task.type in metrics:
             if output.verdict == _FAILED:
                 raise RuleBroken(f'"{said.task.type}" is a metric, but its verdict is FAILED')
             if output.HasField("score") and output.verdict != _ERROR:
                 raise RuleBroken(f'"{said.task.type}" is a metric, but has a score')
-            if output.verdict == _PASSED and not output.HasField("value"):
-                raise RuleBroken(f'"{said.task.type}" is a metric, but has no value')
+
+
+def _metrics(trial: Trial) -> set[str]:
+    """Return the types that are metrics."""
+    return {
+        found.type
+        for found in trial.link.info.evaluator_types
+        if found.kind == evaluator_pb2.EVALUATOR_KIND_METRIC
+    }
 
 
 @_every_output("EV84", "`error` is set exactly when the verdict is ERROR.")
@@ -141,3 +148,35 @@ def _pending_means_failed(output: _Output) -> str | None:
     if output.pending and output.verdict != _FAILED:
         return "pending is set, but the verdict is not FAILED"
     return None
+
+
+# Rules that explain why a server refuses an output.
+_EXPLAINED: Final = (
+    _verdicts_are_known,
+    _scores_are_in_range,
+    _numbers_are_finite,
+    _metrics_never_fail,
+    _errors_are_explained,
+    _codes_are_known,
+    _outputs_are_small,
+    _pending_means_failed,
+)
+
+
+@rule("EV89", "A server accepts the outputs.", looks_back=True)
+async def _are_accepted(trial: Trial) -> None:
+    await need_unbroken(trial, _EXPLAINED)
+    metrics = _metrics(trial)
+    for said, output in _outputs(trial):
+        try:
+            read_output(output, Kind.METRIC if said.task.type in metrics else Kind.ASSERTION)
+        except ContractError as problem:
+            raise RuleBroken(f'"{said.task.type}": {problem}') from None
+
+
+@rule("EV90", "Metrics measure.", severity=Severity.SHOULD, looks_back=True)
+async def _metrics_measure(trial: Trial) -> None:
+    metrics = _metrics(trial)
+    for said, output in _outputs(trial):
+        if said.task.type in metrics and output.verdict == _PASSED and not output.HasField("value"):
+            raise RuleBroken(f'"{said.task.type}" is a metric, but has no value')

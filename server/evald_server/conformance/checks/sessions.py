@@ -4,6 +4,8 @@ import asyncio
 from typing import Final
 
 from evald.plugin.v1 import registry_service_pb2 as pb
+from evald_server.remote.errors import Refusal
+from evald_server.remote.instances import check_instance_id
 
 from ..link import PluginGone
 from ..rules import CONNECT, RuleBroken, Severity, Trial, rule
@@ -19,8 +21,10 @@ async def _begins_with_hello(trial: Trial) -> None:
     hello = trial.session.stream.hello
     if hello is None:
         raise RuleBroken("the first frame is not hello")
-    if not hello.instance_id:
-        raise RuleBroken("hello.instance_id is empty")
+    try:
+        check_instance_id(hello.instance_id, "hello.instance_id")
+    except Refusal as problem:
+        raise RuleBroken(str(problem)) from None
 
 
 @rule("EV67", "Credit is at least 1, and never above max_concurrency.", CONNECT, looks_back=True)
