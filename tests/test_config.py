@@ -9,7 +9,10 @@ from evald_server.config import SettingsError, load_settings
 FILES: dict[str, tuple[str, str]] = {
     "a letter": ("lisen = '127.0.0.1:1'", 'lisen: unknown setting; did you mean "listen"?'),
     "camelCase": ("maxEvaluaters = 3", 'maxEvaluaters: unknown setting; did you mean "max_evaluators"?'),
-    "nothing like it": ("frobnicate = 1", "frobnicate: unknown setting; known are answer_cache_bytes, auto"),
+    "nothing like it": (
+        "frobnicate = 1",
+        "frobnicate: unknown setting; known are answer_cache_bytes, audit_calls",
+    ),
     "in a judge": (
         "[judges.main]\nbase_url = 'http://127.0.0.1:1/v1'\nmodle = 'm'",
         'judges: main.modle: unknown key; did you mean "model"?',

@@ -215,6 +215,7 @@ class App:
             self._table(engine),
             self._authenticator,
             self.telemetry.access.limited,
+            audit_calls=settings.audit_calls,
             max_principal_calls=settings.max_principal_calls or max(1, settings.max_calls // 4),
             max_open_calls=settings.max_open_calls,
             message_timeout=settings.message_timeout,

@@ -239,6 +239,9 @@ class Settings(BaseSettings):
         description="File of API keys, written by `evald keys`: every call needs one. Default: none, and every "
         "caller may do everything.",
     )
+    audit_calls: bool = Field(
+        False, description="Log every call to the logger evald.audit, not only refused ones and changes."
+    )
     jwt_issuer: str | None = Field(
         None,
         min_length=1,
@@ -488,6 +491,12 @@ class Settings(BaseSettings):
     )
     judge_cache_bytes: int = Field(
         64 << 20, ge=0, description="Size of the cache of judges' answers, in data_dir or in memory; 0: none."
+    )
+
+    judge_cache_scope: Literal["all", "principal"] = Field(
+        "all",
+        description="Who may get a cached answer of a judge: all callers, or only the principal whose call asked for "
+        "it, so that no caller can tell from the time of an answer what others have judged.",
     )
 
     log_format: Literal["auto", "text", "json"] = Field(

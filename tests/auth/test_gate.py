@@ -333,6 +333,21 @@ async def test_who_was_added_and_revoked_is_in_the_audit_log(
             await until(lambda: f"key revoked principal=ci key={key[6:18]}" in caplog.text)
 
 
+@pytest.mark.parametrize("audit_calls", [False, True])
+async def test_every_call_is_in_the_audit_log_where_the_operator_wants_that(
+    audit_calls: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys.toml"
+    key = make_key(path, "ci", Role.CALLER)
+    async with guarded(path, audit_calls=audit_calls) as live:
+        with caplog.at_level(logging.INFO, "evald.audit"):
+            for _ in range(2):
+                await live.unary(request(CONTAINS), metadata=bearer(key))
+    lines: list[Any] = [record for record in caplog.records if record.name == "evald.audit"]
+    called = [(line.principal, line.key_id, line.method) for line in lines if line.outcome == "called"]
+    assert called == [("ci", key[6:18], f"{EVALUATION}EvaluateUnary")] * (2 if audit_calls else 0)
+
+
 async def test_a_key_is_in_no_log_metric_or_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "keys.toml"
     good = make_key(path, "ci", Role.CALLER)

@@ -358,6 +358,30 @@ def test_a_suite_runs_on_a_server_that_keeps_it(evald: Any, tmp_path: Path) -> N
     assert json.loads(history.stdout)["suiteRun"]["passedCount"] == "2"
 
 
+def test_history_shows_the_means_of_metrics(cli: Any, tmp_path: Path) -> None:
+    text = SUITE.replace("[order]}}", "[order]}}\n  - {type: response-length, name: length}")
+    for found in (text, text.replace(" on its way", "")):
+        cli("test", _file(tmp_path, found))
+    # "Your order is on its way." has 25 characters, "Your order is." 14, the other answer 26.
+    for arguments, means in (((), ["25.5", "20"]), (("--case", "a"), ["25", "14"])):
+        shown = cli("history", "shop", *arguments)
+        assert "length" in shown
+        assert [
+            re.search(rf"│ +{mean} │", line) is not None
+            for mean, line in zip(means, _rows(shown), strict=True)
+        ] == [
+            True,
+            True,
+        ], shown
+    cli("history", "shop", "--html", str(tmp_path / "h.html"))
+    assert "Mean of each run" in (tmp_path / "h.html").read_text()
+
+
+def _rows(shown: str) -> list[str]:
+    """The lines of a table that begin with a time."""
+    return [line for line in shown.splitlines() if re.match(r"│ \d{4}-\d\d-\d\d ", line)]
+
+
 def test_history_shows_suites_and_cases_over_time(cli: Any, tmp_path: Path) -> None:
     assert "no such suite runs yet" in cli("history")
     suite = _file(tmp_path, SUITE)

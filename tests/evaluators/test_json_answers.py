@@ -120,6 +120,10 @@ def test_a_long_or_surrogate_value_never_breaks_the_reason() -> None:
         pytest.param("first", "42", 42, id="first-of-a-scalar"),
         pytest.param("first", ' "a { b"\n', "a { b", id="first-of-a-text"),
         pytest.param("first", "The answer is 42", None, id="first-needs-a-bracket-in-prose"),
+        pytest.param("object", 'See [1]: {x} {"a": 1}', {"a": 1}, id="object-after-an-array"),
+        pytest.param("object", '[{"a": 1}, {"b": 1}]', {"a": 1}, id="object-of-an-array"),
+        pytest.param("object", "According to [1] it is so.", None, id="object-in-none"),
+        pytest.param("object", "42", None, id="object-of-a-scalar"),
         pytest.param("none", ' {"a": 1}\n', {"a": 1}, id="none-with-space"),
     ],
 )
@@ -134,7 +138,9 @@ def test_json_may_be_extracted(extract: str, answer: str, found: Any) -> None:
 )
 def test_looking_for_json_takes_no_long_time(answer: str) -> None:
     began = time.process_time()
-    assert run(IsJson, {"extract": "first"}, answered(answer)).verdict is Verdict.ERROR
+    for extract in ("first", "object"):
+        result = run(IsJson, {"extract": extract}, answered(answer))
+        assert result.verdict is Verdict.ERROR or (extract, answer[0]) == ("object", "[")
     assert time.process_time() - began < 1
 
 

@@ -253,6 +253,20 @@ async def test_what_is_not_there_is_said(web: str, path: str, status: int) -> No
     assert found.status == status
 
 
+async def test_a_metric_of_a_suite_run_is_no_assertion_that_passed(web: str) -> None:
+    page = await text_of(web, PAGES["suite"])
+    assertions, metrics = (
+        page.partition(f"<caption>{caption}</caption>")[2].partition("</table>")[0]
+        for caption in ("Assertions", "Metrics")
+    )
+    assert "regex" in assertions.lower()
+    assert "Tool Call Count" in metrics
+    assert "Tool Call Count" not in assertions
+    history = page.partition('aria-label="Metrics of the last runs, 1"')[2].partition("</table>")[0]
+    assert "tool-call-count" in history
+    assert 'class="spark"' in history
+
+
 async def test_cases_that_did_not_pass_come_first(web: str) -> None:
     page = await text_of(web, PAGES["suite"])
     cases = page.partition('id="cases"')[2]

@@ -9,10 +9,11 @@ import pytest
 
 from evald_server.app import App, StartError
 from evald_server.config import Settings, SettingsError, load_settings
-from evald_server.judge.budget import Price
+from evald_server.judge.budget import Caller, Price
 from evald_server.judge.cache import DiskCache, MemoryCache
 from evald_server.judge.configured_models import ConfiguredModels, build_models
 from evald_server.judge.endpoint import OPENAI, behind_proxy
+from evald_server.judge.prompt_request import CallSpending, JudgeError
 from evald_server.judge.response_format import ResponseFormat
 
 from ..loop import run
@@ -31,6 +32,30 @@ def models(environ: dict[str, str], config: str = "", tmp_path: Path | None = No
         file = tmp_path / "evald.toml"
         file.write_text(config)
     return build_models(load_settings(environ=environ, config_file=file), Counted(), environ)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"EVALD_KEYS_FILE": "keys.toml"},
+        {"EVALD_JWT_ISSUER": "i", "EVALD_JWT_AUDIENCE": "a", "EVALD_JWT_JWKS_FILE": "jwks.json"},
+    ],
+    ids=["keys", "tokens"],
+)
+def test_a_restart_gives_no_principal_its_money_back(settings: dict[str, str], tmp_path: Path) -> None:
+    environ = {"EVALD_DATA_DIR": str(tmp_path), **settings}
+
+    async def spend(usd: float) -> None:
+        loaded = load_settings(environ=environ)
+        found = build_models(loaded, Counted(), environ, caller=lambda: Caller("ci", 5.0))
+        try:
+            found._budget.reserve(usd, CallSpending()).settle(usd)
+        finally:
+            await found.close()
+
+    run(spend(4.0))
+    with pytest.raises(JudgeError, match="used up to"):
+        run(spend(4.0))
 
 
 def test_three_variables_make_a_judge() -> None:

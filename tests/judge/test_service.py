@@ -167,6 +167,28 @@ async def test_a_principal_s_ceiling_stops_its_judges_and_nobody_else_s(tmp_path
     assert spent[SERVER] == pytest.approx(spent["ci"] + spent["other"])
 
 
+@pytest.mark.parametrize(
+    ("scope", "cached"), [("all", [False, True, True]), ("principal", [False, True, False])]
+)
+async def test_cached_answers_are_for_all_or_for_their_principal(
+    tmp_path: Path, scope: str, cached: list[bool]
+) -> None:
+    file = tmp_path / "keys.toml"
+    texts = []
+    for principal in ("ci", "ci", "other"):
+        text, key = new_key(principal, [Role.CALLER])
+        add_key(file, key)
+        texts.append(text)
+    settings: dict[str, Any] = {"judge_cache_scope": scope, "keys_file": file}
+    async with wire(GOOD) as server, judging(server.base_url, **settings) as live:
+        answers = [
+            await live.unary(request(JUDGE), metadata=(("authorization", f"Bearer {text}"),))
+            for text in texts
+        ]
+        assert [answer.summary.results[0].cached for answer in answers] == cached
+        assert len(server.requests) == cached.count(False)
+
+
 async def test_calls_that_are_cancelled_leave_the_endpoint_alone() -> None:
     async with wire(Answer(b"", "hang")) as server, judging(server.base_url) as live:
         call = asyncio.create_task(live.unary(request(JUDGE), timeout=30))

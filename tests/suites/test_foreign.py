@@ -25,10 +25,10 @@ ACCEPTED: list[tuple[str, int, list[str], list[str]]] = [
     ("agentv/basic.yaml", 5, ["llm"], []),
     ("agentv/basic-jsonl.yaml", 5, ["default"], []),
     ("agentv/basic-jsonl.jsonl", 5, ["default"], []),
-    ("agentv/default-evaluators.yaml", 3, ["default"], []),
+    ("agentv/default-evaluators.yaml", 3, ["default"], ["no evaluator judges by the criteria"]),
     ("agentv/deterministic-graders.yaml", 7, ["llm"], []),
-    ("agentv/rubric-examples.yaml", 4, ["default"], []),
-    ("agentv/tool-trajectory-demo.yaml", 6, ["mock_agent"], []),
+    ("agentv/rubric-examples.yaml", 4, ["default"], ["no evaluator judges by the criteria"]),
+    ("agentv/tool-trajectory-demo.yaml", 6, ["mock_agent"], ["no evaluator judges by the criteria"]),
     (
         "promptfoo/adaline-eval-factuality/promptfooconfig.yaml",
         2,
@@ -372,6 +372,48 @@ BAD: dict[str, tuple[str, int, str]] = {
         2,
         "headers: got list",
     ),
+    "agentv: no minimums": (
+        "tests:\n  - {id: a, input: x, assert: [{type: tool-trajectory, mode: any_order, minimums: {}}]}\n",
+        2,
+        "minimums: is empty, so that nothing would be checked",
+    ),
+    "agentv: a template of assertions": (
+        "tests:\n  - {id: a, input: x, assert: [{include: shared}]}\n",
+        2,
+        "evald reads no templates of assertions",
+    ),
+    **{
+        f"promptfoo: {kind} without anything to look for": (
+            f"prompts: [x]\nproviders: [echo]\ntests:\n  - assert: [{{type: {kind}, value: {value}}}]\n",
+            4,
+            "so that nothing would be checked",
+        )
+        for kind, value in {
+            "contains": "''",
+            "icontains": "''",
+            "starts-with": "''",
+            "regex": "''",
+            "contains-all": "[]",
+            "contains-any": "'a,'",
+            "icontains-any": "['']",
+            "tool-call-f1": "[]",
+        }.items()
+    },
+    "promptfoo: code in place of a text": (
+        "prompts: [x]\nproviders: [echo]\ntests:\n  - assert: [{type: not-contains, value: file://word.js}]\n",
+        4,
+        "is no file of text; wanted a name that ends in .txt",
+    ),
+    "promptfoo: a schema that no object of several may match": (
+        "prompts: [x]\nproviders: [echo]\ntests:\n  - assert: [{type: not-contains-json, value: {required: [a]}}]\n",
+        4,
+        "every object would have to be checked",
+    ),
+    "promptfoo: a program that writes the prompt": (
+        "prompts: ['exec:./prompt.sh']\nproviders: [echo]\ntests: [{assert: [{type: is-json}]}]\n",
+        1,
+        "runs code of the suite",
+    ),
     "grader: two of one name": (
         '{"grader": {"type": "multi", "calculate_output": "g", "pass_threshold": 1, "graders":\n ['
         '{"name": "g", "type": "string_check", "input": "a", "reference": "b", "operation": "ne"},'
@@ -456,7 +498,20 @@ LEGACY: dict[str, tuple[str, list[dict[str, Any]], list[str]]] = {
     "a list goes before both": (
         "evaluator: llm_judge\n    evaluators: [{name: j, type: is-json}]\n",
         [{"type": "is-json", "name": "j"}],
-        [],
+        ["evaluator: not used, because the list", "no evaluator judges by the criteria (cases and turns: 1)"],
+    ),
+    "texts count one by one": (
+        "assert: [polite, {type: is-json}, short]\n",
+        [
+            {
+                "type": "llm-judge",
+                "name": "criteria",
+                "weight": 2,
+                "config": {"items": [{"id": "item-1", "text": "polite"}, {"id": "item-2", "text": "short"}]},
+            },
+            {"type": "is-json"},
+        ],
+        ["no evaluator judges by the criteria"],
     ),
 }
 
@@ -547,6 +602,36 @@ def test_a_listed_value_may_name_a_file(tmp_path: Path) -> None:
     )
     (tmp_path / "q.txt").write_text("from the file\n")
     assert [case.turns[0].input[0].text for case in _load(path).cases] == ["from the file", "b"]
+
+
+def test_the_value_of_an_assertion_may_be_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "prompts: ['a bad word']\nproviders: [echo]\ntests:\n"
+        "- assert: [{type: not-contains, value: file://word.txt}, {type: not-contains-any, value: file://words.json}]\n"
+    )
+    (tmp_path / "word.txt").write_text("bad\n")
+    (tmp_path / "words.json").write_text('["worse", "bad"]')
+    (case,) = _load(path).cases
+    assert [read_spec(spec).to_dict()["config"] for spec in case.evaluators] == [
+        {"text": "bad"},
+        {"substrings": ["worse", "bad"]},
+    ]
+
+
+def test_the_reference_of_a_source_is_no_json_of_the_answer(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("prompts: [x]\nproviders: [echo]\ntests: [{assert: [{type: contains-json}]}]\n")
+    (case,) = _load(path).cases
+    specs = [read_spec(spec).to_dict() for spec in case.evaluators]
+    for answer, verdict in (
+        ("So says [1].", Verdict.VERDICT_FAILED),
+        ('See [1]: {"a": 2}', Verdict.VERDICT_PASSED),
+    ):
+        said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}]
+        summary = Call(specs, Turn(said))().summary
+        assert summary is not None
+        assert summary.verdict == verdict
 
 
 def test_a_provider_with_variables_where_none_are_filled_in_has_no_connector(tmp_path: Path) -> None:

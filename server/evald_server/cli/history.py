@@ -2,7 +2,8 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import NamedTuple
+from statistics import fmean
+from typing import Final, NamedTuple
 
 from google.protobuf.json_format import MessageToDict
 from rich.text import Text
@@ -12,7 +13,7 @@ from evald.v1 import suite_service_pb2
 
 from ..pages import formats
 from ..suites.message_file import MessageFile
-from ..suites.reports.report import SuiteReport
+from ..suites.reports.report import SuiteReport, metric_means
 from .console import new_table, say, show
 from .exit_codes import ExitCode, usage_error
 from .report_files import check_report_file, write_report_file
@@ -23,6 +24,9 @@ from .suite_client import SuiteClient, open_suites
 from .suite_view import rate, sparkline, verdict_word
 
 _pb = suite_service_pb2
+
+# Columns of metrics: more do not fit on a screen.
+_MOST_METRICS: Final = 4
 
 
 class _CaseThen(NamedTuple):
@@ -82,7 +86,7 @@ async def _nothing(client: SuiteClient, args: argparse.Namespace) -> int:
 
 
 async def _case(client: SuiteClient, suite_run_id: str, case_id: str) -> _pb.CaseResult | None:
-    async for result in client.cases(suite_run_id, case_id=case_id, brief=True):
+    async for result in client.cases(suite_run_id, case_id=case_id):
         return result
     return None
 
@@ -100,12 +104,15 @@ def _show_runs(runs: Sequence[_pb.SuiteRun], args: argparse.Namespace) -> None:
             print_json({"suiteRun": MessageToDict(one)})
         return
     _heading(runs, [one.pass_rate.value if one.HasField("pass_rate") else None for one in runs], "")
-    table = new_table("When", "Pass rate", ("Score", "right"), ("Cases", "right"), "Verdict", "Id")
-    for one in runs:
+    metrics = dict(list(metric_means(runs).items())[:_MOST_METRICS])
+    columns = [(clean(name, 30), "right") for name in metrics]
+    table = new_table("When", "Pass rate", ("Score", "right"), *columns, ("Cases", "right"), "Verdict", "Id")
+    for index, one in enumerate(runs):
         table.add_row(
             formats.moment(one.create_time),
             rate(one.pass_rate) if one.HasField("pass_rate") else "n/a",
             f"{one.mean_score:.2f}" if one.HasField("mean_score") else "",
+            *(formats.number(means[index]) for means in metrics.values()),
             f"{one.case_count:,}",
             _standing(one),
             clean(one.id),
@@ -136,20 +143,36 @@ def _show_case(then: Sequence[_CaseThen], args: argparse.Namespace) -> None:
         return
     shares = [None if one.result is None else _share(one.result) for one in then]
     _heading([one.run for one in then], shares, f": {clean(args.case, 60)}")
-    table = new_table("When", ("Trials passed", "right"), ("Score", "right"), "Verdict", "Why")
-    for run, result in then:
+    means = [_metrics_of(result) for _, result in then]
+    metrics = sorted({name for found in means for name in found})[:_MOST_METRICS]
+    columns = [(clean(name, 30), "right") for name in metrics]
+    table = new_table("When", ("Trials passed", "right"), ("Score", "right"), *columns, "Verdict", "Why")
+    for (run, result), found in zip(then, means, strict=True):
         if result is None:
-            table.add_row(formats.moment(run.create_time), "", "", Text("not run", "dim"), "")
+            table.add_row(
+                formats.moment(run.create_time), "", "", *("" for _ in metrics), Text("not run", "dim"), ""
+            )
             continue
         judged = result.passed_count + result.failed_count + result.error_count
         table.add_row(
             formats.moment(run.create_time),
             f"{result.passed_count} of {judged}",
             f"{result.score:.2f}" if result.HasField("score") else "",
+            *(formats.number(found.get(name)) for name in metrics),
             Text(*verdict_text(verdict_word(result.verdict))),
             clean(result.reason, 200),
         )
     show(table)
+
+
+def _metrics_of(result: _pb.CaseResult | None) -> dict[str, float]:
+    """Return the mean of each metric over the turns of a case's trials."""
+    values: dict[str, list[float]] = {}
+    for trial in result.trials if result is not None else ():
+        for turn in trial.turns:
+            for name, value in turn.evaluation.metrics.items():
+                values.setdefault(name, []).append(value)
+    return {name: fmean(known) for name, known in values.items()}
 
 
 def _share(result: _pb.CaseResult) -> float | None:

@@ -9,6 +9,7 @@ from evald.records import read_verdict
 from evald.v1 import suite_service_pb2
 
 from ..pages import formats
+from ..suites.reports.report import measures
 from .console import new_table, say, show
 from .result_tables import verdict_text
 from .sanitize import clean
@@ -93,7 +94,7 @@ def show_evaluators(run: suite_service_pb2.SuiteRun) -> None:
     metrics = new_table("Metric", ("Mean", "right"))
     for name, totals in sorted(run.evaluators.items()):
         judged = totals.passed_count + totals.failed_count
-        if totals.HasField("mean_value") and not totals.failed_count:
+        if measures(totals):
             metrics.add_row(clean(name, 40), formats.number(totals.mean_value))
         else:
             share = _plain(formats.percent(totals.passed_count / judged)) if judged else "n/a"

@@ -19,14 +19,14 @@ from evald_server.jsonschema.schema import Schema, worker_seconds
 from .json_values import MISSING, CheckTime, printable
 from .results import OnMissing, missing, no_answer
 
-Extract = Literal["none", "fenced", "first"]
+Extract = Literal["none", "fenced", "first", "object"]
 """The place of the JSON in the answer."""
 
 _NOT_FINAL: Final = skipped("Skipped (not final turn)")
 _MATCHES: Final = passed("Response matches JSON schema", 1.0)
 _IS_JSON: Final = passed("Response is valid JSON", 1.0)
 
-# Characters that `first` may read: this many times the answer, plus a hundred attempts at braces without JSON.
+# Characters that `first` and `object` may read: this many times the answer, plus a hundred attempts at braces without JSON.
 _REREADS: Final = 5
 _ATTEMPT: Final = 64
 
@@ -52,7 +52,7 @@ class JsonAnswer(Evaluator):
         "none",
         description="Where in the answer the JSON is. none: the whole answer. fenced: the first fenced code "
         "block, one marked json before others; without any, the whole answer. first: the first object or array "
-        "that can be read; without any, the whole answer.",
+        "that can be read; without any, the whole answer. object: the first object; without any, there is none.",
     )
 
     def read(self, ctx: EvaluatorContext) -> Read | Result:
@@ -68,7 +68,9 @@ class JsonAnswer(Evaluator):
             return no_answer(ctx)
         try:
             if self.extract == "first":
-                return _first_json(answer, ctx.check_time) or _scalar(answer)
+                return _first_json(answer, _OBJECT_OR_ARRAY, ctx.check_time) or _scalar(answer)
+            if self.extract == "object":
+                return _first_json(answer, _OBJECT, ctx.check_time) or _not_json("it holds no object")
             text = _fenced(answer, ctx.check_time) if self.extract == "fenced" else answer
             return Read(text, parse_json(text, ctx.check_time))
         except DuplicateKey as problem:
@@ -102,17 +104,18 @@ def _fenced(text: str, check: CheckTime) -> str:
     return text if first is None else first
 
 
-_OPENING = re.compile(r"[{\[]")
+_OBJECT = re.compile(r"\{")
+_OBJECT_OR_ARRAY = re.compile(r"[{\[]")
 
 
-def _first_json(text: str, check: CheckTime) -> Read | None:
-    """Return the first object or array in the text, None if there is none.
+def _first_json(text: str, brackets: re.Pattern[str], check: CheckTime) -> Read | None:
+    """Return the first JSON in the text that begins with one of the brackets, None if there is none.
 
     Raises TooLarge if the text was read _REREADS times without success, or if the JSON is too large for evald. Raises
     DuplicateKey if it has a key twice. In both cases, no JSON nested in it is tried, because it is not the first.
     """
     left = _REREADS * len(text) + 100 * _ATTEMPT
-    opening = _OPENING.search(text)
+    opening = brackets.search(text)
     while opening and left > 0:
         check()
         start = opening.start()
@@ -127,10 +130,10 @@ def _first_json(text: str, check: CheckTime) -> Read | None:
             left -= len(text) - start
         else:
             return Read(text[start:end], data)
-        opening = _OPENING.search(text, start + 1)
+        opening = brackets.search(text, start + 1)
     if opening:
         raise TooLarge(
-            f"no JSON found at the {text.count('{') + text.count('[')} places of the answer where some may "
+            f"no JSON found at the {len(brackets.findall(text))} places of the answer where some may "
             f"begin, after reading its {len(text)} characters {_REREADS} times over; with extract none or "
             "fenced they are read once"
         )

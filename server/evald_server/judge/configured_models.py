@@ -36,11 +36,13 @@ class ConfiguredModels:
         budget: Budget,
         cache: AnswerCache,
         metrics: RequestMetrics,
+        cache_scope: Callable[[], str] = str,
     ) -> None:
         self.endpoints = endpoints
         self._default = default
         self._budget = budget
         self._cache = cache
+        self._cache_scope = cache_scope
         self._metrics = metrics
 
     def get(self, judge: str | None, model: str | None) -> JudgeModel:
@@ -69,7 +71,14 @@ class ConfiguredModels:
                 f'sets it in [judges.{options.name}.prices."{model[:100]}"] of the config file, or takes '
                 "judge_max_usd_per_call or judge_max_usd_per_day away"
             )
-        return EndpointModel(endpoint, model, budget=self._budget, cache=self._cache, metrics=self._metrics)
+        return EndpointModel(
+            endpoint,
+            model,
+            budget=self._budget,
+            cache=self._cache,
+            cache_scope=self._cache_scope,
+            metrics=self._metrics,
+        )
 
     @property
     def available(self) -> bool:
@@ -151,7 +160,9 @@ def build_models(
         raise ValueError(f'judge: unknown judge "{default}"; configured are {known}')
     redactor = Redactor(keys.values())
     store = None
-    if settings.data_dir is not None and (settings.judge_max_usd_per_day is not None or settings.keys_file):
+    if settings.data_dir is not None and (
+        settings.judge_max_usd_per_day is not None or settings.authenticates
+    ):
         store = SpendStore(settings.data_dir / SPENDING_FILE)
     cache: AnswerCache = MemoryCache(settings.judge_cache_bytes)
     if settings.data_dir is not None and settings.judge_cache_bytes:
@@ -168,6 +179,7 @@ def build_models(
         ),
         cache=cache,
         metrics=metrics,
+        cache_scope=(lambda: caller().name) if settings.judge_cache_scope == "principal" else str,
     )
 
 

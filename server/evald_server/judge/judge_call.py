@@ -6,6 +6,7 @@
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from evald.context import EvaluatorContext
@@ -109,10 +110,20 @@ class RequestMetrics(Protocol):
 
 
 class EndpointModel:
-    """One model at one endpoint: the server's JudgeModel."""
+    """One model at one endpoint: the server's JudgeModel.
+
+    cache_scope: returns whose cached answers the current call may use; "" for those of all.
+    """
 
     def __init__(
-        self, endpoint: Endpoint, model: str, *, budget: Budget, cache: AnswerCache, metrics: RequestMetrics
+        self,
+        endpoint: Endpoint,
+        model: str,
+        *,
+        budget: Budget,
+        cache: AnswerCache,
+        cache_scope: Callable[[], str],
+        metrics: RequestMetrics,
     ) -> None:
         self.model = model
         self.endpoint = endpoint.options.name
@@ -122,6 +133,7 @@ class EndpointModel:
         self._errors = EndpointErrors(endpoint.options.name, model, endpoint.redactor)
         self._budget = budget
         self._cache = cache
+        self._cache_scope = cache_scope
         self._metrics = metrics
 
     async def ask(self, request: PromptRequest, spending: CallSpending) -> ModelAnswer:
@@ -283,7 +295,14 @@ class EndpointModel:
         which has another key.
         """
         base_url = self._endpoint.options.base_url
-        return cache_key(_CACHE_VERSION, base_url, self.model, str(request.sample), request.cache_key)
+        return cache_key(
+            _CACHE_VERSION,
+            self._cache_scope(),
+            base_url,
+            self.model,
+            str(request.sample),
+            request.cache_key,
+        )
 
     def _timeout_error(self, call: "_CallState") -> JudgeError:
         if call.last_error is not None:

@@ -69,6 +69,7 @@ class Gate(grpc.GenericRpcHandler):
     """The handlers of all services by method.
 
     authenticator: None allows every call. limited: called with the name of a principal's limit that refuses a call.
+    audit_calls: log every call.
     max_principal_calls: calls in flight of a principal without a limit of its own. max_open_calls: calls of open
     methods that may wait for their message. message_timeout: seconds within which the message of a call has to arrive.
     timed_out: called when one does not.
@@ -81,6 +82,7 @@ class Gate(grpc.GenericRpcHandler):
         authenticator: Authenticator | None = None,
         limited: Callable[[str], None] = lambda _limit: None,
         *,
+        audit_calls: bool = False,
         max_principal_calls: int,
         max_open_calls: int,
         message_timeout: float,
@@ -89,6 +91,7 @@ class Gate(grpc.GenericRpcHandler):
         self._rpc = rpc
         self._authenticator = authenticator
         self._audit = Audit()
+        self._audit_calls = audit_calls
         self._limits = PrincipalLimits(limited, max_principal_calls)
         # Streams that are open, by the principal that opened them.
         self._streams: dict[Principal, dict[asyncio.Task[Any], OpenCall]] = {}
@@ -187,6 +190,8 @@ class Gate(grpc.GenericRpcHandler):
         except AccessDenied as problem:
             return self._refused(name, problem)
         PRINCIPAL.set(principal)
+        if self._audit_calls:
+            record("called", principal, method=name)
         # A call with one request message is opened by that message.
         if self._methods.get(name, self._unknown).handle.request_streaming:
             self._opened(name, principal)

@@ -182,7 +182,11 @@ def rich_report(*, target: str = "staging", shift: int = 0) -> SuiteReport:
     cases.append(case("unbroken", "F", text="x" * 3000, reason="y" * 900))
     run = suite_run(cases, target=target, threshold=0.8)
     run.cost.currency_code, run.cost.amount = "USD", 0.0042
-    for name, kind in (("criteria", "llm-judge"), ("regex", "regex")):
+    for name, kind in (
+        ("criteria", "llm-judge"),
+        ("regex", "regex"),
+        ("tool-call-count", "tool-call-count"),
+    ):
         used = run.provenance.add(name=name, type=kind, version="1.0.0")
         used.provenance.config_sha256 = "ab12" * 16
         if kind == "llm-judge":

@@ -16,10 +16,11 @@ from evald_server.suites.reports.case_view import case_view, title
 from evald_server.suites.reports.page import (
     change_bar,
     evaluator_rows,
-    history_plot,
+    history_of,
     past_runs,
     trial_plot,
 )
+from evald_server.suites.reports.report import measures
 
 from .evaluator_types import evaluator_types
 from .failures import bad_address, choice, gone_is_gone, not_there, whole_number
@@ -101,8 +102,7 @@ async def suites(site: Site, request: Request) -> Response:
         "suites.html",
         rows=suite_rows(found.suite_runs),
         verdicts=VERDICTS,
-        past=past,
-        history=history_plot(past) if len(past) > 1 else None,
+        history=history_of(past),
         **listed(request, found.next_page_token),
     )
 
@@ -112,15 +112,12 @@ async def suite_run(site: Site, request: Request) -> Response:
     run = await _get(site, request)
     same = suite_service_pb2.ListSuiteRunsRequest(page_size=_HISTORY, suite=run.suite, target=run.target)
     history = (await site.ask(request, same)).suite_runs
-    past = past_runs(run, history)
     types = await evaluator_types(site, request)
     names = {}
     for used in run.provenance:
         totals = run.evaluators.get(used.name)
-        measures = totals is not None and totals.HasField("mean_value")
-        judged = totals is not None and bool(totals.passed_count + totals.failed_count)
         label = types[used.type].label if used.type in types else ""
-        names[used.name] = title(used.name, used.type, label), measures and not judged
+        names[used.name] = title(used.name, used.type, label), totals is not None and measures(totals)
     assertions, metrics = evaluator_rows(run, names)
     choice(request, "verdict", VERDICTS)
     only = request.query_params.get("verdict", "")
@@ -138,8 +135,7 @@ async def suite_run(site: Site, request: Request) -> Response:
         assertions=assertions,
         metrics=metrics,
         trials=trial_plot(run),
-        history=history_plot(past) if len(past) > 1 else None,
-        past=past,
+        history=history_of(past_runs(run, history)),
         others=[one for one in history if one.id != run.id and suite_mark(one)],
         cases=cases,
         only=only,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ..documents import Document, read_document
 from .assertions import REFUSED as PROMPTFOO_REFUSED
-from .assertions import Spec, spec_of, string_value
+from .assertions import Spec, searched, spec_of
 from .node import Converted, Node, asked, convert_each
 
 _CASES: Final = ("tests", "cases", "evalcases", "eval_cases", "testcases")
@@ -112,6 +112,8 @@ class _Suite:
         self._name = name or stem or Path(root.document.file).name.split(".")[0]
         self._targets = _target_names(root, self._execution)
         self._prompt = _single_prompt(root)
+        # Criteria of cases and turns by which no evaluator judges.
+        self._unjudged: list[Node] = []
 
     def converted(self, cases: Iterator[Node]) -> Converted:
         """Return the suite with its cases."""
@@ -135,6 +137,9 @@ class _Suite:
         found, lines = convert_each(cases, lambda case: [self._case(case)])
         if not found:
             raise root.refuse("no cases")
+        if self._unjudged:
+            count = len(self._unjudged)
+            self._unjudged[0].warn(f"no evaluator judges by the criteria (cases and turns: {count})")
         return Converted({**suite, "cases": found}, lines, root.warnings)
 
     def _case(self, node: Node) -> dict[str, Any]:
@@ -180,6 +185,7 @@ class _Suite:
             made["expected"] = _expected(expected)
         judge = _Judge(criteria, expected.data is not None)
         made["evaluators"] = list(self._evaluators(node, execution, judge))
+        self._note_unjudged(node, judge)
         # The list has the suite's evaluators already, unless the case skips them.
         made["inherit"] = False
         threshold = node["threshold"] if "threshold" in node else execution["threshold"]
@@ -215,6 +221,10 @@ class _Suite:
             found.append(_items(node["rubrics"], "rubrics"))
         if not found and not (node["turns"].data and judge.criteria is None):
             found.append(self._legacy(node, judge))
+        elif found:
+            for key in ("evaluator", "grader"):
+                if key in node:
+                    node[key].warn("not used, because the list of evaluators goes before it")
         yield from found
 
     def _legacy(self, node: Node, judge: "_Judge") -> Spec:
@@ -250,7 +260,12 @@ class _Suite:
                 specs = [judge.spec(turn, {})]
             if specs:
                 made["evaluators"] = specs
+            self._note_unjudged(turn, judge)
             yield made
+
+    def _note_unjudged(self, node: Node, judge: "_Judge") -> None:
+        if judge.criteria is not None and not judge.criteria_used:
+            self._unjudged.append(node.first(*_CRITERIA))
 
 
 def _execution(node: Node) -> Node:
@@ -373,18 +388,23 @@ class _Judge:
 
     def __init__(self, criteria: str | None, expected: bool) -> None:
         self.criteria = criteria
+        self.criteria_used = False
         self._expected = expected
 
     def specs(self, node: Node) -> Iterator[Spec]:
         """Yield the specs of a list of evaluators. Texts in it become the items of one rubric."""
         texts = [one for one in node if isinstance(one.data, str)]
         if texts:
-            yield _items(node.replaced([one.data for one in texts]), "criteria")
+            items = _items(node.replaced([one.data for one in texts]), "criteria")
+            # Each text counts like an evaluator.
+            yield {**items, "weight": len(texts)} if len(texts) > 1 else items
         for one in node:
             if not isinstance(one.data, str):
                 yield self._one(one)
 
     def _one(self, node: Node) -> Spec:
+        if "include" in node:
+            raise node["include"].refuse("evald reads no templates of assertions; write them out")
         kind = node["type"].text().replace("_", "-")
         plain = kind.removeprefix("not-")
         if plain in _REFUSED or kind in _REFUSED:
@@ -426,6 +446,7 @@ class _Judge:
             config = _items(given, "")["config"]
         else:
             criteria = self.criteria if given.data is None else given.text()
+            self.criteria_used |= given.data is None
             if criteria is None or not criteria.strip():
                 raise node.refuse(
                     "a judge without criteria; wanted `criteria` of the case or of the evaluator"
@@ -608,6 +629,8 @@ def _trajectory(node: Node, keys: dict[str, Any]) -> Spec:
         if mode != "any_order" or "expected" in node:
             raise node["minimums"].refuse("goes with `mode: any_order` alone")
         keys.pop("minimums")
+        if not minimums:
+            raise node["minimums"].refuse("is empty, so that nothing would be checked")
         wanted = [{"name": name, "minCalls": least} for name, least in minimums.items()]
         return {"type": "tool-use", "config": {"expectations": wanted}}
     expected = []
@@ -652,12 +675,12 @@ def _field_accuracy(node: Node, keys: dict[str, Any]) -> Spec:
 
 def _regex(node: Node, keys: dict[str, Any]) -> Spec:
     keys.pop("value", None)
-    return {"type": "regex", "config": {"pattern": string_value(node), **_pop(keys, "flags")}}
+    return {"type": "regex", "config": {"pattern": searched(node), **_pop(keys, "flags")}}
 
 
 def _ends_with(node: Node, keys: dict[str, Any]) -> Spec:
     keys.pop("value", None)
-    return {"type": "ends-with", "config": {"text": string_value(node)}}
+    return {"type": "ends-with", "config": {"text": searched(node)}}
 
 
 _KINDS: Final[Mapping[str, Callable[[Node, dict[str, Any]], Spec]]] = {

@@ -53,6 +53,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "trajectory:goal-success": "is judged with a prompt of promptfoo's own; say it as `llm-rubric`",
 }
 
+_TEXT_FILES: Final = (".txt", ".md", ".csv", ".html", ".xml")
 _KEYS: Final = ("type", "value", "threshold", "weight", "metric", "provider", "description")
 _NO_CONFIG: Final = {"config": "has a meaning for code only"}
 _REFUSED_KEYS: Final = {
@@ -115,28 +116,45 @@ def _spec(kind: str, **config: Any) -> Spec:
 
 
 def string_value(node: Node) -> str:
-    """Return the value as text: a text, the content of a file, a number, true or false."""
+    """Return the value as text: a text, the content of a text file, a number, true or false."""
     value = node["value"]
     if isinstance(value.data, str) and value.data.startswith("file://"):
-        return value.file_text()
+        if not value.data.lower().endswith(_TEXT_FILES):
+            raise value.refuse(f"is no file of text; wanted a name that ends in {', '.join(_TEXT_FILES)}")
+        # Not the line end of the last line: no answer would contain it.
+        return value.file_text().strip()
     if isinstance(value.data, bool | int | float):
         return json.dumps(value.data)
     return value.text()
 
 
+def searched(node: Node) -> str:
+    """Return the value as text to search for. Raises InvalidDocument if it is empty, because every answer has that."""
+    text = string_value(node)
+    if not text:
+        raise node["value"].refuse("is empty, so that nothing would be checked")
+    return text
+
+
 def list_value(node: Node) -> list[str]:
-    """Return the value as a list of texts; a text is split at commas, with quotes as in CSV."""
+    """Return the value as texts to search for: a list, also of a file; a text is split at commas, with quotes as in CSV."""
     value = node["value"]
+    if isinstance(value.data, str) and _is_data_file(value.data):
+        value = value.open()
     if isinstance(value.data, str):
         try:
             rows = list(csv.reader([string_value(node)], skipinitialspace=True, escapechar="\\", strict=True))
         except csv.Error as problem:
             raise value.refuse(f"is no list of texts with commas: {problem}") from None
-        return [part.strip() for row in rows for part in row]
-    return [
-        json.dumps(one) if isinstance(one, int | float) else value[index].text()
-        for index, one in enumerate(value.list())
-    ]
+        found = [part.strip() for row in rows for part in row]
+    else:
+        found = [
+            json.dumps(one) if isinstance(one, int | float) else value[index].text()
+            for index, one in enumerate(value.list())
+        ]
+    if not found or "" in found:
+        raise value.refuse("has an empty text or none, so that nothing would be checked")
+    return found
 
 
 def data_value(node: Node) -> Any:
@@ -149,6 +167,10 @@ def data_value(node: Node) -> Any:
     return load_yaml(value.data, value)
 
 
+def _is_data_file(text: str) -> bool:
+    return text.startswith("file://") and text.lower().endswith((".json", ".yaml", ".yml"))
+
+
 def _number(node: Node, default: float | None = None) -> float:
     if "threshold" not in node and default is not None:
         return default
@@ -157,19 +179,23 @@ def _number(node: Node, default: float | None = None) -> float:
 
 def _equals(node: Node) -> Spec:
     value = node["value"].data
-    if isinstance(value, str) and value.startswith("file://") and value.endswith((".json", ".yaml", ".yml")):
+    if isinstance(value, str) and _is_data_file(value):
         value = data_value(node)
     if isinstance(value, dict | list):
         return _spec("json-match", expected=value)
     return _spec("equals", expected=string_value(node))
 
 
-def _schema(node: Node, extract: str | None = None) -> Spec:
-    if "value" in node:
-        return _spec("json-schema", schema=data_value(node), extract=extract)
-    if extract:
-        return _spec("json-schema", schema={"type": ["object", "array"]}, extract=extract)
-    return _spec("is-json")
+def _is_json(node: Node) -> Spec:
+    return _spec("json-schema", schema=data_value(node)) if "value" in node else _spec("is-json")
+
+
+def _contains_json(node: Node) -> Spec:
+    """Return the spec for a JSON object within the answer; arrays, such as the [1] of a reference, do not count."""
+    if "value" in node and node["type"].text().startswith("not-"):
+        raise node["value"].refuse("with not-, every object would have to be checked; evald checks the first")
+    schema = data_value(node) if "value" in node else {"type": "object"}
+    return _spec("json-schema", schema=schema, extract="object")
 
 
 def _word_count(node: Node) -> Spec:
@@ -287,16 +313,14 @@ def _tool_sequence(node: Node) -> Spec:
 
 
 def _tool_f1(node: Node) -> Spec:
-    value = node["value"].data
-    expected = list_value(node) if isinstance(value, str) else node["value"].list()
-    spec = _spec("trajectory", mode="unordered", expected=expected, score="f1", argsMatch="ignore")
+    spec = _spec("trajectory", mode="unordered", expected=list_value(node), score="f1", argsMatch="ignore")
     if "threshold" in node:
         spec["threshold"] = node["threshold"].number()
     return spec
 
 
 def _regex(node: Node) -> Spec:
-    return _spec("regex", pattern=string_value(node))
+    return _spec("regex", pattern=searched(node))
 
 
 def _levenshtein(node: Node) -> Spec:
@@ -305,17 +329,17 @@ def _levenshtein(node: Node) -> Spec:
 
 
 _KINDS: Final[Mapping[str, Callable[[Node], Spec]]] = {
-    "contains": lambda node: _spec("contains", text=string_value(node)),
-    "icontains": lambda node: _spec("icontains", text=string_value(node)),
+    "contains": lambda node: _spec("contains", text=searched(node)),
+    "icontains": lambda node: _spec("icontains", text=searched(node)),
     "contains-all": lambda node: _spec("contains-all", substrings=list_value(node)),
     "contains-any": lambda node: _spec("contains-any", substrings=list_value(node)),
     "icontains-all": lambda node: _spec("icontains-all", substrings=list_value(node)),
     "icontains-any": lambda node: _spec("icontains-any", substrings=list_value(node)),
-    "starts-with": lambda node: _spec("starts-with", text=string_value(node)),
+    "starts-with": lambda node: _spec("starts-with", text=searched(node)),
     "equals": _equals,
     "regex": _regex,
-    "is-json": _schema,
-    "contains-json": lambda node: _schema(node, "first"),
+    "is-json": _is_json,
+    "contains-json": _contains_json,
     "latency": lambda node: _spec("latency", maxMs=_number(node)),
     "cost": lambda node: _spec("cost", maxUsd=_number(node)),
     "word-count": _word_count,

@@ -291,7 +291,10 @@ class _Rows:
             # The graders check the item alone, so it serves as the answer.
             case["output"] = json.dumps(item, ensure_ascii=False)
         elif messages is None:
-            raise row.refuse("no sample, and no input_messages that say what to ask")
+            raise row.refuse(
+                "no sample, and no input_messages that say what to ask; "
+                'wanted {"item": {...}, "sample": {"output_text": ...}}'
+            )
         return case | asked(json.dumps(item, ensure_ascii=False) if messages is None else messages)
 
     def _asked(self, row: Node, item: Mapping[str, Any]) -> list[Any] | None:

@@ -243,6 +243,8 @@ def _prompts(node: Node) -> Iterator[_Prompt]:
             given.keys("id", "label", "raw", "file")
             one = given["raw"] if "raw" in given else given.first("id", "file")
         text = one.text()
+        if text.startswith("exec:"):
+            raise one.refuse(_NO_CODE)
         suffix = PurePath(text).suffix.lower()
         if text.startswith("file://") or (suffix in _PROMPT_FILES and not re.search(r"\s", text)):
             yield from _prompt_file(one, suffix)

@@ -10,11 +10,11 @@ from evald.result import Verdict
 from evald.v1 import evaluation_service_pb2, suite_service_pb2
 from evald_server.pages.environment import csp_hash, environment
 from evald_server.pages.formats import between, mark, moment, percent
-from evald_server.pages.plots import Bar, Datum, Plot, bar, share_plot
+from evald_server.pages.plots import Bar, Datum, Plot, bar, share_plot, spark
 from evald_server.suites.statistics import wilson
 
 from .case_view import CaseView, case_view, size, title
-from .report import SuiteReport, checked_cases, is_metric, results
+from .report import SuiteReport, checked_cases, is_metric, measures, metric_means, results
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -51,9 +51,24 @@ class Section(NamedTuple):
     cases: list[CaseView]
     hidden: int
     trials: Plot | None
-    history: Plot | None
-    past: list[suite_service_pb2.SuiteRun]
+    history: "History | None"
     change: Bar | None
+
+
+class MetricHistory(NamedTuple):
+    """The mean of a metric in each suite run of a history. last: the latest mean. spark: a path."""
+
+    name: str
+    last: float
+    spark: str
+
+
+class History(NamedTuple):
+    """Suite runs of one suite and target, oldest first, with a plot of their pass rates."""
+
+    runs: Sequence[suite_service_pb2.SuiteRun]
+    plot: Plot
+    metrics: list[MetricHistory]
 
 
 class TargetDifference(NamedTuple):
@@ -115,7 +130,6 @@ def _section(
     verdicts.append(compared)
     cases = kept.in_order()
     assertions, metrics = evaluator_rows(run, kept.names)
-    past = past_runs(report.run, report.history)
     return Section(
         number,
         report,
@@ -128,8 +142,7 @@ def _section(
         cases,
         run.case_count - len(cases),
         trial_plot(run),
-        history_plot(past) if len(past) > 1 else None,
-        past,
+        history_of(past_runs(report.run, report.history)),
         change_bar(report.comparison),
     )
 
@@ -177,7 +190,7 @@ def evaluator_rows(
         run.evaluators.items(), key=lambda item: (order.get(item[0], len(order)), item[0])
     ):
         judged = totals.passed_count + totals.failed_count
-        shown, metric = names.get(name, (title(name, "", ""), not judged and totals.HasField("mean_value")))
+        shown, metric = names.get(name, (title(name, "", ""), measures(totals)))
         rate = None
         if judged:
             low, high = wilson(totals.passed_count, judged)
@@ -224,8 +237,19 @@ def past_runs(
     return [*past, *now][-_MOST_HISTORY:]
 
 
-def history_plot(past: Sequence[suite_service_pb2.SuiteRun]) -> Plot:
-    """Return the pass rates of suite runs, oldest first."""
+def history_of(past: Sequence[suite_service_pb2.SuiteRun]) -> History | None:
+    """Return the history of suite runs, oldest first; None for a single one."""
+    if len(past) < 2:
+        return None
+    metrics = [
+        MetricHistory(name, known[-1], spark(means))
+        for name, means in metric_means(past).items()
+        if (known := [mean for mean in means if mean is not None])
+    ]
+    return History(past, _history_plot(past), metrics)
+
+
+def _history_plot(past: Sequence[suite_service_pb2.SuiteRun]) -> Plot:
     samples = [
         Datum(
             moment(run.create_time)[5:10],

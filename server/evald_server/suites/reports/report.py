@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from evald.records import read_kind, read_verdict
 from evald.result import Kind, Verdict, measurement
 from evald.structs import duration_ms, struct_to_dict
-from evald.v1 import evaluator_pb2, result_pb2, suite_service_pb2
+from evald.v1 import evaluation_service_pb2, evaluator_pb2, result_pb2, suite_service_pb2
 
 
 class SuiteReport(NamedTuple):
@@ -108,6 +108,25 @@ def reason_of(result: result_pb2.EvaluationResult) -> str:
 def is_metric(result: result_pb2.EvaluationResult) -> bool:
     """Return whether the result is a measurement, which never fails."""
     return read_kind(result.kind) is Kind.METRIC
+
+
+def metric_means(past: Sequence[suite_service_pb2.SuiteRun]) -> dict[str, list[float | None]]:
+    """Return the means of each metric by name, one for each suite run; None where it has none."""
+    names = {name for run in past for name, totals in run.evaluators.items() if measures(totals)}
+    return {
+        name: [
+            run.evaluators[name].mean_value
+            if name in run.evaluators and measures(run.evaluators[name])
+            else None
+            for run in past
+        ]
+        for name in sorted(names)
+    }
+
+
+def measures(totals: evaluation_service_pb2.EvaluatorTotals) -> bool:
+    """Return whether totals are those of a metric."""
+    return totals.HasField("mean_value") and not totals.failed_count
 
 
 def measured(result: result_pb2.EvaluationResult) -> float | None:
