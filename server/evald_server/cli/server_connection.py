@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from evald_server.loop import event_loop
 
-from .exit_codes import NOBODY_ANSWERS, is_debugging, unreachable, usage_error
+from .exit_codes import is_debugging, unreachable, usage_error
 from .sanitize import clean
 from .serve import load_command_settings, start_app
 
@@ -141,7 +141,7 @@ async def channel_to_server(
         try:
             yield channel, address, access
         except Unavailable as problem:
-            if NOBODY_ANSWERS not in problem.message:
+            if not problem.hint:
                 raise
             raise unreachable(problem) from None
 
