@@ -102,8 +102,8 @@ async def serving(
     if inside and args.server:
         option = _INSIDE_OPTIONS[inside]
         raise usage_error(
-            f"{option} is for the server inside the command, but --server {args.server} is given as well",
-            f"leave --server out, or load it there: evald serve {option} ...",
+            f"{option} configures the command's own server, so it cannot be used with --server {args.server}",
+            f"remove --server, or give the option to that server: evald serve {option} ...",
         )
     address = args.server or (None if inside else os.environ.get("EVALD_SERVER"))
     if address:
