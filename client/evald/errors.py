@@ -252,9 +252,9 @@ def from_rpc_error(error: Any, server: str = "") -> EvaldError:
     if code == "UNAVAILABLE" and not details.reason and server:
         if _CLOSED.search(message):
             message = (
-                f"the server at {server} closed the connection before any call ({message}): it wants TLS, or a client "
-                f"certificate that it trusts and that has not expired: tls=Tls(ca=, cert=, key=), in commands --ca, "
-                f"--cert and --key; or it is no evald server, or stops"
+                f"the server at {server} closed the connection before the call ({message}); it may require TLS, or a client "
+                f"certificate that it trusts and that has not expired: tls=Tls(ca=, cert=, key=), or --ca, --cert and "
+                f"--key of a command; it may not be an evald server, or it may be stopping"
             )
         else:
             message = f"no evald server answers at {server} ({message})"
