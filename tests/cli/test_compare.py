@@ -145,11 +145,11 @@ def test_line_separators_in_texts_end_no_line(evald: Any, tmp_path: Path) -> Non
     ("change", "message"),
     [
         pytest.param(lambda text: text.splitlines()[0], "without a suite run after them", id="cut off"),
-        pytest.param(lambda text: "", "no suite run in it", id="empty"),
+        pytest.param(lambda text: "", "got no suite run", id="empty"),
         pytest.param(
             lambda text: text.partition("\n")[2], "19 cases, but the suite run counts 20", id="a case lost"
         ),
-        pytest.param(lambda text: text.replace("case-01", "case-00"), "'case-00' is there twice", id="twice"),
+        pytest.param(lambda text: text.replace("case-01", "case-00"), "duplicate case 'case-00'", id="twice"),
         pytest.param(
             lambda text: text.replace('"caseId"', '"caseId": 3, "x"', 1), "new.jsonl:1: wanted a", id="type"
         ),

@@ -86,7 +86,7 @@ def _figures(found: suite_service_pb2.SuiteComparison) -> Table:
     table.add_row(
         "McNemar p",
         p_value(found.mcnemar_p),
-        "probability that chance alone breaks this many more cases than it fixes",
+        "probability of so many more broken than fixed cases by chance",
     )
     if found.HasField("score_change"):
         table.add_row("score", signed(found.score_change), "mean change of the score")
@@ -94,19 +94,19 @@ def _figures(found: suite_service_pb2.SuiteComparison) -> Table:
         table.add_row(
             "permutation p",
             p_value(found.permutation_p),
-            "probability that chance alone lowers the scores this much",
+            "probability of such a drop of the scores by chance",
         )
     if found.HasField("effect_size"):
         table.add_row(
             "effect size",
             signed(found.effect_size),
-            "mean change of the score divided by the standard deviation of the changes",
+            "mean change of the score divided by the changes' standard deviation",
         )
     if found.HasField("smallest_detectable_drop"):
         table.add_row(
             "detectable drop",
             percent(found.smallest_detectable_drop),
-            "smaller drops are missed at least one time in five with this number of pairs",
+            "smallest drop that this number of pairs detects with 80 % power",
         )
     return table
 
