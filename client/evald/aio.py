@@ -44,7 +44,7 @@ class _AsyncTypedErrors(TypedErrors):
         # grpc.aio raises CancelledError for a cancelled call, too, which would end the caller's task silently.
         if isinstance(problem, asyncio.CancelledError) and not _is_being_cancelled():
             raise Cancelled(
-                "the call was cancelled, as closing its client does", code="CANCELLED"
+                "the call was cancelled, for example because its client was closed", code="CANCELLED"
             ) from problem
         super().__exit__(kind, problem, trace)
 
@@ -73,7 +73,7 @@ class AsyncClient(Connection):
                 self._loop = loop
         if self._loop is not loop:
             raise InvalidInput(
-                "client", "used in another event loop before", "an AsyncClient for each event loop"
+                "client", "already used in another event loop", "one AsyncClient for each event loop"
             )
         return super()._stubs
 

@@ -73,7 +73,8 @@ class BatchAnswer:
             pb.item_id,
             None,
             EvaluatorError.of_code(
-                "CONTRACT_VIOLATION", "the server's answer is of a kind this client does not know"
+                "CONTRACT_VIOLATION",
+                "the server sent an answer of a kind that this client does not know; it may be older than the server",
             ),
         )
 
@@ -226,7 +227,9 @@ class BatchFlow:
         """Record that iteration has begun. Raises RuntimeError the second time."""
         with self._lock:
             if self._begun:
-                raise RuntimeError("a batch is iterated over once; ask the client for another one")
+                raise RuntimeError(
+                    "a batch can be iterated over only once; create another one with client.batch()"
+                )
             self._begun = True
 
     @property

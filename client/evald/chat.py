@@ -94,7 +94,9 @@ class ToolCall:
             return None
         milliseconds = duration_ms(self._pb.duration)
         if milliseconds < 0:
-            raise ValueError(f"the tool call {self.name!r} has a duration of {milliseconds:g}ms")
+            raise ValueError(
+                f"the tool call {self.name!r} has a duration of {milliseconds:g}ms, wanted 0 or more"
+            )
         return milliseconds
 
     def __repr__(self) -> str:

@@ -139,13 +139,15 @@ def open_to(
         raise InvalidInput(
             "token",
             f"a token for {address} without TLS",
-            "tls=Tls(...) or EVALD_TLS=1, so that nobody on the way reads the token; or insecure=True in a closed "
+            "tls=Tls(...) or EVALD_TLS=1, which encrypt the token on the network; or insecure=True in a trusted "
             "network",
         )
     return address, Access(credentials, found, token, sent)
 
 
-_WANTED: Final = f'HOST:PORT, such as "{DEFAULT_SERVER}" or "[::1]:50051", or a target of gRPC\'s such as "dns:///evald:50051"'
+_WANTED: Final = (
+    f'HOST:PORT, such as "{DEFAULT_SERVER}" or "[::1]:50051", or a gRPC target such as "dns:///evald:50051"'
+)
 
 
 def _meant(address: str) -> str:
@@ -212,7 +214,7 @@ class Connection:
         # Created at the first call: a grpc.aio channel belongs to the event loop that runs at its creation.
         with self._lock:
             if self._closed:
-                raise InvalidInput("client", "closed", "an open one: make another")
+                raise InvalidInput("client", "closed", "an open client; create a new one")
             if self._opened is None:
                 self._opened = _Stubs(self._channel())
             return self._opened
@@ -258,8 +260,8 @@ def rest_of(sent_with: dict[str, Any], began: float) -> dict[str, Any]:
 def waited_too_long(sent_with: dict[str, Any]) -> DeadlineExceeded:
     """Return the error for a call whose timeout expired while it waited for other calls of its client."""
     return DeadlineExceeded(
-        f"the call waited {sent_with['timeout']:g} s because {MAX_IN_FLIGHT} others of this client are in flight, "
-        f"and was not sent; allow more timeout, or use batch() for many turns",
+        f"the call was not sent: it waited {sent_with['timeout']:g} s because {MAX_IN_FLIGHT} other calls of this client "
+        f"are in flight; allow more timeout, or use batch() for many turns",
         code="DEADLINE_EXCEEDED",
     )
 

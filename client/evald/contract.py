@@ -281,7 +281,7 @@ def _checks(checks: object) -> Sequence[Check]:
     size = 0
     for index, check in enumerate(checks):  # type: ignore[arg-type, var-annotated]
         if index >= MAX_CHECKS:
-            raise ContractViolation(f"checks: more than {MAX_CHECKS} of them")
+            raise ContractViolation(f"checks: more than {MAX_CHECKS} checks")
         place = f"checks[{index}]"
         if not issubclass(type(check), Check):
             raise ContractViolation(f"{place}: got {_type(check)}, wanted a Check")

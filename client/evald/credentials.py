@@ -49,7 +49,7 @@ class Tls:
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise InvalidInput("tls", "one of cert and key", "both or neither")
+            raise InvalidInput("tls", "only one of cert and key", "both or neither")
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Read the files and return gRPC's credentials. Raises InvalidInput for an unreadable file."""
@@ -108,11 +108,11 @@ def read_metadata(metadata: Any) -> Metadata:
         path, found = f"metadata.{name}", f"a {type(value).__name__}"
         if name.endswith("-bin"):
             if not isinstance(value, bytes):
-                raise InvalidInput(path, found, "bytes, as every name that ends with -bin")
+                raise InvalidInput(path, found, "bytes, because the name ends with -bin")
         elif not isinstance(value, str):
             raise InvalidInput(path, found, "text")
         elif not _HEADER_TEXT.fullmatch(value):
-            raise InvalidInput(path, "a text that cannot be sent", "printable ASCII")
+            raise InvalidInput(path, "text that cannot be sent", "printable ASCII")
     return tuple(metadata.items())
 
 
@@ -143,7 +143,7 @@ def listen_credentials_of_environment() -> grpc.ServerCredentials | None:
     if client_ca is None and cert is None and key is None:
         return None
     if cert is None or key is None:
-        raise InvalidInput(names[1], "not all of the files", f"{names[1]} and {names[2]}")
+        raise InvalidInput(names[1], "only some of the files", f"{names[1]} and {names[2]}")
     return server_credentials(Tls(client_ca, cert, key), names)
 
 
@@ -224,17 +224,17 @@ def _current(token: Token) -> str:
         try:
             text = _FILES.text(token)
         except (OSError, UnicodeDecodeError) as problem:
-            why = problem.strerror if isinstance(problem, OSError) else "is not a text of ASCII"
+            why = problem.strerror if isinstance(problem, OSError) else "is not ASCII text"
             raise InvalidInput("token", f"{token}: {why}", "a file with the token") from None
     else:
         text = token() if callable(token) else token
     # Messages never contain the token, not even a part of it.
     if not isinstance(text, str):
         raise InvalidInput(
-            "token", f"a {type(text).__name__}", "a text, a Path or a function that returns a text"
+            "token", f"a {type(text).__name__}", "text, a Path or a function that returns text"
         )
     if not text or not text.isascii() or not text.isprintable() or " " in text:
-        raise InvalidInput("token", "a text that cannot be sent", "printable ASCII without spaces")
+        raise InvalidInput("token", "text that cannot be sent", "printable ASCII without spaces")
     return text
 
 
@@ -248,5 +248,5 @@ def _read(name: str, path: str | Path | None) -> bytes | None:
     except OSError as problem:
         raise InvalidInput(name, f"{path}: {problem.strerror}", "a PEM file") from None
     if b"-----BEGIN " not in data:
-        raise InvalidInput(name, f"{path}, which is no PEM file", "a PEM file")
+        raise InvalidInput(name, f"{path}, which is not a PEM file", "a PEM file")
     return data

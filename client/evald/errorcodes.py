@@ -27,51 +27,53 @@ class CodeInfo(NamedTuple):
 
 
 CODES: dict[str, CodeInfo] = {
-    "EVALUATOR_EXCEPTION": CodeInfo(Category.EVALUATOR, False, "The evaluator's own code raised."),
-    "TIMEOUT": CodeInfo(Category.INFRASTRUCTURE, True, "The evaluator did not finish within its time."),
+    "EVALUATOR_EXCEPTION": CodeInfo(
+        Category.EVALUATOR, False, "The evaluator's own code raised an exception."
+    ),
+    "TIMEOUT": CodeInfo(Category.INFRASTRUCTURE, True, "The evaluator did not finish within its time limit."),
     "CONTRACT_VIOLATION": CodeInfo(
-        Category.EVALUATOR, False, "The evaluator answered something that the contract forbids."
+        Category.EVALUATOR, False, "The evaluator returned a result that breaks the contract."
     ),
     "MISSING_DATA": CodeInfo(
         Category.CONFIG, False, "The context lacks data that the evaluator needs, and onMissing is error."
     ),
     "INPUT_TOO_LARGE": CodeInfo(
-        Category.CONFIG, False, "The text or the check is larger than this evaluator may work on."
+        Category.CONFIG, False, "The text or the check is larger than this evaluator's limit."
     ),
     "UNREADABLE_CONTENT": CodeInfo(
         Category.CONFIG,
         False,
-        "A message that the evaluator reads has a content block that looks like a text or a tool call and is of no "
-        "known type.",
+        "A message that the evaluator reads has a content block that looks like text or a tool call, but has an "
+        "unknown type.",
     ),
     "UNKNOWN_TYPE": CodeInfo(
-        Category.CONFIG, False, "The plugin that was asked does not offer that type or version."
+        Category.CONFIG, False, "The plugin that was called does not offer that type or version."
     ),
-    "INVALID_CONFIG": CodeInfo(Category.CONFIG, False, "The config does not fit the evaluator."),
+    "INVALID_CONFIG": CodeInfo(Category.CONFIG, False, "The config is not valid for the evaluator."),
     "EVALUATOR_BUSY": CodeInfo(
         Category.INFRASTRUCTURE, True, "Too many calls of this evaluator are still running."
     ),
     "UNEVALUABLE": CodeInfo(
-        Category.EVALUATOR, False, "Evaluators that this one is made of gave no verdict."
+        Category.EVALUATOR, False, "Evaluators that this evaluator combines gave no verdict."
     ),
-    "CANCELLED": CodeInfo(Category.CANCELLED, True, "The caller went away."),
+    "CANCELLED": CodeInfo(Category.CANCELLED, True, "The caller cancelled the call or disconnected."),
     "INVALID_ITEM": CodeInfo(Category.CONFIG, False, "The batch item or session turn is not valid."),
-    "RESOURCE_EXHAUSTED": CodeInfo(Category.INFRASTRUCTURE, True, "The server is over its capacity."),
+    "RESOURCE_EXHAUSTED": CodeInfo(Category.INFRASTRUCTURE, True, "The server is at its capacity limit."),
     "REMOTE_UNAVAILABLE": CodeInfo(
         Category.INFRASTRUCTURE, True, "No live instance of the remote evaluator."
     ),
     "REMOTE_CIRCUIT_OPEN": CodeInfo(
-        Category.INFRASTRUCTURE, True, "The remote evaluator failed too often and is left alone for a while."
+        Category.INFRASTRUCTURE, True, "The remote evaluator failed too often and is not called for a while."
     ),
     "SCRIPT_FAILED": CodeInfo(Category.EVALUATOR, False, "The script exited with an error."),
-    "SCRIPT_OUTPUT_INVALID": CodeInfo(Category.EVALUATOR, False, "The script printed no valid result."),
-    "JUDGE_UNPARSEABLE": CodeInfo(Category.JUDGE, True, "The judge's answer holds no verdict."),
+    "SCRIPT_OUTPUT_INVALID": CodeInfo(Category.EVALUATOR, False, "The script did not print a valid result."),
+    "JUDGE_UNPARSEABLE": CodeInfo(Category.JUDGE, True, "The judge's answer contains no verdict."),
     "JUDGE_REFUSED": CodeInfo(Category.JUDGE, False, "The judge refused to answer."),
     "JUDGE_TRUNCATED": CodeInfo(Category.JUDGE, False, "The judge's answer was cut off."),
     "JUDGE_RATE_LIMITED": CodeInfo(Category.INFRASTRUCTURE, True, "The judge's endpoint limits the rate."),
-    "JUDGE_UNAVAILABLE": CodeInfo(Category.INFRASTRUCTURE, True, "The judge's endpoint does not answer."),
+    "JUDGE_UNAVAILABLE": CodeInfo(Category.INFRASTRUCTURE, True, "The judge's endpoint does not respond."),
     "JUDGE_TIMEOUT": CodeInfo(Category.INFRASTRUCTURE, True, "The judge did not answer in time."),
     "JUDGE_BUDGET_EXCEEDED": CodeInfo(
-        Category.CONFIG, False, "Another request to the judge could break a ceiling on costs."
+        Category.CONFIG, False, "Another request to the judge could exceed a cost limit."
     ),
 }

@@ -50,6 +50,7 @@ class EvaldError(Exception):
     metadata: the dynamic parts of the message, for programs.
     violations: the invalid fields.
     retry_after_seconds: delay before a retry may succeed; None if not sent.
+    hint: the next step for a user of this SDK; "" if the message says it. `str()` has it.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class EvaldError(Exception):
         metadata: Mapping[str, str] | None = None,
         violations: Sequence[FieldViolation] = (),
         retry_after_seconds: float | None = None,
+        hint: str = "",
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -69,11 +71,13 @@ class EvaldError(Exception):
         self.metadata = dict(metadata or {})
         self.violations = list(violations)
         self.retry_after_seconds = retry_after_seconds
+        self.hint = hint
 
     def __str__(self) -> str:
+        text = f"{self.message}; {self.hint}" if self.hint else self.message
         if len(self.violations) < 2:
-            return self.message
-        return "\n  ".join((self.message, *(f"{field}: {message}" for field, message in self.violations)))
+            return text
+        return "\n  ".join((text, *(f"{field}: {message}" for field, message in self.violations)))
 
 
 class InvalidRequest(EvaldError):
@@ -237,6 +241,7 @@ def from_rpc_error(error: Any, server: str = "") -> EvaldError:
     message: str = error.details() or ""
     details = _read_details(error.trailing_metadata() or ())
     kind = _BY_REASON.get(details.reason) or _BY_CODE.get(code, ServerError)
+    hint = ""
     if kind is Overloaded and not details.reason and "larger than max" in message:
         # gRPC itself rejects a large message, on either side; only the status text shows this.
         kind = InvalidRequest
@@ -247,15 +252,13 @@ def from_rpc_error(error: Any, server: str = "") -> EvaldError:
     if code == "UNAVAILABLE" and not details.reason and server:
         if _CLOSED.search(message):
             message = (
-                f"the server at {server} closed the connection before any call ({message}): it wants TLS, or a client "
-                f"certificate that it trusts and that has not expired: tls=Tls(ca=, cert=, key=), in commands --ca, "
-                f"--cert and --key; or it is no evald server, or stops"
+                f"the server at {server} closed the connection before the call ({message}); it may require TLS, or a client "
+                f"certificate that it trusts and that has not expired: tls=Tls(ca=, cert=, key=), or --ca, --cert and "
+                f"--key of a command; it may not be an evald server, or it may be stopping"
             )
         else:
-            message = (
-                f"no evald server answers at {server} ({message}); start one with `evald serve`, "
-                f"or name another one with Client(server) or EVALD_SERVER"
-            )
+            message = f"no evald server answers at {server} ({message})"
+            hint = "start one with `evald serve`, or name another one with Client(server) or EVALD_SERVER"
     return kind(
         message or code,
         code=code,
@@ -263,6 +266,7 @@ def from_rpc_error(error: Any, server: str = "") -> EvaldError:
         metadata=details.metadata,
         violations=[FieldViolation(field, text) for field, text in details.violations],
         retry_after_seconds=details.retry_after_seconds,
+        hint=hint,
     )
 
 

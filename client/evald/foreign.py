@@ -55,7 +55,7 @@ def raised_by(problem: BaseException) -> EvaluatorRaised:
         trace = "".join(traceback.format_exception(problem))[-_MOST_TRACE:]
         text = str.__getitem__(str(problem), slice(_MOST_SUMMARY))
     except BaseException as another:  # noqa: BLE001 - foreign code as well
-        return EvaluatorRaised(f"{name}, whose text cannot be had: it raises {type(another).__name__}")
+        return EvaluatorRaised(f"{name}, whose message cannot be read: str() raises {type(another).__name__}")
     return EvaluatorRaised(f"{name}: {text}" if text else name, trace)
 
 

@@ -64,8 +64,8 @@ class SessionFlow:
         if not self._turn_under_way.acquire(blocking=False):
             raise InvalidInput(
                 "session",
-                "a turn while another one is evaluated",
-                "one after the other, or a session for each",
+                "a turn while another turn is being evaluated",
+                "one turn at a time, or one session for each concurrent conversation",
             )
         try:
             request = session_turn(self._turn_id + 1, pb)

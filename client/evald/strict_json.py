@@ -34,7 +34,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
-        raise DuplicateKey(f"got the key {twice[:60]!r} a second time")
+        raise DuplicateKey(f"got a duplicate key {twice[:60]!r}")
     return found
 
 

@@ -114,7 +114,7 @@ class Turn:
             inner = read_keys(found.pop(nested, {}), keys, nested, ignore_unknown=ignore_unknown)
             twice = next((name for name in inner if name in found), None)
             if twice:
-                raise InvalidInput(f"{nested}.{twice}", "given outside of it as well", "it once")
+                raise InvalidInput(f"{nested}.{twice}", f"given outside {nested} as well", "it once")
             found |= inner
         values = {name: found[name] for name in found if name in _FIELDS}
         for name, spellings in _TIMES.items():

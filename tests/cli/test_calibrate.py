@@ -201,9 +201,11 @@ def test_a_judge_config_is_a_file(calibrate: Calibrate, evald: Any, files: Path)
     [
         pytest.param(["-e", "regexx:pattern=x"], 'did you mean "regex"?', id="unknown type"),
         pytest.param(["-e", "regex:patern=x"], "config.patern: unknown key", id="config"),
-        pytest.param(["-e", "tool-call-count"], "is a metric, which gives no verdict", id="metric"),
+        pytest.param(
+            ["-e", "tool-call-count"], "is a metric and gives no verdict, wanted an assertion", id="metric"
+        ),
         pytest.param(["-e", "is-json", "-e", "is-json"], "wanted one judge", id="two judges"),
-        pytest.param(["-e", "is-json", "--no-attacks"], "nothing to ask", id="nothing"),
+        pytest.param(["-e", "is-json", "--no-attacks"], "no cases to judge", id="nothing"),
         pytest.param(["-e", "is-json", "none.jsonl"], "none.jsonl: No such file", id="no file"),
         pytest.param(
             ["-e", "is-json", "--min-accuracy", "0.9"], "needs labelled cases", id="gate without cases"
@@ -215,7 +217,9 @@ def test_a_judge_config_is_a_file(calibrate: Calibrate, evald: Any, files: Path)
             ["-e", "is-json", "--max-cost", "1"], "does not report what it costs", id="cost unknown"
         ),
         pytest.param(
-            ["-e", "is-json", "--card", "none/card.json"], "there is no directory none", id="no directory"
+            ["-e", "is-json", "--card", "none/card.json"],
+            "the directory none does not exist",
+            id="no directory",
         ),
         pytest.param(["-e", "is-json", "--card", "card.HTML"], "name a .json file", id="a page"),
         pytest.param(["--format", "mine"], "invalid choice", id="format"),

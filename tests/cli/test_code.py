@@ -74,7 +74,7 @@ def test_a_command_that_cannot_run_keeps_the_server_from_starting(evald: Any, tm
 def test_allowing_code_is_for_the_server_inside_the_command(evald: Any) -> None:
     done = evald("evaluate", CONVERSATION, "-e", "is-json", "--server", "127.0.0.1:1", *ALLOWED)
     assert done.returncode == 2
-    assert "--allow-code is for the server inside the command" in done.stderr
+    assert "--allow-code configures the command's own server" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_the_verdict_is_the_exit_code(
 def test_changed_cases_come_first_and_figures_say_what_they_mean(evald: Any, files: Pair) -> None:
     shown = evald("compare", *files("P" * 19 + "F", "P" * 12 + "F" * 7 + "P")).stdout
     assert shown.index("BLOCK") < shown.index("case-12") < shown.index("case-19") < shown.index("McNemar p")
-    for text in ("7, 1", "change in points, with its 95 % interval", "detectable drop", "turn F"):
+    for text in ("7, 1", "change in percentage points, with its 95 % interval", "detectable drop", "turn F"):
         assert text in shown
 
 
@@ -131,7 +131,7 @@ def test_a_suite_run_that_is_gone_is_not_a_pass(evald: Any, tmp_path: Path) -> N
         done = evald("compare", str(base), str(new), *more)
         assert (done.returncode, "checkout/b  ? INCONCLUSIVE" in done.stdout) == (3, True), done.stdout
     done = evald("compare", str(twice), str(new))
-    assert (done.returncode, "two suite runs of the base are of checkout a" in done.stderr) == (2, True)
+    assert (done.returncode, "the base file has two suite runs of checkout a" in done.stderr) == (2, True)
 
 
 def test_line_separators_in_texts_end_no_line(evald: Any, tmp_path: Path) -> None:
@@ -145,11 +145,11 @@ def test_line_separators_in_texts_end_no_line(evald: Any, tmp_path: Path) -> Non
     ("change", "message"),
     [
         pytest.param(lambda text: text.splitlines()[0], "without a suite run after them", id="cut off"),
-        pytest.param(lambda text: "", "no suite run in it", id="empty"),
+        pytest.param(lambda text: "", "got no suite run", id="empty"),
         pytest.param(
             lambda text: text.partition("\n")[2], "19 cases, but the suite run counts 20", id="a case lost"
         ),
-        pytest.param(lambda text: text.replace("case-01", "case-00"), "'case-00' is there twice", id="twice"),
+        pytest.param(lambda text: text.replace("case-01", "case-00"), "duplicate case 'case-00'", id="twice"),
         pytest.param(
             lambda text: text.replace('"caseId"', '"caseId": 3, "x"', 1), "new.jsonl:1: wanted a", id="type"
         ),
@@ -172,10 +172,10 @@ def test_results_that_are_not_whole_are_refused(
     ("arguments", "message"),
     [
         (("base.json", "latest", "--suite", "a"), "wanted two files"),
-        ((), "of which suite?"),
-        (("a.json", "b.json", "--output", "x.pdf"), "wanted a name that ends in"),
+        ((), "`latest` and `previous` need a suite"),
+        (("a.json", "b.json", "--output", "x.pdf"), "wanted a file name that ends with"),
         (("nowhere.json", "b.json"), "nowhere.json"),
-        (("--gate", "g.yaml", "--max-drop", "0.1"), "a max_drop of their own"),
+        (("--gate", "g.yaml", "--max-drop", "0.1"), "--max-drop and --gate cannot be used together"),
     ],
 )
 def test_wrong_usage_is_refused(evald: Any, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:

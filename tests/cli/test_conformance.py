@@ -100,8 +100,10 @@ def test_a_plugin_that_dials_out_is_waited_for(evald: Any, start: Start) -> None
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        pytest.param([], 2, "one of --target and --connect", id="no way in"),
-        pytest.param(["--target", "x:1", "--connect"], 2, "one of --target", id="both ways in"),
+        pytest.param([], 2, "wanted either --target or --connect", id="no way in"),
+        pytest.param(
+            ["--target", "x:1", "--connect"], 2, "wanted either --target or --connect", id="both ways in"
+        ),
         pytest.param(
             ["--target", "127.0.0.1:1", "--wait", "0.2"],
             4,
@@ -113,9 +115,9 @@ def test_a_plugin_that_dials_out_is_waited_for(evald: Any, start: Start) -> None
         ),
         pytest.param(["--target", "x:1", "--config", "acme"], 2, "wanted TYPE=JSON", id="no config"),
         pytest.param(["--target", "x:1", "--slow", "a={"], 2, "--slow a: ", id="no JSON"),
-        pytest.param(["--target", "x:1", "--token-file", "k"], 2, "is for --connect", id="token to a target"),
+        pytest.param(["--target", "x:1", "--token-file", "k"], 2, "needs --connect", id="token to a target"),
         pytest.param(
-            ["--target", "x:1", "--listen", "y:1"], 2, "is for --connect", id="address to listen on"
+            ["--target", "x:1", "--listen", "y:1"], 2, "needs --connect", id="address to listen on"
         ),
         pytest.param(["--target", "x:1", "--cert", "c"], 2, "both or neither", id="half a certificate"),
         pytest.param(["--target", "x:1", "--ca", "/nowhere"], 2, "/nowhere: No such file", id="no CA"),

@@ -32,7 +32,7 @@ def test_warnings_and_refusals_are_told(tmp_path: Path, capsys: pytest.CaptureFi
     own = tmp_path / "own.yaml"
     own.write_text("cases: []\n")
     assert main(["convert", str(own)]) == 2
-    assert "neither a suite of AgentV or promptfoo" in capsys.readouterr().err
+    assert "unknown format, wanted a suite of AgentV or promptfoo" in capsys.readouterr().err
 
 
 def test_a_suite_of_agentv_gives_a_result_file_of_agentv(tmp_path: Path) -> None:

@@ -169,7 +169,8 @@ def test_nobody_at_the_address_ends_with_4(evald: Any, lines: Any, talk: Any) ->
     done = evald("evaluate", lines(talk("x")), "-e", "is-json", "--server", "127.0.0.1:1")
     assert done.returncode == 4
     assert "no evald server answers at 127.0.0.1:1" in done.stderr
-    assert "evald serve" in done.stderr
+    assert "hint: start a server with evald serve, or remove --server" in done.stderr
+    assert "Client(server)" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_nobody_at_the_address_ends_with_4(evald: Any, lines: Any, talk: Any) ->
         pytest.param(["-e", "is-json", "--plugin", "none.py"], 'plugin "none.py" not found', id="no plugin"),
         pytest.param(
             ["-e", "is-json", "--plugin", "a.py", "--server", "x:1"],
-            "leave --server out",
+            "remove --server",
             id="plugin and server",
         ),
     ],

@@ -173,16 +173,18 @@ def test_the_module_is_the_command() -> None:
         pytest.param(["runs", "start", "--conector=x"], "did you mean '--connector'?", id="of an action"),
         pytest.param(["keys", "list", "--nope"], "hint: evald keys list --help", id="unknown option"),
         pytest.param(
-            ["--server", "x:1", "types"], "--server stands before the command", id="before a command"
+            ["--server", "x:1", "types"], "--server must come after the command", id="before a command"
         ),
         pytest.param(
-            ["runs", "--server", "x:1", "list"], "--server stands before the action", id="an action"
+            ["runs", "--server", "x:1", "list"], "--server must come after the action", id="an action"
         ),
-        pytest.param(["runs", "--server=x:1", "list"], "wanted after 'evald runs list'", id="of an action"),
+        pytest.param(
+            ["runs", "--server=x:1", "list"], "it must come after 'evald runs list'", id="of an action"
+        ),
         pytest.param(["runs", "lst", "--json"], "did you mean 'list'?", id="mistyped action"),
         pytest.param(["version"], "commands are serve,", id="unlike any command"),
         pytest.param(["evaluate", "none.json", "-e", "is-json"], "No such file", id="no such file"),
-        pytest.param(["validate"], "no evaluators to check", id="nothing to validate"),
+        pytest.param(["validate"], "no evaluators are given", id="nothing to validate"),
     ],
 )
 def test_wrong_usage_ends_with_2_and_advice(evald: Any, arguments: list[str], advice: str) -> None:

@@ -99,18 +99,18 @@ def test_a_watch_prints_a_line_for_every_change(
 def test_types_say_that_they_are_remote_and_whether_they_are_there(evald: Any, address: str) -> None:
     done = evald("types", "--server", address)
     assert "[remote]" in done.stdout
-    assert "runs: in another process, 1 live" in evald("types", "acme.word", "--server", address).stdout
+    assert "runs: in another process; 1 live" in evald("types", "acme.word", "--server", address).stdout
 
 
 def test_without_a_server_it_ends_with_4(evald: Any) -> None:
     done = evald("remotes", "--server", "127.0.0.1:1")
     assert done.returncode == 4
     assert "127.0.0.1:1" in done.stderr
-    assert "or name another one with --server" in done.stderr
+    assert "or name another server with --server" in done.stderr
     assert os.linesep + os.linesep not in done.stderr
 
 
 def test_a_server_without_remotes_says_so(evald: Any, server_process: Any) -> None:
     done = evald("remotes", "--server", server_process.grpc)
-    assert "knows no remote evaluators" in done.stdout
+    assert "has no remote evaluators" in done.stdout
     assert json.loads(evald("remotes", "--json", "--server", server_process.grpc).stdout) == {"instances": []}

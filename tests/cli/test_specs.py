@@ -73,7 +73,7 @@ def test_an_expression_means_a_spec(text: str, spec: dict[str, Any]) -> None:
         pytest.param("regex:BK", "wanted KEY=VALUE", id="no key"),
         pytest.param("regex:=x", "wanted KEY=VALUE", id="empty key"),
         pytest.param("x:a=1,a=2", "'a' is given twice", id="twice"),
-        pytest.param("x:a=1,a.b=2", "goes below 'a'", id="below a value"),
+        pytest.param("x:a=1,a.b=2", "is below 'a', which already has a value", id="below a value"),
         pytest.param("a=b=c:x=1", "wanted TYPE", id="two names"),
     ],
 )

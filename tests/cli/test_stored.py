@@ -183,7 +183,7 @@ def test_an_agent_that_is_not_there_is_inconclusive_and_can_be_retried(
     assert "CONNECTOR_UNAVAILABLE" in shown
     run_id = re.search(r"next: evald runs retry (\S+)", shown)
     assert run_id
-    assert "attempt 2: it starts over" in cli("runs", "retry", run_id[1], code=3)
+    assert "attempt 2: the run starts again" in cli("runs", "retry", run_id[1], code=3)
     assert "can be resumed" in cli("runs", "resume", run_id[1], code=2)
 
 
@@ -300,12 +300,12 @@ def test_a_workspace_of_evalstudio_is_imported_with_its_runs(cli: Any, tmp_path:
     shown = cli("import", str(tmp_path), code=2)
     assert "5 created, 1 refused" in shown
     assert re.search(r"scenarios\.json:\d+: scenario: .*Scenario must have evaluation criteria", shown)
-    assert re.search(r"left out  .*runs.json:\d+: run: it has not ended: its status is chat", shown)
-    assert "its status is running" in shown
+    assert re.search(r"left out  .*runs.json:\d+: run: got status chat, wanted a run that has ended", shown)
+    assert "got status running" in shown
     again = _lines(cli("import", str(tmp_path), "--json", code=2).rpartition("}")[0] + "}")
     assert sum(line["outcome"] == "left out" for line in again) == 3
-    assert "only scenarios are imported here" in cli("scenarios", "import", str(tmp_path), code=2)
-    assert "llmSettings: models and their keys are settings of the server" in shown
+    assert "this command imports only scenarios" in cli("scenarios", "import", str(tmp_path), code=2)
+    assert "llmSettings: models and their API keys are settings of the server" in shown
     (run,) = _json(cli, "runs", "list", "--experiment", "E")
     assert run["id"] == "r1"
     assert (run["verdict"], run["result"]["reason"], run["createdAt"]) == (
@@ -332,14 +332,14 @@ def test_runs_are_found_by_the_id_of_what_was_deleted(cli: Any) -> None:
     line |= dict.fromkeys(("createdAt", "updatedAt"), "2026-11-22T04:48:28.684Z")
     cli("runs", "import", "-", stdin=json.dumps(line))
     assert "run-of-gone" in cli("runs", "list", "--scenario", "gone", "--json")
-    assert 'no scenario has the name "gona" now' in cli("runs", "list", "--scenario", "gona")
+    assert 'no scenario has the name "gona"; using it as an id' in cli("runs", "list", "--scenario", "gona")
 
 
 @pytest.mark.parametrize(
     ("command", "stdin", "problem"),
     [
-        (("connectors", "test", "--file", "-"), "[]", "0 connectors, wanted the one to test"),
-        (("connectors", "test", "--file", "-"), "[{}, {}]", "2 connectors, wanted the one to test"),
+        (("connectors", "test", "--file", "-"), "[]", "got 0 connectors, wanted one"),
+        (("connectors", "test", "--file", "-"), "[{}, {}]", "got 2 connectors, wanted one"),
         (("runs", "list", "--since", "999999d"), "", "--since: got '999999d', wanted a time"),
         (("runs", "list", "--until", "9999-12-31T23:59-12:00"), "", "wanted a time"),
     ],

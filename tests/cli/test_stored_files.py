@@ -74,7 +74,7 @@ def test_lines_say_their_kind_or_the_command_does(tmp_path: Path) -> None:
         read_files([str(path)], "scenario")
     path.write_text('{"name": "A"}')
     assert read_files([str(path)], "scenario").records == [FileRecord("scenario", {"name": "A"}, f"{path}:1")]
-    with pytest.raises(CommandError, match="it does not say what it is"):
+    with pytest.raises(CommandError, match="the kind of the record is missing"):
         read_files([str(path)])
 
 
@@ -108,20 +108,20 @@ def test_a_workspace_of_evalstudio_is_read_without_its_keys(workspace: Path) -> 
     ]
     left_out = "\n".join(found.left_out)
     assert "sk-secret" not in left_out
-    for key in ("llmSettings: models", "evaluators: they are JavaScript", "maxConcurrency: a setting"):
+    for key in ("llmSettings: models", "evaluators: they are JavaScript", "maxConcurrency: it is a setting"):
         assert key in left_out
 
 
 def test_one_of_several_projects_has_to_be_named(workspace: Path) -> None:
     with pytest.raises(CommandError, match="2 projects: One, Two"):
         read_files([str(workspace)])
-    with pytest.raises(CommandError, match='0 projects are called "Three"'):
+    with pytest.raises(CommandError, match='got the name "Three" of 0 projects'):
         read_files([str(workspace)], project="Three")
 
 
 def test_a_config_without_projects_has_its_data_beside_it(tmp_path: Path) -> None:
     (tmp_path / "evalstudio.config.json").write_text('{"version": 2, "name": "w"}')
-    with pytest.raises(CommandError, match="its data are missing"):
+    with pytest.raises(CommandError, match="with its data does not exist"):
         read_files([str(tmp_path)])
     (tmp_path / "data").mkdir()
     (tmp_path / "data/personas.json").write_text('[{"name": "P"}]')
@@ -149,23 +149,23 @@ def test_no_project_leads_out_of_the_workspace(workspace: Path) -> None:
         ("a.jsonl", '{"kind": "scenaro"}', "a.jsonl:1: kind: got 'scenaro' (str), wanted persona, connector"),
         ("a.yaml", "", "a.yaml:1: got null, wanted an object"),
         ("missing.yaml", None, "missing.yaml: No such file"),
-        ("", None, "no project"),
+        ("", None, "the directory has no project file"),
         ("a.yaml", b"\xff", "a.yaml:1:1: not UTF-8"),
         ("a" * 300, None, "aaa: File name too long"),
         (
             "a.json",
             '{"personas": [{"name": "A", "name": "B"}]}',
-            "a.json:1: not valid JSON: got the key 'name' a second time",
+            "a.json:1: not valid JSON: got a duplicate key 'name'",
         ),
         (
             "a.jsonl",
             '\n{"kind": "run", "kind": "run"}',
-            "a.jsonl:2: not valid JSON: got the key 'kind' a second time",
+            "a.jsonl:2: not valid JSON: got a duplicate key 'kind'",
         ),
         (
             "a.txt",
             '{\n"personas": [],\n"personas": []}',
-            "a.txt:3:1: not valid YAML: got the key 'personas' a second time",
+            "a.txt:3:1: not valid YAML: got a duplicate key 'personas'",
         ),
     ],
 )

@@ -153,15 +153,18 @@ def test_every_report_tells_the_same(cli: Any, tmp_path: Path) -> None:
         ((), "no suite"),
         (("missing.yaml",), "missing.yaml: No such file"),
         (("SUITE", "--case", "c"), 'no case has the id "c"'),
-        (("SUITE", "--target", "nowhere"), 'no connector has the name or the id "nowhere"'),
-        (("SUITE", "--resume"), "no suite run of shop was interrupted"),
-        (("SUITE", "--output", "x.txt"), "--output x.txt: wanted a name with .json"),
-        (("SUITE", "--output", "/nowhere/x.md"), "there is no directory /nowhere"),
-        (("SUITE", "--transcripts", "x.jsonl", "--target", "y"), "--transcripts beside a target"),
-        (("SUITE", "--trials", "2", "--min-passed", "3"), "--min-passed 3 of 2 trials"),
+        (("SUITE", "--target", "nowhere"), 'no connector has the name or id "nowhere"'),
+        (("SUITE", "--resume"), "no interrupted suite run of shop is stored"),
+        (("SUITE", "--output", "x.txt"), "--output x.txt: wanted a file name that ends with .json"),
+        (("SUITE", "--output", "/nowhere/x.md"), "the directory /nowhere does not exist"),
+        (
+            ("SUITE", "--transcripts", "x.jsonl", "--target", "y"),
+            "--transcripts and --target cannot be used together",
+        ),
+        (("SUITE", "--trials", "2", "--min-passed", "3"), "--min-passed: got 3, wanted at most the 2 trials"),
         (("SUITE", "--trials", "0"), "argument --trials: got '0'"),
-        (("SUITE", "SUITE"), 'a second suite is called "shop"'),
-        (("SUITE", "--server", "x:1"), "--data-dir is for the server inside"),
+        (("SUITE", "SUITE"), 'duplicate suite name "shop"'),
+        (("SUITE", "--server", "x:1"), "--data-dir configures the command's own server"),
     ],
 )
 def test_a_wrong_command_is_refused_before_anything_runs(
@@ -224,7 +227,7 @@ def test_wrong_connectors_of_all_suites_are_refused_with_their_lines_before_the_
         "test", first, "--connector", given, code=2
     )
     assert not agent.asked
-    assert "no such suite runs yet" in cli("history")
+    assert "No suite runs are stored" in cli("history")
 
 
 def test_a_large_suite_is_refused_or_run_as_a_small_one_is(cli: Any, tmp_path: Path) -> None:
@@ -241,8 +244,8 @@ def test_a_large_suite_is_refused_or_run_as_a_small_one_is(cli: Any, tmp_path: P
         refused = cli("test", suite, "--resume", ended, code=2)
         assert "only an interrupted suite run can be resumed; it is completed" in " ".join(refused.split())
     wrong = _file(tmp_path, f'{text}\n{{"id": "c7", "input": "a", "output": "b"}}\n', "wrong.jsonl")
-    assert f'{wrong}:4002: the id "c7" a second time, as in line 9' in cli("test", wrong, code=2)
-    assert 'no suite run is of "wrong"' in cli("history", "wrong", code=2)
+    assert f'{wrong}:4002: duplicate id "c7", first used in line 9' in cli("test", wrong, code=2)
+    assert 'no suite run of "wrong" is stored' in cli("history", "wrong", code=2)
 
 
 def test_an_unreachable_server_is_told_apart(evald: Any, tmp_path: Path) -> None:
@@ -279,7 +282,7 @@ def test_transcripts_replace_recorded_answers(cli: Any, tmp_path: Path) -> None:
     rows = [{"id": one, "output": f"{one} order {number}"} for one in "abz" for number in range(2)]
     transcripts = _file(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "t.jsonl")
     shown = cli("test", _file(tmp_path, SUITE), "--transcripts", transcripts)
-    assert "t.jsonl:5: a transcript without a case" in shown
+    assert "t.jsonl:5: no case matches this transcript" in shown
     assert "PASSED" in shown
     assert "t.csv:2" not in shown
     table = _file(tmp_path, "input,output\nWhere is it?,an order\n", "t.csv")
@@ -334,7 +337,7 @@ def test_an_interrupted_suite_run_goes_on_where_it_stopped(
     said = re.search(r"was interrupted: (\d+) of 30 cases are stored, and no report is written", errors)
     assert said
     assert int(said[1]) == len(before)
-    assert f"go on with {shlex.join(['evald', *arguments[1:], '--resume'])}" in " ".join(errors.split())
+    assert f"continue with {shlex.join(['evald', *arguments[1:], '--resume'])}" in " ".join(errors.split())
     agent.seconds = 0
     changed = text.replace("question 0}", "question 0, evaluators: [{type: contains, config: {text: no}}]}")
     _file(tmp_path, changed + _connectors(agent))
@@ -347,7 +350,7 @@ def test_an_interrupted_suite_run_goes_on_where_it_stopped(
     assert len(shown) == 31, "all cases are told, those from before, too"
     again = {said for said in asked if agent.asked[said] > asked[said]}
     assert not {f"question {int(one[1:])}" for one in before} & again, "what was answered is not asked again"
-    assert "no suite run" in cli("test", suite, "--resume", code=2)
+    assert "no interrupted suite run" in cli("test", suite, "--resume", code=2)
 
 
 def test_a_suite_runs_on_a_server_that_keeps_it(evald: Any, tmp_path: Path) -> None:
@@ -383,7 +386,7 @@ def _rows(shown: str) -> list[str]:
 
 
 def test_history_shows_suites_and_cases_over_time(cli: Any, tmp_path: Path) -> None:
-    assert "no such suite runs yet" in cli("history")
+    assert "No suite runs are stored" in cli("history")
     suite = _file(tmp_path, SUITE)
     cli("test", suite)
     _file(tmp_path, SUITE.replace("The order", "It"))
@@ -396,6 +399,6 @@ def test_history_shows_suites_and_cases_over_time(cli: Any, tmp_path: Path) -> N
     assert [one["case"]["verdict"] for one in lines] == ["VERDICT_PASSED", "VERDICT_FAILED"]
     assert "FAILED" not in cli("history", "--target", "elsewhere")
     assert 'did you mean "shop"?' in cli("history", "shpo", code=2)
-    assert 'no case of "shop" had the id "z"' in cli("history", "shop", "--case", "z", code=2)
+    assert 'no case of "shop" has the id "z"' in cli("history", "shop", "--case", "z", code=2)
     cli("history", "shop", "--html", str(tmp_path / "h.html"))
     assert "<svg" in (tmp_path / "h.html").read_text()

@@ -75,7 +75,7 @@ def test_nobody_there_is_said_at_once(evald: Any) -> None:
     assert done.returncode == 4
     assert done.stderr.startswith("evald: no evald server answers at 127.0.0.1:1 (")
     assert done.stderr.endswith(
-        "refused)\n  hint: start one with evald serve, or name another one with --server\n"
+        "refused)\n  hint: start a server with evald serve, or name another server with --server\n"
     )
 
 

@@ -133,7 +133,7 @@ async def test_a_run_shows_the_two_tables_of_the_chosen_turn(web: str) -> None:
         ">LLM Judge</th>",
         ">0.95</td>",
         "</span> Pass</span>",
-        "asked of the judge",
+        "request to the judge",
         "not calibrated",
     ):
         assert words in page, words

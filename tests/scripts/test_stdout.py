@@ -130,7 +130,7 @@ def test_only_a_failure_is_pending() -> None:
         (b'{"score": NaN}', "NaN is not JSON"),
         (b'{"score": 1e999}', "beyond what a double holds"),
         (b'{"value": ' + b"9" * 5000 + b"}", "a number of 5000 digits"),
-        (b'{"pass": false, "pass": true}', "a second time"),
+        (b'{"pass": false, "pass": true}', "a duplicate key 'pass'"),
         (b'{"pass": true, "reason": "\\ud800"}', "half of a surrogate pair"),
         (b"[" * 100_000, "nested too deep"),
         (b"true", "a JSON boolean; wanted a JSON object"),

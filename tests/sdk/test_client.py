@@ -398,7 +398,7 @@ def test_none_of_many_calls_at_once_is_refused() -> None:
 
 
 def test_a_call_that_others_keep_waiting_ends_with_its_time() -> None:
-    late = "waited 0.1 s because 50 others of this client are in flight"
+    late = "waited 0.1 s because 50 other calls of this client are in flight"
 
     async def main(server: testing.LocalServer) -> None:
         async with server.async_client() as client:
@@ -474,7 +474,7 @@ async def test_closing_an_async_client_is_an_error_of_its_calls_and_cancels_no_t
         task = asyncio.create_task(client.evaluate(TURN, [PARIS]))
         await connected.wait()
         await client.close()
-        with pytest.raises(errors.Cancelled, match="closing its client"):
+        with pytest.raises(errors.Cancelled, match="its client was closed"):
             await task
 
         connected.clear()
@@ -499,7 +499,7 @@ async def test_a_session_takes_one_turn_after_the_other() -> None:
         assert isinstance(first, Evaluation)
         assert first.passed
         assert isinstance(second, errors.InvalidInput)
-        assert "one after the other" in str(second)
+        assert "one turn at a time" in str(second)
         assert (await session.turn(TURN)).passed
     assert session.summary
     assert session.summary.turn_count == 2

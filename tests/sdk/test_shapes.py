@@ -535,7 +535,7 @@ def test_what_is_not_understood_is_refused_by_name(message: Any, path: str, name
 
 def test_an_unknown_object_as_the_turn_or_the_answer_is_refused_by_its_type() -> None:
     for make in (lambda: as_turn(Unheard()), lambda: Turn(Unheard()), lambda: Turn([], Unheard())):  # type: ignore[arg-type]
-        with pytest.raises(InvalidInput, match=r"Unheard.*known are OpenAI Agents"):
+        with pytest.raises(InvalidInput, match=r"Unheard.*known formats: OpenAI Agents"):
             make()
 
 

@@ -133,7 +133,7 @@ def test_another_judge_makes_it_inconclusive(new: str) -> None:
     got = _compare(_judged(_cases("P" * 20), "small"), _judged(_cases(new), "large"))
     assert got.verdict == INCONCLUSIVE
     assert list(got.provenance_changes) == ["tone: models small -> large (cases: 20)"]
-    assert "20 not judged by the same thing, tone: models small -> large" in got.reason
+    assert "20 evaluated differently, tone: models small -> large" in got.reason
 
 
 def test_another_judge_of_cases_that_cannot_decide_changes_nothing() -> None:

@@ -52,35 +52,59 @@ REFUSED: list[tuple[str, int, str]] = [
     (
         "agentv/code-and-targets.yaml",
         10,
-        "tests[0].execution.target: evald asks one target all cases of a suite",
+        "tests[0].execution.target: evald runs all cases of a suite against the same target",
     ),
     ("agentv/composite.yaml", 51, "aggregator.type: got 'code_judge', wanted one of: weighted_average"),
     (
         "agentv/execution-metrics.yaml",
         37,
-        "max_llm_calls: evald sees tool calls, not the agent's calls of models",
+        "max_llm_calls: not supported: evald reads tool calls",
     ),
     (
         "promptfoo/deepseek-r1-vs-openai-o1/promptfooconfig.yaml",
         24,
-        "is not beside the suite; download the tests",
+        "is not a local file; download the tests",
     ),
-    ("promptfoo/github-action/promptfooconfig.yaml", 1, "no prompts, so that there is nothing to ask"),
-    ("promptfoo/http-provider/promptfooconfig.yaml", 23, "tests[0]: nothing is asserted"),
-    ("promptfoo/json-output/promptfooconfig.yaml", 14, "javascript: runs code of the suite"),
-    ("promptfoo/mistral-llama-comparison/promptfooconfig.yaml", 7, "evald asks every target every case"),
+    (
+        "promptfoo/github-action/promptfooconfig.yaml",
+        1,
+        "missing prompts; wanted at least one under `prompts`",
+    ),
+    ("promptfoo/http-provider/promptfooconfig.yaml", 23, "tests[0]: got no assertion; wanted at least one"),
+    (
+        "promptfoo/json-output/promptfooconfig.yaml",
+        14,
+        "javascript is not supported: it runs code of the suite",
+    ),
+    (
+        "promptfoo/mistral-llama-comparison/promptfooconfig.yaml",
+        7,
+        "evald runs every case against every target",
+    ),
     ("promptfoo/multiple-turn-conversation/promptfooconfig.yaml", 18, "conversationId joins tests"),
-    ("promptfoo/openai-chat-history/promptfooconfig.yaml", 2, "prompts[0]: template code"),
+    ("promptfoo/openai-chat-history/promptfooconfig.yaml", 2, "prompts[0]: got template code"),
     (
         "promptfoo/openai-tools-call/promptfooconfig.yaml",
         33,
-        "is-valid-openai-tools-call: is checked against",
+        "is-valid-openai-tools-call is not supported: it uses",
     ),
-    ("promptfoo/rag-eval/promptfooconfig.yaml", 18, "answer-relevance: needs a model of embeddings"),
-    ("promptfoo/self-grading/promptfooconfig.yaml", 10, "defaultTest.assert[1].type: javascript: runs code"),
-    ("promptfoo/simple-cli/promptfooconfig.yaml", 12, "tests[0]: nothing is asserted"),
-    ("promptfoo/simple-csv/promptfooconfig.yaml", 3, "without filters and code"),
-    ("promptfoo/simple-test/promptfooconfig.yaml", 32, "javascript: runs code of the suite"),
+    (
+        "promptfoo/rag-eval/promptfooconfig.yaml",
+        18,
+        "answer-relevance is not supported: it needs an embedding model",
+    ),
+    (
+        "promptfoo/self-grading/promptfooconfig.yaml",
+        10,
+        "defaultTest.assert[1].type: javascript is not supported: it runs code",
+    ),
+    ("promptfoo/simple-cli/promptfooconfig.yaml", 12, "tests[0]: got no assertion; wanted at least one"),
+    ("promptfoo/simple-csv/promptfooconfig.yaml", 3, "without filters or code"),
+    (
+        "promptfoo/simple-test/promptfooconfig.yaml",
+        32,
+        "javascript is not supported: it runs code of the suite",
+    ),
     (
         "graders/push-notifications.json",
         20,
@@ -207,7 +231,7 @@ BAD: dict[str, tuple[str, int, str]] = {
         2,
         "unknown assertion 'wizard'",
     ),
-    "agentv: no criteria to judge by": ("tests:\n  - {id: a, input: x}\n", 2, "a judge without criteria"),
+    "agentv: no criteria to judge by": ("tests:\n  - {id: a, input: x}\n", 2, "the judge has no criteria"),
     "agentv: two names of one thing": (
         "tests:\n  - {id: a, input: x, criteria: c, expected_outcome: d}\n",
         2,
@@ -216,22 +240,22 @@ BAD: dict[str, tuple[str, int, str]] = {
     "agentv: no file": (
         "tests:\n  - id: a\n    criteria: c\n    input: [{role: user, content: [{type: file, value: gone.md}]}]\n",
         4,
-        "no file 'gone.md' beside the suite",
+        "the file 'gone.md' does not exist in the suite's directory",
     ),
     "agentv: a template as the judge's prompt": (
         "tests:\n  - {id: a, input: x, criteria: c, evaluators: [{name: n, type: llm_judge, prompt: 'Rate {{output}}'}]}\n",
         2,
-        "has variables",
+        "contains variables",
     ),
     "agentv: a variable of the environment": (
         "tests:\n  - {id: a, criteria: c, input: 'Hi ${{ NAME }}'}\n",
         2,
-        "tests[0].input: holds a variable of the environment",
+        "tests[0].input: contains an environment variable",
     ),
     "agentv: variables": (
         "tests:\n  - {id: a, criteria: c, input: 'Hi {{ name }}', vars: {name: Ann}}\n",
         2,
-        "tests[0].vars.name: evald fills in no variables",
+        "tests[0].vars.name: evald does not fill in variables",
     ),
     "promptfoo: more combinations than anybody can mean": (
         "prompts: [x]\nproviders: [echo]\ntests:\n  - vars: {a: &l [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], b: *l, c: *l, d: *l, e: *l}\n"
@@ -239,12 +263,16 @@ BAD: dict[str, tuple[str, int, str]] = {
         4,
         "100000 combinations of values",
     ),
-    "agentv: no id": ("tests:\n  - {input: x, criteria: c}\n", 2, "a case without an id"),
-    "agentv: a workspace": ("workspace: {}\ntests: []\n", 1, "evald prepares no workspace"),
+    "agentv: no id": ("tests:\n  - {input: x, criteria: c}\n", 2, "the case has no id"),
+    "agentv: a workspace": (
+        "workspace: {}\ntests: []\n",
+        1,
+        "not supported: evald does not prepare workspaces",
+    ),
     "promptfoo: an unknown variable": (
         "prompts: ['{{a}}']\nproviders: [echo]\ntests:\n  - {vars: {b: 1}, assert: [{type: is-json}]}\n",
         1,
-        "no such variable; there are: b",
+        "unknown variable; known variables: b",
     ),
     "promptfoo: an unknown assertion": (
         "prompts: [x]\nproviders: [echo]\ntests:\n  - assert:\n      - type: contians\n",
@@ -254,17 +282,17 @@ BAD: dict[str, tuple[str, int, str]] = {
     "promptfoo: a transform": (
         "prompts: [x]\nproviders: [echo]\ntests:\n  - assert:\n      - {type: is-json, transform: 'JSON.parse(output)'}\n",
         5,
-        "changes the answer with JavaScript",
+        "it changes the answer with JavaScript",
     ),
     "promptfoo: a threshold that means nothing": (
         "prompts: [x]\nproviders: [echo]\ntests:\n  - assert: [{type: contains, value: a, threshold: 0.5}]\n",
         4,
-        "has no meaning with contains",
+        "does not apply to contains; remove it",
     ),
     "grader: cosine": (
         '{"type": "text_similarity", "input": "a", "reference": "b",\n "evaluation_metric": "cosine"}',
         2,
-        "cosine: needs a model of embeddings",
+        "cosine is not supported: it needs an embedding model",
     ),
     "grader: meteor": (
         '{"type": "text_similarity", "input": "a", "reference": "b", "evaluation_metric": "meteor"}',
@@ -274,12 +302,12 @@ BAD: dict[str, tuple[str, int, str]] = {
     "grader: an image": (
         '{"type": "score_model", "model": "m", "input": [{"role": "user", "content": {"type": "input_image"}}]}',
         1,
-        "evald's judge is shown text",
+        "evald's judge reads only text",
     ),
     "grader: no items": (
         '{"type": "string_check", "input": "a", "reference": "b", "operation": "eq"}',
         1,
-        "wanted a.jsonl beside the file",
+        "wanted a file a.jsonl in the same directory",
     ),
     "grader: an item without what is used": (
         '{"grader": {"type": "string_check", "input": "{{item.gone}}", "reference": "b", "operation": "eq"}, "item": {}}',
@@ -289,7 +317,7 @@ BAD: dict[str, tuple[str, int, str]] = {
     "agentv: trials of one case": (
         "tests:\n  - {id: a, input: x, criteria: c, execution: {trials: {count: 5}}}\n",
         2,
-        "tests[0].execution.trials: holds for the whole suite",
+        "tests[0].execution.trials: applies to the whole suite",
     ),
     "agentv: criteria that are neither text nor a list": (
         "tests:\n  - {id: a, input: x, criteria: c, evaluators: [{name: n, type: llm_judge, criteria: {a: b}}]}\n",
@@ -326,7 +354,7 @@ BAD: dict[str, tuple[str, int, str]] = {
     "agentv: an aggregation of turns without turns": (
         "tests:\n  - {id: a, input: x, criteria: c, aggregation: min}\n",
         2,
-        "goes with `turns`",
+        "needs `turns`",
     ),
     "agentv: a config that is a list": (
         "tests:\n  - {id: a, input: x, evaluators: [{name: n, type: code, script: s, config: [1]}]}\n",
@@ -354,7 +382,7 @@ BAD: dict[str, tuple[str, int, str]] = {
     "promptfoo: a pattern of anywhere": (
         "prompts: [x]\nproviders: [echo]\ntests: file:///etc/*.yaml\n",
         3,
-        "a pattern of files is relative to the suite",
+        "got an absolute pattern of files; wanted a pattern relative to the suite",
     ),
     "promptfoo: a template with keys beside it": (
         "prompts: [x]\nproviders: [echo]\nassertionTemplates: {t: {type: is-json}}\n"
@@ -419,14 +447,14 @@ BAD: dict[str, tuple[str, int, str]] = {
         '{"name": "g", "type": "string_check", "input": "a", "reference": "b", "operation": "ne"},'
         '{"name": "g", "type": "string_check", "input": "a", "reference": "b", "operation": "eq"}]}, "item": {}}',
         1,
-        "two graders of one name",
+        "two graders have the same name",
     ),
     "grader: a variable that is not of the item": (
         '{"testing_criteria": [{"type": "string_check", "input": "a", "reference": "b", "operation": "eq"}],\n'
         '"data_source": {"type": "completions", "model": "m", "source": {"type": "file_content", "content": [{"item": {}}]},\n'
         '"input_messages": {"type": "template", "template": [{"role": "user", "content": "{{question}}"}]}}}',
         3,
-        "'{{question}}': what is asked has the variables of the item alone",
+        "'{{question}}': unknown variable; the input can use only variables of the item",
     ),
     "grader: parameters in a list": (
         '{"type": "label_model", "model": "m", "labels": ["a"], "passing_labels": ["a"], "input": [],\n"sampling_params": [1]}',
@@ -492,7 +520,7 @@ LEGACY: dict[str, tuple[str, list[dict[str, Any]], list[str]]] = {
     "unknown": (
         "evaluator: wizard\n",
         [{"type": "llm-judge", "config": {"criteria": "c"}}],
-        ["unknown evaluator 'wizard': the llm-judge judges in its place"],
+        ["unknown evaluator 'wizard'; an llm-judge is used in its place"],
     ),
     "neither": ("", [{"type": "llm-judge", "config": {"criteria": "c"}}], []),
     "a list goes before both": (
@@ -561,7 +589,7 @@ CSV_TESTS: dict[str, tuple[str, int, str]] = {
     "two checks in columns of one name": (
         "q,__expected,__expected\nx,y,x\n",
         1,
-        "the column '__expected' a second time",
+        "got a duplicate column '__expected'",
     ),
 }
 
@@ -590,7 +618,7 @@ def test_a_prompt_file_with_a_mapping_is_refused(tmp_path: Path) -> None:
         "prompts: [file://p.yaml]\nproviders: [echo]\ntests: [{assert: [{type: is-json}]}]\n"
     )
     (tmp_path / "p.yaml").write_text("role: user\n")
-    with pytest.raises(SuiteProblems, match=r"p\.yaml:1: no prompt; wanted text or a list of messages"):
+    with pytest.raises(SuiteProblems, match=r"p\.yaml:1: missing prompt; wanted text or a list of messages"):
         _load(tmp_path / "a.yaml")
 
 

@@ -120,10 +120,10 @@ def test_a_gate_file_is_read_in_both_spellings(tmp_path: Path) -> None:
             "gates:\n  - suite: a\n    max_drip: 0.1",
             "3: gates[0].max_drip: unknown key; did you mean 'max_drop'?",
         ),
-        ("gates:\n  - suite: a", "2: gates[0]: nothing to check, wanted `threshold` or `max_drop`"),
+        ("gates:\n  - suite: a", "2: gates[0]: missing limit; wanted `threshold` or `max_drop`"),
         (
             "gates:\n  - {suite: a, threshold: 0.5, min_pairs: 9}",
-            "2: gates[0].min_pairs: of which comparison? wanted `max_drop`, too",
+            "2: gates[0].min_pairs: given without `max_drop`; wanted both",
         ),
         ("gates:\n  - suite: a\n    threshold: 90", "3: gates[0].threshold: got 90"),
         ("gates:\n  - suite: a\n    tier: urgent\n    threshold: 1.0", "3: gates[0].tier: got 'urgent'"),

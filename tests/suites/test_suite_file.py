@@ -156,7 +156,7 @@ def test_filters_take_cases_by_tag_and_id(tmp_path: Path) -> None:
 REFUSED = [
     (
         HEAD + "- {id: a, input: x, output: y}\n- {id: a, input: x, output: y}",
-        'a.yaml:4: the id "a" a second time, as in line 3',
+        'a.yaml:4: duplicate id "a", first used in line 3',
     ),
     (HEAD + "- {id: a, imput: x, output: y}", "a.yaml:3: cases[0].imput: unknown key; did you mean 'input'?"),
     ("evaluatrs: []\n" + HEAD + "- {id: a}", "a.yaml:1: evaluatrs: unknown key; did you mean 'evaluators'?"),
@@ -167,9 +167,9 @@ REFUSED = [
     (HEAD + "- {id: a, input: x,\n   evaluators: [{type: regex,\n   wieght: 2}]}", "a.yaml:5: "),
     (
         "a: &x [*x]\n" + HEAD,
-        "a.yaml:1:8: not valid YAML: got the alias *x inside of what it stands for: a cycle",
+        "a.yaml:1:8: not valid YAML: got the alias *x inside its own anchor, which is a cycle",
     ),
-    ("cases:\n- {id: a, input: x, output: y}", 'a.yaml:2: cases[0] ("a"): nothing to check'),
+    ("cases:\n- {id: a, input: x, output: y}", 'a.yaml:2: cases[0] ("a"): no evaluators; wanted'),
     ("trials: 0\n" + HEAD + "- {id: a, input: x, output: y}", "a.yaml:1: trials: got 0 (int), wanted"),
     (HEAD + "- {id: a, input: x, output: y, trials: 0}", "a.yaml:3: cases[0].trials: got 0 (int), wanted"),
     (
@@ -182,25 +182,28 @@ REFUSED = [
     ),
     (
         HEAD + "- {id: a, input: x}",
-        'a.yaml:3: cases[0] ("a"): no recorded answer, and the suite has no target',
+        'a.yaml:3: cases[0] ("a"): no recorded answer and no target',
     ),
     (HEAD + "- {input: x, output: y}", "a.yaml:3: cases[0].id: missing"),
     (
         HEAD + "- {id: '', input: x, output: y}",
-        "a.yaml:3: cases[0].id: got '' (str), wanted a text of printable",
+        "a.yaml:3: cases[0].id: got '' (str), wanted text of printable",
     ),
     (HEAD + "- {id: " + "x" * 257 + ", input: x, output: y}", "wanted at most 256 bytes"),
-    ("target: x\n" + HEAD + "- {id: a}", 'a.yaml:4: cases[0] ("a"): no input, and no recorded answer'),
+    ("target: x\n" + HEAD + "- {id: a}", 'a.yaml:4: cases[0] ("a"): no input and no recorded answer'),
     (HEAD + "- {id: a, input: x, output: {txt: y}}", "a.yaml:3: "),
     (HEAD + "- {id: a, input: x, output: [{role: user, content: y}]}", "no message of the agent"),
-    (HEAD + "- {id: a, input: x, output: y, outputs: [z]}", "outputs: given beside `output`"),
+    (HEAD + "- {id: a, input: x, output: y, outputs: [z]}", "outputs: given together with `output`"),
     (HEAD + "- {id: a, turns: [{input: x, output: y}, {input: x}]}", "turns[1].output: missing"),
     (HEAD + "- {id: a, input: x, output: y, expected: {txt: 1}}", "expected.txt: unknown key; wanted 'text'"),
     (
         HEAD + "- {id: a, input: x, output: y, criteria: {sucess: 1}}",
         "criteria.sucess: unknown key; wanted 'success'",
     ),
-    (HEAD + "- {id: a, input: x, output: y, inherit: false}", "inherit: false, and no evaluators of its own"),
+    (
+        HEAD + "- {id: a, input: x, output: y, inherit: false}",
+        "inherit: false, but the case has no evaluators",
+    ),
     (
         HEAD + "- {id: a, input: x, output: y, weight: -1}",
         "a.yaml:3: cases[0].weight: got -1 (int), wanted 0, or a number from 1e-9 to 1e9",
@@ -208,7 +211,7 @@ REFUSED = [
     (HEAD + "- {id: a, minPassed: 1, min_passed: 1}", "min_passed is given twice"),
     (HEAD, "a.yaml:2: cases: got null, wanted a list of cases"),
     ("name: x", "a.yaml: no cases"),
-    ("- x", "a.yaml:1: got ['x'] (list), wanted a suite: a mapping with `cases`"),
+    ("- x", "a.yaml:1: got ['x'] (list), wanted a suite, which is a mapping with `cases`"),
     ("options: {agregation: x}\n" + HEAD + "- {id: a}", "a.yaml:1: options.agregation: unknown key"),
     (
         "connectors: {x: {tpe: y}}\n" + HEAD + "- {id: a}",
@@ -275,14 +278,16 @@ def test_all_problems_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
 def test_two_suites_with_one_name_are_refused(tmp_path: Path) -> None:
     text = "name: x\n" + HEAD + "- {id: a, input: x, output: y}"
     paths = [_write(tmp_path / "a.yaml", text), _write(tmp_path / "b.yaml", text)]
-    with pytest.raises(SuiteProblems, match=r'b\.yaml:1: a second suite is called "x", as .*a\.yaml is'):
+    with pytest.raises(
+        SuiteProblems, match=r'b\.yaml:1: duplicate suite name "x", already used by .*a\.yaml'
+    ):
         load_suites(paths)
 
 
 def test_an_unknown_id_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(SuiteProblems, match='no case has the id "refnd"; did you mean "refund"'):
         _load(tmp_path, HEAD + "- {id: refund, input: x, output: y}", ids=["refnd"])
-    with pytest.raises(SuiteProblems, match="no case has such tags"):
+    with pytest.raises(SuiteProblems, match="no case matches the filters"):
         _load(tmp_path, HEAD + "- {id: refund, input: x, output: y}", tags=["x"])
 
 
@@ -339,5 +344,5 @@ def test_a_large_suite_is_kept_on_the_disk_and_found_wrong_everywhere(
     for _ in range(2):
         assert [case.case_id for case in suite.cases] == [f"c{n}" for n in range(100)]
     assert suite.place("c5") == str(tmp_path / "a.jsonl")
-    with pytest.raises(SuiteProblems, match=r'a\.jsonl:102: the id "c7" a second time'):
+    with pytest.raises(SuiteProblems, match=r'a\.jsonl:102: duplicate id "c7"'):
         _load(tmp_path, "\n".join([head, *lines, lines[7]]), "a.jsonl")

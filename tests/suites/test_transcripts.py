@@ -106,14 +106,14 @@ def test_csv_has_a_header_and_cells_with_line_ends(tmp_path: Path) -> None:
         + json.dumps(MESSAGES).replace('"', '""')
         + '"\r\n'
     )
-    with pytest.raises(SuiteProblems, match=r"t\.csv:5: one output for a case of 2 turns"):
+    with pytest.raises(SuiteProblems, match=r"t\.csv:5: got one output, but the case has 2 turns"):
         _load(tmp_path, ("t.csv", text))
     text = text.replace("c,,,", "x,,,")
     suite = _load(tmp_path, ("t.csv", text), ("c.jsonl", _lines({"id": "c", "messages": MESSAGES})))
     assert _answers(suite) == {"a": [["two\nlines"]], "b": [[""]], "c": [["first", "second"]]}
     (case, *_) = suite.cases
     assert case.recorded_trials[0].answers[0].latency.ToMicroseconds() == 5500
-    assert suite.warnings == [f"{tmp_path}/t.csv:5: a transcript without a case"]
+    assert suite.warnings == [f"{tmp_path}/t.csv:5: no case matches this transcript"]
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,26 @@ def test_csv_has_a_header_and_cells_with_line_ends(tmp_path: Path) -> None:
         ("t.jsonl", _lines({"id": "a", "output": "A"}), 'suite.yaml:5: cases[1] ("b"): no transcript'),
         ("t.jsonl", '{"id": "a", "output": "A"}\n{"id"', "t.jsonl:2:6: not valid JSON"),
         ("t.jsonl", "[1]\n", "t.jsonl:1: got [1] (list), wanted"),
-        ("t.jsonl", _lines({"output": "A"}), "t.jsonl:1: neither an id nor an input, only output; wanted"),
-        ("t.jsonl", _lines({"id": "a", "outptu": "A"}), "t.jsonl:1: no output, only id, outptu"),
-        ("t.jsonl", _lines({"id": "c", "output": "A"}), "t.jsonl:1: one output for a case of 2 turns"),
-        ("t.jsonl", _lines({"id": "c", "answers": ["A"]}), "t.jsonl:1: 1 answers for a case of 2 turns"),
+        (
+            "t.jsonl",
+            _lines({"output": "A"}),
+            "t.jsonl:1: got neither an id nor an input, only output; wanted",
+        ),
+        ("t.jsonl", _lines({"id": "a", "outptu": "A"}), "t.jsonl:1: got no output, only id, outptu"),
+        (
+            "t.jsonl",
+            _lines({"id": "c", "output": "A"}),
+            "t.jsonl:1: got one output, but the case has 2 turns",
+        ),
+        (
+            "t.jsonl",
+            _lines({"id": "c", "answers": ["A"]}),
+            "t.jsonl:1: got 1 answers, but the case has 2 turns",
+        ),
         (
             "t.jsonl",
             _lines({"id": "a", "messages": MESSAGES[:1]}),
-            "t.jsonl:1: a conversation without an answer",
+            "t.jsonl:1: got a turn without an answer",
         ),
         ("t.jsonl", _lines({"id": "a", "messages": [3]}), "t.jsonl:1: messages: got [3]"),
         (
@@ -138,10 +150,10 @@ def test_csv_has_a_header_and_cells_with_line_ends(tmp_path: Path) -> None:
             "t.jsonl:1: output: no message",
         ),
         ("t.csv", "id,answr\na,b\n", "t.csv:1: got the columns id, answr; wanted a header with output"),
-        ("t.csv", "id,output\na,b,c\n", "t.csv:2: 3 cells, but the header has 2"),
+        ("t.csv", "id,output\na,b,c\n", "t.csv:2: got 3 cells, wanted 2 as in the header"),
         ("t.csv", 'id,output\na,"b\n', "t.csv:2: not valid CSV"),
         ("t.csv", "id,output,latency_ms\na,b,soon\n", "t.csv:2: latency_ms"),
-        ("t.csv", "id,output,output\na,b,c\n", "t.csv:1: the column 'output' a second time"),
+        ("t.csv", "id,output,output\na,b,c\n", "t.csv:1: got a duplicate column 'output'"),
         ("t.jsonl", None, "t.jsonl: No such file"),
     ],
 )
@@ -176,7 +188,9 @@ def test_a_pipe_is_refused_because_files_are_read_twice(tmp_path: Path, piped: s
     pipe = tmp_path / "pipe.jsonl"
     pipe.symlink_to(f"/dev/fd/{reading}")
     suite, transcripts = (pipe, []) if piped == "suite" else (tmp_path / "suite.yaml", [pipe])
-    with pytest.raises(SuiteProblems, match=r"pipe\.jsonl: a pipe, which is read once only; wanted a file"):
+    with pytest.raises(
+        SuiteProblems, match=r"pipe\.jsonl: got a pipe, which can be read only once; wanted a file"
+    ):
         load_suites([suite], transcripts=transcripts)
     os.close(reading)
 
@@ -185,7 +199,7 @@ def test_of_many_transcripts_without_a_case_the_first_are_named(tmp_path: Path) 
     rows = [{"id": "a", "output": "A"}, {"id": "b", "output": "B"}, {"id": "c", "answers": ["x", "y"]}]
     rows += [{"id": f"z{n}", "output": "Z"} for n in range(10)]
     suite = _load(tmp_path, ("t.jsonl", _lines(*rows)))
-    assert suite.warnings[-1] == "7 more transcripts without a case"
+    assert suite.warnings[-1] == "no case matches 7 more transcripts"
     assert len(suite.warnings) == 4
 
 

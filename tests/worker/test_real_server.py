@@ -86,7 +86,7 @@ evald.{way}sys.argv[1])
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "ERROR" in line]
-    assert "refuses this worker" in line
+    assert "rejects this worker" in line
     assert "Put your own prefix before it" in line
 
 

@@ -74,7 +74,7 @@ def session_turn(
     """Build the message of one turn. Raises InvalidInput for data that belong in the session's base."""
     for name in ("scenario", "persona", "metadata"):
         if context.HasField(name):
-            raise InvalidInput(name, "given for one turn of a session", "it in the session's base")
+            raise InvalidInput(name, "given for one turn of a session", "it in the base of the session")
     pb = evaluation_service_pb2.EvaluateSessionRequest()
     turn = pb.turn
     turn.turn_id = turn_id

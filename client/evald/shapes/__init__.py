@@ -72,7 +72,7 @@ FAMILIES: Final = (
     ),
 )
 
-KNOWN: Final = "; known are " + ", ".join(family.name for family in FAMILIES)
+KNOWN: Final = "; known formats: " + ", ".join(family.name for family in FAMILIES)
 """The names of all families, for errors."""
 
 _WANTED: Final = f'a message: an object with `role` and `content`, a pair ("user", "text"){KNOWN}'

@@ -19,7 +19,9 @@ def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
         return _reading(data, [], "content_filter")
     if not isinstance(candidates, Sequence) or isinstance(candidates, str) or len(candidates) != 1:
         got = f"{len(candidates)} alternatives" if isinstance(candidates, list | tuple) else shown(candidates)
-        raise InvalidInput("candidates", got, "one; pass the content of the one that you used")
+        raise InvalidInput(
+            "candidates", got, "one alternative; pass the content of the alternative that you used"
+        )
     candidate = mapping(candidates[0])
     content = mapping(candidate.get("content"))
     reason = first(candidate, "finish_reason", "finishReason")

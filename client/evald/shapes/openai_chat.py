@@ -16,14 +16,16 @@ def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
     choices = data["choices"]
     if not isinstance(choices, Sequence) or len(choices) != 1:
         got = f"{len(choices)} alternatives" if isinstance(choices, Sequence) else shown(choices)
-        raise InvalidInput("choices", got, "one; pass the message of the one that you used")
+        raise InvalidInput(
+            "choices", got, "one alternative; pass the message of the alternative that you used"
+        )
     choice = plain(choices[0])
     message = plain(choice.get("message")) if isinstance(choice, Mapping) else None
     if message is None:
         raise InvalidInput(
             "choices[0].message",
             "missing",
-            "a whole completion; put the chunks of a stream together first",
+            "a complete completion; combine the chunks of a stream first",
         )
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InvalidInput("choices[0].message", shown(message), "a message with `role` and `content`")

@@ -83,7 +83,7 @@ def _json_default(value: Any) -> Any:
         return sorted(value, key=repr)
     if type(value).__module__ in ("datetime", "uuid", "decimal", "pathlib"):
         return str(value)
-    raise TypeError(f"{shown(value)} is no data")
+    raise TypeError(f"{shown(value)}, which is not JSON data")
 
 
 # Finish reasons of other frameworks, in the terms of OpenAI's chat completions.

@@ -101,7 +101,9 @@ class DiallingWorker:
         await asyncio.gather(self._dialling, return_exceptions=True)
         if self._tasks.active:
             _log.info("stopping; %d open tasks have %gs to finish", self._tasks.active, self._grace)
-        await asyncio.gather(*(session.drain("the worker stops", self._grace) for session in self._attending))
+        await asyncio.gather(
+            *(session.drain("the worker is stopping", self._grace) for session in self._attending)
+        )
         for attending in self._attending.values():
             attending.cancel()
         await asyncio.gather(*self._attending.values(), *self._retiring, return_exceptions=True)
@@ -154,7 +156,7 @@ class DiallingWorker:
             except grpc.aio.AioRpcError as problem:
                 if is_final(problem.code()) and not self._connected.is_set():
                     refusal = from_rpc_error(problem, self.server)
-                    _log.error("%s refuses this worker: %s", self.server, refusal)
+                    _log.error("%s rejects this worker: %s", self.server, refusal)
                     raise refusal from None
                 # Retry a permanent rejection slowly: an operator must change the configuration.
                 slowly = searching or is_final(problem.code())
@@ -169,7 +171,7 @@ class DiallingWorker:
                 self._log_retry(str(problem), delay)
             except (SessionLost, TimeoutError) as problem:
                 delay = self._backoff.next()
-                self._log_retry(str(problem) or "no welcome", delay)
+                self._log_retry(str(problem) or "no welcome within the time limit", delay)
             await self._pause(delay)
 
     async def _pause(self, seconds: float) -> None:

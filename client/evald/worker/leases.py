@@ -74,7 +74,7 @@ class Registration:
                 await stub.Deregister(request, timeout=_CALL_SECONDS, metadata=self._access.headers())
         except (grpc.aio.AioRpcError, InvalidInput) as problem:
             why = problem if isinstance(problem, InvalidInput) else problem.details()
-            _log.warning("%s could not be told that this worker stops: %s", self.server, why)
+            _log.warning("deregistering from %s failed: %s", self.server, why)
 
     async def granted(self) -> None:
         """Wait for the first lease. Raises EvaldError if the server rejects the worker permanently."""
@@ -108,7 +108,7 @@ class Registration:
                 continue
             except grpc.aio.AioRpcError as problem:
                 error = from_rpc_error(problem, self.server)
-                if is_final(problem.code()) and self._gives_up(f"{self.server} refuses this worker", error):
+                if is_final(problem.code()) and self._gives_up(f"{self.server} rejects this worker", error):
                     return
                 code, text = problem.code().name, problem.details()
             except InvalidInput as problem:
@@ -185,7 +185,7 @@ class Registration:
                 if answer.state == pb.LEASE_STATE_REVOKED:
                     self._lease = None
                     _log.error(
-                        "the operator of %s has removed this worker: it does not register again", self.server
+                        "the operator of %s has removed this worker; it will not register again", self.server
                     )
                     return True
                 if answer.state != pb.LEASE_STATE_ACTIVE:

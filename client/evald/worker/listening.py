@@ -88,8 +88,8 @@ class ListeningWorker:
         host = listen.rpartition(":")[0]
         if not (insecure_public or self._listen_credentials or host.startswith("unix") or is_loopback(host)):
             raise ValueError(
-                f"listen: {listen} can be reached by others, and there is no encryption; set EVALD_TLS_CERT_FILE and "
-                "EVALD_TLS_KEY_FILE, or give listen_credentials, or insecure_public=True where the network is closed"
+                f"listen: {listen} can be reached from other machines without encryption; set EVALD_TLS_CERT_FILE and "
+                "EVALD_TLS_KEY_FILE, or pass listen_credentials, or pass insecure_public=True in a trusted network"
             )
         if register is not None:
             self._registration = Registration(
@@ -156,7 +156,7 @@ class ListeningWorker:
         Raises EvaldError if the server rejects the worker permanently, and ValueError without `register`.
         """
         if self._registration is None:
-            raise ValueError("this worker registers nowhere; give register=HOST:PORT")
+            raise ValueError("this worker does not register with a server; pass register=HOST:PORT")
         await self._registration.granted()
 
     async def wait(self) -> None:
@@ -185,7 +185,7 @@ class ListeningWorker:
             port = 0
         if not port:
             raise OSError(
-                f"listen: {self._listen} cannot be had; is another program using it? Port 0 picks a free one."
+                f"listen: cannot bind {self._listen}; another program may be using it; port 0 picks a free port"
             )
         host, _, given = self._listen.rpartition(":")
         return f"{host}:{port}" if given.isdigit() else self._listen
@@ -205,7 +205,10 @@ class ListeningWorker:
         try:
             task = pb.EvaluateRequest.FromString(data).task
         except DecodeError:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the bytes are no EvaluateRequest")
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"cannot parse EvaluateRequest from the {len(data)} bytes received",
+            )
         output = await self._tasks.run(
             task, seconds=context.time_remaining(), trace_context=_trace_context(context)
         )
@@ -241,7 +244,7 @@ async def _address_towards(server: str) -> str:
     addresses = await resolve_addresses(server)
     if not addresses:
         raise OSError(
-            f"{server} has no address now; advertise=HOST:PORT says at which it reaches this worker"
+            f"cannot resolve {server}; set advertise=HOST:PORT to the address at which it reaches this worker"
         )
     version, _, address = addresses[0].partition(":")
     host, _, port = address.rpartition(":")

@@ -76,8 +76,8 @@ def _definition(evaluator: Any) -> EvaluatorDefinition:
         return evaluator
     if isinstance(evaluator, type) and issubclass(evaluator, Evaluator):
         return evaluator.definition()
-    hint = '; put @evald.assertion("acme.my-check") above the function' if callable(evaluator) else ""
+    hint = '; decorate the function with @evald.assertion("acme.my-check")' if callable(evaluator) else ""
     raise TypeError(
         f"got {getattr(evaluator, '__name__', repr(evaluator)[:60])}, wanted a subclass of Evaluator or "
-        f"what @assertion, @metric and define_evaluator give{hint}"
+        f"an evaluator made with @assertion, @metric or define_evaluator{hint}"
     )

@@ -48,7 +48,7 @@ async def greet(call: Any, hello: pb.WorkerHello) -> pb.ServerWelcome:
     if frame is grpc.aio.EOF:
         raise SessionLost("the server ended the stream before its welcome")
     if frame is None or frame.WhichOneof("frame") != "welcome":
-        raise SessionLost("the server's first frame is no welcome")
+        raise SessionLost("the server's first frame is not a welcome")
     welcome: pb.ServerWelcome = frame.welcome
     return welcome
 
@@ -206,7 +206,7 @@ class ServerSession:
         async with asyncio.timeout(self._silence_seconds) as limit:
             while (frame := await self._call.read()) is not grpc.aio.EOF:
                 if frame is None:
-                    raise SessionLost("the server sent bytes that are no frame")
+                    raise SessionLost("the server sent bytes that cannot be parsed as a frame")
                 if self._silence_seconds is not None:
                     limit.reschedule(loop.time() + self._silence_seconds)
                 self._handle(frame)
@@ -228,7 +228,7 @@ class ServerSession:
         elif kind == "draining":
             self.reconnect_seconds = _seconds(frame.draining.reconnect_delay)
             grace = _seconds(frame.draining.grace_period) or _DEFAULT_GRACE_SECONDS
-            _log.info("server %s stops: %s", self.server_id, frame.draining.reason or "no reason given")
+            _log.info("server %s is stopping: %s", self.server_id, frame.draining.reason or "no reason given")
             self.server_stops.set()
             if self._finishing is None:
                 self._finishing = asyncio.create_task(self._finish(grace))

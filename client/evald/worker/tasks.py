@@ -81,7 +81,7 @@ class Tasks:
             own = task.timeout.seconds + task.timeout.nanos / 1e9
             seconds = own if seconds is None else min(own, seconds)
         if seconds is not None and seconds <= 0:
-            return error_output("TIMEOUT", "No time was left when the task came in")
+            return error_output("TIMEOUT", "The time limit had passed when the task arrived")
         scope = Scope(
             evaluation_id=task.task_id,
             deadline=None if seconds is None else monotonic() + seconds,
@@ -95,7 +95,9 @@ class Tasks:
         job = self._jobs.get(key)
         if job is None:
             if len(self._jobs) >= self._offer.max_concurrency * (1 + _MAX_WAITING):
-                return error_output("EVALUATOR_BUSY", f"{len(self._jobs)} tasks are waiting here already")
+                return error_output(
+                    "EVALUATOR_BUSY", f"{len(self._jobs)} tasks are already waiting in this worker"
+                )
             job = self._jobs[key] = _Job(asyncio.create_task(self._work(task, key, scope)))
             job.work.add_done_callback(partial(self._finished, key, job))
         job.waiters += 1
@@ -164,7 +166,7 @@ class Tasks:
             known = ", ".join(self._offer.evaluators)
             return error_output(
                 "UNKNOWN_TYPE",
-                f'"{task.type[:100]}" is not offered here; offered are {known}',
+                f'"{task.type[:100]}" is not offered by this worker, which offers {known}',
                 type=task.type,
             )
         if task.version and task.version != definition.version:

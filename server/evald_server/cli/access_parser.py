@@ -26,9 +26,9 @@ roles:
 
 
 _CERTS = """\
-Makes a CA of its own and certificates that it has signed, with the program
-openssl. For trying TLS out: a server that others depend on gets its certificate
-from the CA of its organisation.
+Makes a CA and certificates signed by it, with the program openssl. For trying
+TLS out only: a production server needs a certificate from the CA of its
+organisation.
 """
 
 _CERTS_EXAMPLES = """\
@@ -51,20 +51,24 @@ def _days(text: str) -> int | None:
 def _count_of_days(text: str) -> int:
     days = _days(text)
     if days is None:
-        raise argparse.ArgumentTypeError("a certificate always expires; wanted 1 to 3650")
+        raise argparse.ArgumentTypeError("got 'never', but a certificate must expire; wanted 1 to 3650")
     return days
 
 
 def add_access_commands(command: Callable[..., Any]) -> None:
     """Add `evald keys` and `evald certs`. command: (name, summary, text, examples) -> parser of the command."""
-    certs = command("certs", "make certificates for trying TLS out", _CERTS, _CERTS_EXAMPLES)
+    certs = command("certs", "make test certificates for TLS", _CERTS, _CERTS_EXAMPLES)
     making = certs.add_subparsers(metavar="ACTION", title="actions", dest="action", required=True)
-    dev = making.add_parser("dev", help="make a CA, a server's and a client's certificate")
-    dev.add_argument("directory", metavar="DIR", help="where the files are written")
+    dev = making.add_parser("dev", help="make a CA, a server certificate and a client certificate")
+    dev.add_argument("directory", metavar="DIR", help="directory for the files")
     name = "host name or address of the server, besides localhost and this machine's name; repeatable"
     add_repeatable(dev.add_argument, "--name", "HOST", "names", name)
     dev.add_argument(
-        "--days", metavar="DAYS", type=_count_of_days, default=30, help="days for which they are valid [30]"
+        "--days",
+        metavar="DAYS",
+        type=_count_of_days,
+        default=30,
+        help="validity of the certificates in days [30]",
     )
     keys = command("keys", "make, list and revoke API keys", _KEYS, _KEYS_EXAMPLES)
     actions = keys.add_subparsers(metavar="ACTION", title="actions", dest="action", required=True)
@@ -73,7 +77,7 @@ def add_access_commands(command: Callable[..., Any]) -> None:
         "--principal",
         metavar="NAME",
         required=True,
-        help="name of the caller; several keys may have the same one",
+        help="name of the caller; several keys may have the same principal",
     )
     create.add_argument(
         "--role",
@@ -84,7 +88,7 @@ def add_access_commands(command: Callable[..., Any]) -> None:
         choices=("caller", "plugin", "viewer", "admin", "ingest"),
         help="caller, plugin, viewer, admin or ingest; repeatable",
     )
-    types = "for plugins: evaluator types that they may offer; repeatable"
+    types = "for the role plugin: evaluator types that it may offer; repeatable"
     add_repeatable(create.add_argument, "--types", "TYPE|PREFIX*", "types", types)
     create.add_argument(
         "--expires", metavar="DAYS", type=_days, default=90, help="lifetime: 30d, or never [90d]"
@@ -104,10 +108,10 @@ def add_access_commands(command: Callable[..., Any]) -> None:
     listed.add_argument(
         "--data-dir",
         metavar="DIR",
-        help="the server's data directory, for what judges have cost today [EVALD_DATA_DIR]",
+        help="the server's data directory; adds the cost of judges today [EVALD_DATA_DIR]",
     )
     listed.add_argument("--json", action="store_true", help="as JSON")
     revoke = actions.add_parser("revoke", help="revoke a key: running servers refuse it within a second")
     revoke.add_argument("id", metavar="ID", help="the key's id")
     for action in (create, listed, revoke):
-        action.add_argument("--keys-file", metavar="FILE", help="the file of keys [EVALD_KEYS_FILE]")
+        action.add_argument("--keys-file", metavar="FILE", help="the keys file [EVALD_KEYS_FILE]")

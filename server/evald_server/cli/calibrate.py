@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
     plan = _plan(args)
     if Path(args.card).suffix.lower() in (".html", ".htm"):
         raise usage_error(
-            f"--card {args.card}: a card is written as JSON, there is no HTML page",
-            "name a .json file; the tables for people go to standard output",
+            f"--card {args.card}: wanted a .json file: a calibration card is JSON",
+            "name a .json file; the tables are printed to standard output",
         )
     check_output_file("--card", args.card)
     return run_async(_calibrate(args, plan))
@@ -73,8 +73,8 @@ def _plan(args: argparse.Namespace) -> CalibrationPlan:
         cases += attack_suite()
     if not cases:
         raise usage_error(
-            "nothing to ask: no FILE, and --no-attacks",
-            "name files of labelled cases, or leave --no-attacks out",
+            "no cases to judge: no FILE is given, and --no-attacks leaves the attack suite out",
+            "name files of labelled cases, or remove --no-attacks",
         )
     _check_expected(spec, place, cases)
     limits = GateLimits(**{name: getattr(args, name) for name in GateLimits._fields})
@@ -88,7 +88,7 @@ def _judge_spec(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     if len(found.specs) > 1:
         raise usage_error(
             f"got {len(found.specs)} evaluators ({', '.join(found.places)}), wanted one judge",
-            "calibrate them one after the other",
+            "run evald calibrate once for each judge",
         )
     if not found.specs:
         return with_default_criteria({"type": LLM_JUDGE}), "the default judge"
@@ -104,7 +104,7 @@ def _labelled_cases(files: Sequence[str], format_name: str | None) -> tuple[list
         try:
             found = read_cases(Path(name), format_name)
         except BadCases as problem:
-            raise usage_error(str(problem), "docs/calibration.md has the format") from None
+            raise usage_error(str(problem), "docs/calibration.md describes the formats") from None
         cases += found.cases
         digest = cases_digest(found.cases)
         datasets.append(
@@ -113,8 +113,8 @@ def _labelled_cases(files: Sequence[str], format_name: str | None) -> tuple[list
     duplicates = [name for name, count in Counter(case.id for case in cases).items() if count > 1]
     if duplicates:
         raise usage_error(
-            f"{len(duplicates)} ids stand for several cases, the first is {duplicates[0]!r}",
-            "a case that counts twice makes intervals look narrower than they are: give each an id of its own",
+            f"{len(duplicates)} ids are used by more than one case, the first is {duplicates[0]!r}",
+            "give each case its own id: a case that counts twice makes the intervals too narrow",
         )
     return cases, datasets
 
@@ -131,7 +131,7 @@ def _check_expected(spec: Mapping[str, Any], place: str, cases: Sequence[Case]) 
         raise usage_error(
             f"{place}: includeExpected needs an expected answer, and {len(without)} of {len(cases)} cases have none, "
             f"the first is {without[0]!r}",
-            'give them "expected", or leave includeExpected out',
+            'add "expected" to these cases, or remove includeExpected',
         )
 
 
@@ -148,7 +148,7 @@ def _check_limits(limits: GateLimits, cases: Sequence[Case]) -> None:
     )
     for name, present, needed in needs:
         if getattr(limits, name) is not None and not present:
-            raise usage_error(f"--{name.replace('_', '-')} needs {needed}, and there are none")
+            raise usage_error(f"--{name.replace('_', '-')} needs {needed}, but there are none")
 
 
 async def _calibrate(args: argparse.Namespace, plan: CalibrationPlan) -> int:
@@ -170,8 +170,8 @@ async def _calibrate(args: argparse.Namespace, plan: CalibrationPlan) -> int:
                 )
             except CostUnknown as problem:
                 raise usage_error(
-                    f"--max-cost {args.max_cost:g}: {problem}, so that nobody could tell when to stop",
-                    "give its model a price in the server's settings, or leave --max-cost out",
+                    f"--max-cost {args.max_cost:g}: {problem}, so the cost cannot be limited",
+                    "set the price of its model in the server's settings, or remove --max-cost",
                 ) from None
     _write_card(card, args.card, as_json=args.json)
     return _EXIT_CODES[card.verdict]
@@ -191,7 +191,8 @@ async def _judge_under_test(client: "AsyncClient", plan: CalibrationPlan) -> Jud
     found = await client.evaluator_type(plan.spec["type"], plan.spec.get("version", ""))
     if found.kind.name == "METRIC":
         raise usage_error(
-            f"{plan.place}: {found.type} is a metric, which gives no verdict", "calibrate an assertion"
+            f"{plan.place}: {found.type} is a metric and gives no verdict, wanted an assertion",
+            "evald types lists the assertions",
         )
     return JudgeUnderTest(found.type, found.version, plan.spec)
 
@@ -200,7 +201,7 @@ async def _judge_under_test(client: "AsyncClient", plan: CalibrationPlan) -> Jud
 def _progress(total: int) -> Iterator[Callable[[AnsweredQuery], None]]:
     errors, spent = 0, 0.0
     text = "{task.fields[errors]} errors  {task.fields[spent]}"
-    with progress_bar("asking", text, total, errors=0, spent="") as move_on:
+    with progress_bar("judging", text, total, errors=0, spent="") as move_on:
 
         def on_answer(found: AnsweredQuery) -> None:
             nonlocal errors, spent

@@ -23,7 +23,7 @@ def card_tables(card: CalibrationCard) -> list[RenderableType]:
         parts += [Text("Gates", "bold"), _gates(card)]
     if card.agreement and card.agreement.disagreements:
         ids = [one.id for one in card.agreement.disagreements]
-        parts.append(_listed("people saw differently", ids))
+        parts.append(_listed("cases in which the judge disagrees with people", ids))
     if card.attacks and card.attacks.succeeded:
         parts.append(_listed("attacks that succeeded", card.attacks.succeeded))
     if card.false_alarms and card.false_alarms.failed:
@@ -47,18 +47,18 @@ def _figures(card: CalibrationCard) -> Table:
                 )
     if card.order_flips:
         flips = card.order_flips
-        toward = f", {flips.to_first} to the first" if flips.flips.count else ""
+        toward = f", {flips.to_first} toward the first answer" if flips.flips.count else ""
         table.add_row("order flips", *_share(flips.flips), f"{flips.flips.of} pairs{toward}")
     if card.self_consistency:
         same = card.self_consistency.consistent
         table.add_row(
             "same verdict every time",
             *_share(same),
-            f"{same.of} cases, asked {card.self_consistency.repeats} times",
+            f"{same.of} cases, judged {card.self_consistency.repeats} times",
         )
     if card.attacks:
         table.add_row(
-            "attacks that succeed", *_bound(card.attacks.success), f"{card.attacks.success.of} attacks"
+            "attacks that succeeded", *_bound(card.attacks.success), f"{card.attacks.success.of} attacks"
         )
         table.add_row(
             "  without the attack", *_bound(card.attacks.unarmed), f"{card.attacks.unarmed.of} bad answers"
@@ -69,18 +69,18 @@ def _figures(card: CalibrationCard) -> Table:
     errors = card.errors
     codes = ", ".join(f"{clean(code, 40)} {count}" for code, count in errors.codes.items())
     share = "" if errors.share is None else f"{errors.share:.1%}"
-    table.add_row("errors", share, "", f"{errors.asked} questions" + (f": {codes}" if codes else ""))
+    table.add_row("errors", share, "", f"{errors.asked} queries" + (f": {codes}" if codes else ""))
     if errors.left_out:
-        table.add_row("left out", f"{errors.left_out}", "", "questions, by --max-cost")
+        table.add_row("left out", f"{errors.left_out}", "", "queries, because of --max-cost")
     cost, sent, received = card.spending.usd, card.spending.input_tokens, card.spending.output_tokens
     tokens = "" if sent is None and received is None else f"{sent or 0:,} + {received or 0:,} tokens"
     table.add_row("cost", "n/a" if cost is None else f"${cost:,.4f}", "", tokens)
     if card.latency.p50_ms is not None and card.latency.p90_ms is not None:
         table.add_row(
-            "time of an answer",
+            "latency, median",
             f"{card.latency.p50_ms:,.0f} ms",
             "",
-            f"nine of ten {card.latency.p90_ms:,.0f} ms",
+            f"90 % within {card.latency.p90_ms:,.0f} ms",
         )
     return table
 

@@ -56,7 +56,7 @@ async def _types(args: argparse.Namespace) -> int:
         if of_kind:
             say((f"{heading} ({len(of_kind)})", "bold"))
             show(_list(of_kind, meaning))
-    say("evald types TYPE shows one with its config.")
+    say("evald types TYPE shows the config of one type.")
     return ExitCode.PASSED
 
 
@@ -107,8 +107,8 @@ def _location(entry: "EvaluatorType") -> str:
     if entry.origin != "remote":
         return ""
     if entry.state == "unavailable":
-        return "in another process, of which no instance is there now"
-    return f"in another process, {entry.instance_count} live"
+        return "in another process; no instance is connected"
+    return f"in another process; {entry.instance_count} live"
 
 
 class ConfigKey(NamedTuple):

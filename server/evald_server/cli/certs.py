@@ -15,7 +15,9 @@ def run(args: argparse.Namespace) -> int:
     """Make the files."""
     folder = Path(args.directory)
     if found := [name for name in FILES if (folder / name).exists()]:
-        raise usage_error(f"{folder / found[0]}: is there already", "name another directory, or remove it")
+        raise usage_error(
+            f"{folder / found[0]}: already exists", "name another directory, or remove the file"
+        )
     names = ["localhost", "127.0.0.1", "::1", socket.gethostname(), *args.names]
     for name in names:
         if not name.isascii() or not name.replace("-", "").replace(".", "").replace(":", "").isalnum():
@@ -32,8 +34,8 @@ def run(args: argparse.Namespace) -> int:
     except OSError as problem:
         raise usage_error(f"{folder}: {problem.strerror}") from None
     sys.stdout.write(
-        f"{folder}: a CA (ca.pem), a server's certificate (server.pem, server.key) for "
-        f"{', '.join(dict.fromkeys(names))}, a client's (client.pem, client.key), for {args.days} days\n"
-        "For trying out: ca.key can sign for any name, so keep it, or delete it, but do not share it\n"
+        f"{folder}: a CA (ca.pem), a server certificate (server.pem, server.key) for "
+        f"{', '.join(dict.fromkeys(names))}, a client certificate (client.pem, client.key), valid for {args.days} days\n"
+        "For tests only. Do not share ca.key: it can sign a certificate for any name\n"
     )
     return ExitCode.PASSED

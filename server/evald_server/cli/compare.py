@@ -89,15 +89,17 @@ def run(args: argparse.Namespace) -> int:
     """Compare suite runs, show the result and write reports."""
     for name in args.outputs:
         if Path(name).suffix not in _REPORTS:
-            raise usage_error(f"--output {name}: wanted a name that ends in {' or '.join(_REPORTS)}")
+            raise usage_error(f"--output {name}: wanted a file name that ends with {' or '.join(_REPORTS)}")
     if args.gate and args.max_drop is not None:
-        raise usage_error("--max-drop and --gate: the rules of a gate have a max_drop of their own")
+        raise usage_error(
+            "--max-drop and --gate cannot be used together: each rule of a gate has its own max_drop"
+        )
     try:
         rules = read_gate(Path(args.gate)) if args.gate else []
         files = [Path(name) for name in (args.base, args.new) if Path(name).suffix in _FILES]
         if len(files) == 1:
             raise usage_error(
-                f"{files[0]} is a file and the other one is not: wanted two files, or two suite runs"
+                f"got one file ({files[0]}) and one suite run, wanted two files or two suite runs"
             )
         pairs = _pairs_of_files(*map(read_results, files)) if files else None
     except InvalidDocument as problem:
@@ -127,7 +129,8 @@ def _pairs_of_files(base: list[SuiteResults], new: list[SuiteResults]) -> list[R
     for found in base:
         if known.setdefault(_name(found), found) is not found:
             raise usage_error(
-                f"two suite runs of the base are of {' '.join(_name(found))}", "keep one of them in its file"
+                f"the base file has two suite runs of {' '.join(_name(found))}, wanted one",
+                "remove one of them from the file",
             )
     pairs = [_pair(known.get(_name(found)), found) for found in new]
     gone = known.keys() - {_name(found) for found in new}
@@ -175,7 +178,7 @@ async def _pairs_of_store(
     if not wanted:
         if {args.base, args.new} & {"latest", "previous"}:
             raise usage_error(
-                "`latest` and `previous` of which suite?", "name it with --suite, or compare ids or files"
+                "`latest` and `previous` need a suite", "name it with --suite, or compare ids or files"
             )
         wanted = [("", "")]
     for suite, target in wanted:
@@ -183,10 +186,10 @@ async def _pairs_of_store(
         if new is None and rules:
             continue  # the gate reports it
         if new is None:
-            raise usage_error(_missing(args.new, suite, target), "evald history lists what is stored")
+            raise usage_error(_missing(args.new, suite, target), "evald history lists the stored suite runs")
         base = await _find(client, args.base, suite, target, new)
         if base is None and args.base != "previous":
-            raise usage_error(_missing(args.base, suite, target), "evald history lists what is stored")
+            raise usage_error(_missing(args.base, suite, target), "evald history lists the stored suite runs")
         yield RunPair(base, new, _comparer_of_store(client, base, new))
 
 

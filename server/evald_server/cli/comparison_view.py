@@ -42,7 +42,7 @@ def comparison_tables(found: suite_service_pb2.SuiteComparison) -> list[Renderab
     if found.pair_count:
         parts += [Text("Figures", "bold"), _figures(found)]
     if found.provenance_changes:
-        judged = new_table("Not judged by the same thing")
+        judged = new_table("Evaluated differently")
         for change in found.provenance_changes:
             judged.add_row(clean(change, 300))
         parts.append(judged)
@@ -75,30 +75,38 @@ def _figures(found: suite_service_pb2.SuiteComparison) -> Table:
     )
     if found.error_count:
         table.add_row(
-            "in error", f"{found.error_count:,}", "cases without a verdict on one side: they are in no pair"
+            "in error",
+            f"{found.error_count:,}",
+            "cases without a verdict in one of the runs; not in the pairs",
         )
     if found.base_only_count or found.new_only_count:
         alone = f"{found.base_only_count:,}, {found.new_only_count:,}"
-        table.add_row("only in base, new", alone, "cases that the other run lacks or skipped")
-    table.add_row("pass rate", interval, "change in points, with its 95 % interval")
+        table.add_row("only in base, new", alone, "cases that the other run does not have or skipped")
+    table.add_row("pass rate", interval, "change in percentage points, with its 95 % interval")
     table.add_row(
-        "McNemar p", p_value(found.mcnemar_p), "how likely chance alone breaks so many more than it fixes"
+        "McNemar p",
+        p_value(found.mcnemar_p),
+        "probability of so many more broken than fixed cases by chance",
     )
     if found.HasField("score_change"):
         table.add_row("score", signed(found.score_change), "mean change of the score")
     if found.HasField("permutation_p"):
         table.add_row(
-            "permutation p", p_value(found.permutation_p), "how likely chance alone lowers the scores so far"
+            "permutation p",
+            p_value(found.permutation_p),
+            "probability of such a drop of the scores by chance",
         )
     if found.HasField("effect_size"):
         table.add_row(
-            "effect size", signed(found.effect_size), "change of the score in its own standard deviations"
+            "effect size",
+            signed(found.effect_size),
+            "mean change of the score divided by the changes' standard deviation",
         )
     if found.HasField("smallest_detectable_drop"):
         table.add_row(
             "detectable drop",
             percent(found.smallest_detectable_drop),
-            "smaller drops escape so many pairs one time in five, or more often",
+            "smallest drop that this number of pairs detects with 80 % power",
         )
     return table
 

@@ -26,7 +26,7 @@ _MARKS: Final = {
     "passed": ("✓ holds", "green"),
     "failed": ("✗ broken", "red"),
     "warning": ("! should", "yellow"),
-    "not_shown": ("- not tried", "dim"),
+    "not_shown": ("- not tested", "dim"),
 }
 
 
@@ -34,8 +34,8 @@ def run(args: argparse.Namespace) -> int:
     """Check a plugin."""
     if bool(args.target) is bool(args.connect):
         raise usage_error(
-            "one of --target and --connect is wanted",
-            "--target HOST:PORT for a plugin that listens, --connect for one that dials out",
+            "wanted either --target or --connect",
+            "use --target HOST:PORT for a plugin that listens, --connect for a plugin that dials out",
         )
     if args.junit:
         check_output_file("--junit", args.junit)
@@ -100,7 +100,7 @@ async def _link(args: argparse.Namespace) -> "AsyncIterator[Link]":
     except OSError as problem:
         raise usage_error(f"--listen {problem}", "port 0 picks a free one") from None
     try:
-        err().print(f"waiting for a plugin that dials {session.address}", soft_wrap=True)
+        err().print(f"waiting for a plugin to dial {session.address}", soft_wrap=True)
         await session.arrived(args.wait or 60.0)
         yield session
     finally:
@@ -112,17 +112,17 @@ def _tls(args: argparse.Namespace) -> "Tls | None":
     from evald import Tls
 
     if args.target and args.listen:
-        raise usage_error("--listen is for --connect: a plugin that dials out dials it")
+        raise usage_error("--listen needs --connect: it is the address that the plugin dials")
     if args.target and args.token_file:
-        raise usage_error("--token-file is for --connect: evald sends no key to a plugin that listens")
+        raise usage_error("--token-file needs --connect: evald sends no key to a plugin that listens")
     if not (args.tls or args.ca or args.cert or args.key):
         return None
     if bool(args.cert) is not bool(args.key):
-        raise usage_error("one of --cert and --key is given, both or neither are wanted")
+        raise usage_error("got only one of --cert and --key, wanted both or neither")
     if args.connect and not args.cert:
         raise usage_error(
-            "--connect with TLS needs --cert and --key, which the plugin gets to see",
-            "evald certs dev makes some",
+            "--connect with TLS needs --cert and --key, the certificate of the server",
+            "evald certs dev makes test certificates",
         )
     return Tls(args.ca, args.cert, args.key)
 
@@ -131,7 +131,7 @@ def _token(file: str) -> str:
     try:
         text = Path(file).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as problem:
-        why = problem.strerror if isinstance(problem, OSError) else "is not a text of ASCII"
+        why = problem.strerror if isinstance(problem, OSError) else "is not ASCII text"
         raise usage_error(f"--token-file {file}: {why}") from None
     if not text:
         raise usage_error(f"--token-file {file}: is empty")
@@ -158,7 +158,7 @@ def _print(report: "ConformanceReport") -> None:
     types = ", ".join(clean(found.type, 70) for found in info.evaluator_types)
     say(
         (clean(f"{info.name} {info.version}", 100), "bold"),
-        f", which {'dials out' if report.mode == 'connect' else 'listens'}, offers {types}",
+        f" ({'dials out' if report.mode == 'connect' else 'listens'}) offers {types}",
     )
     show(_table(report))
     counts = dict.fromkeys(_MARKS, 0)
@@ -167,12 +167,12 @@ def _print(report: "ConformanceReport") -> None:
     say(
         ("PASSED", "bold green") if report.passed else ("FAILED", "bold red"),
         f"  {counts['passed']} rules hold, {counts['failed']} are broken, {counts['warning']} should hold, "
-        f"{counts['not_shown']} were not tried",
+        f"{counts['not_shown']} were not tested",
     )
 
 
 def _table(report: "ConformanceReport") -> Table:
-    table = new_table("Rule", "Result", "What it says")
+    table = new_table("Rule", "Result", "Requirement")
     for finding in report.findings:
         text = Text(finding.rule.sentence)
         if finding.text:

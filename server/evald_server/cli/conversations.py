@@ -76,7 +76,7 @@ def _read(stream: TextIO, name: str) -> Iterator[RecordedConversation]:
         if isinstance(first, list):
             after = next((n for n, text in lines if text.strip()), None)
             if after:
-                raise usage_error(f"{name}:{after}: a list of messages must be the only value of its file")
+                raise usage_error(f"{name}:{after}: a list of messages must be the only value in the file")
             yield from _list(first, name, number)
             return
         yield _conversation(first, f"{name}:{number}", name, number)
@@ -108,7 +108,7 @@ def _rest(stream: TextIO, name: str) -> str:
 def _too_long(place: str) -> CommandError:
     return usage_error(
         f"{place}: {TOO_LONG}",
-        "write JSON Lines, one conversation a line; a server takes 16 MiB of one, or its max_message_bytes",
+        "write JSON Lines with one conversation per line; the server's max_message_bytes, 16 MiB by default, limits one",
     )
 
 
@@ -167,7 +167,7 @@ def _conversation(data: Any, place: str, name: str, number: int) -> RecordedConv
         messages = inner.get("messages") if isinstance(inner, Mapping) else None
     if not isinstance(messages, list):
         got = f"only keys {', '.join(list(data)[:8]) or 'none'}" if messages is None else _kind(messages)
-        raise usage_error(f"{place}: no list of messages, got {got}", _SHAPE)
+        raise usage_error(f"{place}: got {got}, wanted a list of messages", _SHAPE)
     for position, message in enumerate(messages):
         if not isinstance(message, Mapping):
             raise usage_error(

@@ -27,8 +27,8 @@ def run(args: argparse.Namespace) -> ExitCode:
         return ExitCode.USAGE
     if converted is None:
         raise usage_error(
-            f"{path}: neither a suite of AgentV or promptfoo nor a grader of OpenAI's",
-            "see docs/suite-formats.md",
+            f"{path}: unknown format, wanted a suite of AgentV or promptfoo, or an OpenAI grader",
+            "docs/suite-formats.md describes the formats",
         )
     for warning in converted.warnings:
         warn(f"warning: {clean(warning)}")

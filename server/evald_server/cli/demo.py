@@ -61,15 +61,15 @@ _CHECKS: Final[tuple[tuple[dict[str, Any], str], ...]] = (
             "name": "no-payment-ids",
             "config": {"pattern": r"(credit_card|gift_card|certificate)_[0-9]+", "mustMatch": False},
         },
-        "regex: the agent shows the customer no internal payment id",
+        "regex: the agent does not show the customer an internal payment id",
     ),
     (
         {"type": "tool-call-budget", "name": "few-tool-calls", "config": {"maxCalls": 8}},
-        "tool-call-budget: at most 8 tool calls before the customer hears something",
+        "tool-call-budget: at most 8 tool calls before the agent answers",
     ),
     (
         {"type": "length-within", "name": "short-answer", "config": {"max": 120, "unit": "words"}},
-        "length-within: at most 120 words, an answer that can be read out on the phone",
+        "length-within: at most 120 words, short enough to be read out on the phone",
     ),
     ({"type": "tool-call-count"}, "metric: tool calls of the turn"),
     ({"type": "response-length"}, "metric: characters of the answer"),
@@ -110,23 +110,23 @@ def run(args: argparse.Namespace) -> int:
         f"  {len(conversations)} recorded conversations of an airline's agent (gpt-4o, tau-bench)",
     )
     with _server() as server, Client(server.address) as client:
-        _step(2, "One conversation, turn by turn, through a session: a turn sends only what is new.")
+        _step(2, "One conversation, turn by turn, through a session: each turn sends only its new messages.")
         _show_session(client, conversations[0])
-        _step(3, "All conversations, every turn of them, as one batch.")
+        _step(3, "Every turn of all conversations, as one batch.")
         _show_batch(client, conversations)
         _step(
             4,
-            "A scenario: a user with a script talks to an agent with tools; every turn is evaluated and kept.",
+            "A scenario: a scripted user talks to an agent with tools; every turn is evaluated and stored.",
         )
         _show_scenario(server)
-        _step(5, f"What Prometheus sees: http://{server.http_address}/metrics, the lines that matter here.")
+        _step(5, f"Metrics for Prometheus: the main lines of http://{server.http_address}/metrics")
         _show_telemetry(server)
         if args.console:
             _keep_open(server)
-        _step(6, "Stop: SIGTERM lets open calls finish.")
-    say(f"The server stopped. All of this took {time.perf_counter() - began:.1f} s.")
+        _step(6, "Stop the server: SIGTERM lets calls in flight finish.")
+    say(f"The server stopped. The demo took {time.perf_counter() - began:.1f} s.")
     if server.console and not args.console:
-        say(f"Its console was {server.console}; evald demo --console leaves it open.")
+        say(f"Its console was at {server.console}; evald demo --console keeps it running.")
     say("Next: evald serve, evald types, evald evaluate --help, evald runs --help")
     return ExitCode.PASSED
 
@@ -134,7 +134,9 @@ def run(args: argparse.Namespace) -> int:
 def _keep_open(server: DemoServer) -> None:
     """Keep the server and its console running until Ctrl-C."""
     if not server.console:
-        raise CommandError(ExitCode.USAGE, "the console needs more packages", "pip install 'evald[web]'")
+        raise CommandError(
+            ExitCode.USAGE, "the console needs packages that are not installed", "pip install 'evald[web]'"
+        )
     say("")
     say(("The run is in the console: ", "bold"), (server.console, "green"), "  (Ctrl-C ends it)")
     with suppress(KeyboardInterrupt):
@@ -188,7 +190,7 @@ def _line(process: "subprocess.Popen[bytes]") -> str:
             f"the server did not start within {_START_SECONDS} s"
             if not readable
             else "the server did not start",
-            "what it said stands above; try it by itself: evald serve",
+            "its output is above; run evald serve to see more",
         )
     return line
 
@@ -213,7 +215,7 @@ def _checks_of(conversation: RecordedConversation) -> "list[SpecLike]":
 
 
 def _show_session(client: "Client", conversation: RecordedConversation) -> None:
-    _tell(f"The customer was told: {clean(conversation.data['task']['instruction'])}")
+    _tell(f"Instruction of the customer: {clean(conversation.data['task']['instruction'])}")
     for name, meaning in (
         ("solves-task", _TASK_CHECK),
         *((spec.get("name", spec["type"]), meaning) for spec, meaning in _CHECKS),
@@ -232,10 +234,8 @@ def _show_session(client: "Client", conversation: RecordedConversation) -> None:
     took = (time.perf_counter() - began) * 1000
     show(table)
     names = ", ".join(title(result) for result in evaluations[0].results if result.kind.name == "ASSERTION")
-    _tell(f"Checks, in this order: {clean(names)}; - stands for one that waits for the last turn.")
-    _tell(
-        f"{len(evaluations)} turns in {took:.0f} ms. The results of the last one, as a CI job would see them:"
-    )
+    _tell(f"Checks, in this order: {clean(names)}; - marks a check that runs on the last turn only.")
+    _tell(f"{len(evaluations)} turns in {took:.0f} ms. The results of the last turn, as in a CI job:")
     show(*result_tables(evaluations[-1].results))
     assert session.summary is not None
     say(
@@ -311,12 +311,14 @@ def _show_batch(client: "Client", conversations: list[RecordedConversation]) -> 
             clean(because, 200),
         )
     show(table)
-    _tell(f"{len(items)} turns in {took * 1000:.0f} ms: {len(items) / took:,.0f} a second, client included.")
+    _tell(
+        f"{len(items)} turns in {took * 1000:.0f} ms: {len(items) / took:,.0f} per second, including the client."
+    )
     _tell(
         f"Was the task solved? evald compares tool calls, tau-bench compares databases; "
         f"they agree on {agreed} of {len(conversations)} conversations."
     )
-    _tell("The pass rate of every assertion, and what the metrics measured, over all turns:")
+    _tell("The pass rate of every assertion and the values of every metric, over all turns:")
     show(*total_tables(totals.evaluators.values()))
 
 

@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
     first = list(islice(conversations, 2))
     if not specs.specs and not first[0].data.get("scenario"):
         raise usage_error(
-            "no evaluators: nothing would be judged",
-            "name some: -e regex:pattern='BK-[0-9]+', or --evaluators FILE; evald types lists them all",
+            "no evaluators are given, wanted at least one",
+            "for example -e regex:pattern='BK-[0-9]+', or --evaluators FILE; evald types lists all evaluators",
         )
     if args.timeout is not None:
         for key in _TIMEOUT_KEYS & specs.options.keys():

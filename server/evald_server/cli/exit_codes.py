@@ -12,17 +12,15 @@ if TYPE_CHECKING:
 
 
 _STORAGE_HINTS: Final = {
-    "STORAGE_FULL": "free some space there; --data-dir and EVALD_STORE name another place",
-    "STORAGE_UNAVAILABLE": "the server's log says why",
+    "STORAGE_FULL": "free some disk space, or choose another directory with --data-dir or EVALD_STORE",
+    "STORAGE_UNAVAILABLE": "the server's log has the cause",
 }
 
 # Errors of a full or closed standard output. Python gives no file name in them.
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
-NOBODY_ANSWERS: Final = "; start one with"
-"""The start of the SDK's advice for programmers, which ends a message."""
 
-_START_ONE: Final = "start one with evald serve, or "
+_START_ONE: Final = "start a server with evald serve, or "
 
 
 class ExitCode(IntEnum):
@@ -53,9 +51,10 @@ def usage_error(message: str, hint: str = "") -> CommandError:
 
 
 def unreachable(problem: "EvaldError") -> CommandError:
-    """Return the error of a command that cannot start a server itself. problem: its message has NOBODY_ANSWERS."""
-    message = problem.message.partition(NOBODY_ANSWERS)[0]
-    return CommandError(ExitCode.UNREACHABLE, message, f"{_START_ONE}name another one with --server")
+    """Return the error of a command that cannot start a server itself, if no server answers."""
+    return CommandError(
+        ExitCode.UNREACHABLE, problem.message, f"{_START_ONE}name another server with --server"
+    )
 
 
 def is_debugging() -> bool:
@@ -88,18 +87,14 @@ def _explain(problem: Exception) -> tuple[ExitCode, str, str, list[str]]:
     if isinstance(problem, errors.EvaldError):
         found = problem.violations
         details = [f"{one.field}: {one.message}" for one in found] if len(found) > 1 else []
-        # The SDK's message ends with advice for programmers.
-        message, nobody, _ = problem.message.partition(NOBODY_ANSWERS)
-        hint = f"{_START_ONE}leave --server and EVALD_SERVER out to use one inside the command"
-        hint = hint if nobody else _hint(problem)
-        return _code_of_failed_call(problem), message, hint, details
+        return _code_of_failed_call(problem), problem.message, _hint(problem), details
     if isinstance(problem, SettingsError):
         return ExitCode.USAGE, str(problem), "evald serve --settings lists all settings", []
     if isinstance(problem, OSError) and problem.errno in _UNWRITABLE:
         what = problem.filename or "the output"
         return ExitCode.INCONCLUSIVE, f"{what} cannot be written: {problem.strerror}", "", []
     message = f"internal error: {type(problem).__name__}: {problem}"
-    return ExitCode.INCONCLUSIVE, message, "EVALD_DEBUG=1 shows where; please report it", []
+    return ExitCode.INCONCLUSIVE, message, "EVALD_DEBUG=1 shows the stack trace; please report it", []
 
 
 def _code_of_failed_call(problem: "EvaldError") -> ExitCode:
@@ -114,6 +109,8 @@ def _code_of_failed_call(problem: "EvaldError") -> ExitCode:
 def _hint(problem: "EvaldError") -> str:
     from evald import errors
 
+    if problem.hint:  # no server answers; the SDK's own hint is for programmers
+        return f"{_START_ONE}remove --server and EVALD_SERVER, so that the command starts its own"
     if problem.reason in _STORAGE_HINTS:
         return _STORAGE_HINTS[problem.reason]
     if isinstance(problem, errors.UnknownEvaluator):

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         check_report_file("--html", args.html, "html")
     if args.case and not args.suite:
-        raise usage_error("--case is for the history of one suite", "evald history SUITE --case ID")
+        raise usage_error("--case needs a suite", "evald history SUITE --case ID")
     return run_async(_history(args))
 
 
@@ -64,8 +64,8 @@ async def _history(args: argparse.Namespace) -> int:
                 _show_runs(runs, args)
         if args.case and not cases_found:
             raise usage_error(
-                f'no case of "{args.suite}" had the id "{args.case}"',
-                "evald test SUITE --list shows the cases",
+                f'no case of "{args.suite}" has the id "{args.case}"',
+                "evald test SUITE --list lists the cases",
             )
         if args.html:
             await _write_page(client, list(by_name.values()), args.html)
@@ -77,11 +77,13 @@ async def _nothing(client: SuiteClient, args: argparse.Namespace) -> int:
     if args.suite and args.suite not in known and known:
         near = nearest(args.suite, known)
         raise usage_error(
-            f'no suite run is of "{args.suite}"',
-            f'did you mean "{near}"?' if near else f"there are some of {', '.join(sorted(known)[:10])}",
+            f'no suite run of "{args.suite}" is stored',
+            f'did you mean "{near}"?'
+            if near
+            else f"suites with stored runs: {', '.join(sorted(known)[:10])}",
         )
     if not args.json:
-        say("There are no such suite runs yet: evald test SUITE")
+        say("No suite runs are stored; evald test SUITE creates one")
     return ExitCode.PASSED
 
 

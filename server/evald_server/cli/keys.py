@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     """Make, list or revoke keys."""
     path = args.keys_file or os.environ.get("EVALD_KEYS_FILE")
     if not path:
-        raise usage_error("which file of keys?", "--keys-file FILE, or EVALD_KEYS_FILE")
+        raise usage_error("no keys file is named", "name it with --keys-file FILE or EVALD_KEYS_FILE")
     try:
         return _ACTIONS[args.action](args, Path(path))
     except FileProblem as problem:
@@ -35,7 +35,7 @@ def _create(args: argparse.Namespace, path: Path) -> int:
     if Role.PLUGIN in roles and not args.types:
         raise usage_error(
             "--role plugin needs --types: the evaluator types that the plugin may offer",
-            "--types 'acme.*', or --types '*' for all",
+            "add --types 'acme.*', or --types '*' for all types",
         )
     expires = None if args.expires is None else float(int(time.time()) + args.expires * _DAY_SECONDS)
     try:
@@ -53,7 +53,7 @@ def _create(args: argparse.Namespace, path: Path) -> int:
         raise usage_error(str(problem)) from None
     add_key(path, key)
     # Only the key goes to standard output, so that it can be piped into a secret store.
-    sys.stderr.write(f"key {key.id} for {key.principal}, {_until(key)}; it is shown this once:\n")
+    sys.stderr.write(f"key {key.id} for {key.principal}, {_until(key)}; it is shown only once:\n")
     sys.stdout.write(f"{text}\n")
     return ExitCode.PASSED
 
@@ -88,7 +88,7 @@ def _list(args: argparse.Namespace, path: Path) -> int:
 def _revoke(args: argparse.Namespace, path: Path) -> int:
     key = revoke_key(path, args.id) if path.exists() else None
     if key is None:
-        raise usage_error(f"{path}: no key has the id {args.id[:18]!r}", "evald keys list shows all")
+        raise usage_error(f"{path}: no key has the id {args.id[:18]!r}", "evald keys list shows all keys")
     sys.stdout.write(f"revoked {key.id} of {key.principal}; servers refuse it within a second\n")
     return ExitCode.PASSED
 
@@ -107,7 +107,9 @@ def _spent(data_dir: str | None) -> dict[str, float] | None:
     try:
         return read_spending(path, utc_day())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise usage_error(f"{path}: cannot be read", "--data-dir DIR, a server's data directory") from None
+        raise usage_error(
+            f"{path}: cannot be read", "name a server's data directory with --data-dir DIR"
+        ) from None
 
 
 def _as_json(key: ApiKey, now: float, judge_usd_today: float | None) -> dict[str, object]:
@@ -136,7 +138,7 @@ def _limits(key: ApiKey) -> str:
 
 
 def _until(key: ApiKey) -> str:
-    return f"until {_date(key.expires)}" if key.expires is not None else "which never expires"
+    return f"valid until {_date(key.expires)}" if key.expires is not None else "without expiry"
 
 
 def _date(seconds: float | None) -> str:

@@ -49,7 +49,7 @@ def whole_number(most: int) -> Callable[[str], int]:
 def add_server_option(add: AddArgument, text: str) -> None:
     """Add --server and the options of its connection. add: `add_argument` of a parser or of a group."""
     add("--server", metavar="HOST:PORT", help=text)
-    add("--tls", action="store_true", help="encrypt the connection [EVALD_TLS]")
+    add("--tls", action="store_true", help="use TLS [EVALD_TLS]")
     add("--ca", metavar="FILE", help="CA of the server's certificate, PEM [EVALD_CA_FILE]")
     add("--cert", metavar="FILE", help="certificate of the client, PEM [EVALD_CERT_FILE]")
     add("--key", metavar="FILE", help="key of that certificate, PEM [EVALD_KEY_FILE]")
@@ -68,7 +68,7 @@ def add_token_file(add: AddArgument, text: str) -> None:
 
 def _no_token(_: str) -> None:
     raise argparse.ArgumentTypeError(
-        "others on this machine can read the command line; wanted --token-file FILE, or EVALD_TOKEN"
+        "other users of this machine can read the command line; wanted --token-file FILE, or EVALD_TOKEN"
     )
 
 
@@ -77,15 +77,15 @@ def add_inside_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
     add_server_option(
         group.add_argument,
-        "server to use [EVALD_SERVER]; without it, the command starts one inside itself",
+        "server to use [EVALD_SERVER]; default: the command starts its own",
     )
     add_plugins(
         group.add_argument,
-        "evaluators of your own for the server inside the command; repeatable",
-        "a command that the code evaluator of the server inside may run; repeatable",
+        "Python file or package with evaluators for the command's own server; repeatable",
+        "a command that the `code` evaluator of the command's own server may run; repeatable",
     )
     group.add_argument(
-        "--config", metavar="FILE", help="settings of the server inside the command, TOML or JSON"
+        "--config", metavar="FILE", help="settings file of the command's own server, TOML or JSON"
     )
 
 

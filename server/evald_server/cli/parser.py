@@ -38,9 +38,9 @@ exit codes:
   0 passed   1 failed   2 wrong usage or config   3 inconclusive   4 server unreachable
 
 environment:
-  EVALD_SERVER=HOST:PORT  use this server; without it a command starts one inside itself
-  EVALD_TLS=1             encrypt; EVALD_CA_FILE, EVALD_CERT_FILE, EVALD_KEY_FILE name the files
-  EVALD_TOKEN_FILE=FILE   send the API key in it; or EVALD_TOKEN=KEY
+  EVALD_SERVER=HOST:PORT  use this server; default: the command starts its own
+  EVALD_TLS=1             use TLS; EVALD_CA_FILE, EVALD_CERT_FILE, EVALD_KEY_FILE: PEM files
+  EVALD_TOKEN_FILE=FILE   file with the API key or token to send; or EVALD_TOKEN=KEY
   EVALD_DEBUG=1           show stack traces
   NO_COLOR=1              no colours
 """
@@ -76,8 +76,8 @@ evaluators:
   -e regex:pattern='BK-[0-9]+'                    a value is a string ...
   -e latency-budget:maxMs=3000                    ... or JSON
   -e 'contains:substrings=["yes","ok"],mode=any'
-  -e ref=regex:pattern='BK-[0-9]+',mustMatch=true with a name of its own
-  -e tool-use:expectations.0.name=book            dots nest
+  -e ref=regex:pattern='BK-[0-9]+',mustMatch=true the result is named ref
+  -e tool-use:expectations.0.name=book            dots address nested keys
 
 examples:
   evald evaluate conversation.json --evaluators checks.toml
@@ -87,12 +87,12 @@ examples:
 """
 
 _VALIDATE = """\
-Checks evaluators against the catalog without running them. The exit code is 2
-if something is wrong with them.
+Checks the types and configs of evaluators without running them. The exit code is 2
+if one is not valid.
 """
 
 _CALIBRATE = """\
-Queries a judge about cases that people have labelled and about evald's attack
+Runs a judge on cases that people have labelled and on evald's attack
 suite, and measures how far its verdicts can be trusted: agreement with people,
 order flips, self-consistency, successful attacks, false alarms, cost. Writes a
 calibration card as JSON.
@@ -124,7 +124,7 @@ examples:
 """
 
 _REMOTES = """\
-Lists the instances of remote evaluators that a server knows: their evaluators,
+Lists the remote evaluator instances of a server: their evaluators,
 how they connected, their state, load and lease, and their last error.
 """
 
@@ -143,8 +143,8 @@ against an agent with tools, and shows verdicts, pass rates and the server's met
 
 _CONFORMANCE = """\
 Checks a remote evaluator, in any language, against the contract evald.plugin.v1
-and reports the result of every rule. Connects to a plugin that listens; for one
-that dials out the command is the server.
+and reports the result of every rule. With --target it connects to a plugin that
+listens; with --connect it is the server for a plugin that dials out.
 """
 
 _CONFORMANCE_EXAMPLES = """\
@@ -186,14 +186,14 @@ class Parser(argparse.ArgumentParser):
             message = f"unknown {what} {tried!r}; {near}"
             before = self._words[: self._words.index(tried)]
             if before and before[0].startswith("-"):  # argparse took the option's value for the command
-                message = f"{before[0]} stands before the {what}, wanted after it"
+                message = f"{before[0]} must come after the {what}"
         self.exit(2, f"evald: {message}\n  hint: {self.prog} --help\n")
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """Print an error about unknown arguments and exit with code 2."""
         tried = unknown[0].partition("=")[0]
         known = re.findall(r"(?<!\S)\[?(--?[a-z][a-z-]*)", self.format_usage())
-        advice = f"wanted after {self.prog!r}" if tried in known else _nearest(tried, known)
+        advice = f"it must come after {self.prog!r}" if tried in known else _nearest(tried, known)
         self.error(f"unrecognized arguments: {' '.join(unknown)}{f'; {advice}' if advice else ''}")
 
     def print_help(self, file: Any = None) -> None:
@@ -312,7 +312,7 @@ def build_parser() -> Parser:
     """Return the parser of `evald`."""
     parser = Parser(
         prog="evald",
-        description="The evaluation service for AI agents: says whether an agent's turn was good.",
+        description="The evaluation service for AI agents: decides whether an agent's turn passes.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -320,19 +320,19 @@ def build_parser() -> Parser:
     add = parser.add_subparsers(metavar="COMMAND", title="commands").add_parser
 
     serve = _command(add, "serve", "run the server", _SERVE, _SERVE_EXAMPLES)
-    serve.add_argument("--listen", metavar="HOST:PORT", help="gRPC address; port 0 picks one")
+    serve.add_argument("--listen", metavar="HOST:PORT", help="gRPC address; port 0 picks a free port")
     serve.add_argument(
         "--http", metavar="HOST:PORT", help="address of /metrics, /healthz, /readyz; '' for none"
     )
     serve.add_argument(
         "--web", metavar="HOST:PORT", help="address of the console and the HTTP API; '' for none"
     )
-    serve.add_argument("--data-dir", metavar="DIR", help="directory for data that must outlive the process")
-    serve.add_argument("--config", metavar="FILE", help="settings, TOML or JSON [EVALD_CONFIG]")
+    serve.add_argument("--data-dir", metavar="DIR", help="directory for data that survives a restart")
+    serve.add_argument("--config", metavar="FILE", help="settings file, TOML or JSON [EVALD_CONFIG]")
     add_plugins(
         serve.add_argument,
         "a Python file or an installed package with evaluators; repeatable",
-        "a command that the code evaluator may run; repeatable",
+        "a command that the `code` evaluator may run; repeatable",
     )
     serve.add_argument(
         "--settings", action="store_true", help="list all settings with their defaults and exit"
@@ -359,18 +359,18 @@ def build_parser() -> Parser:
         "--json", action="store_true", help="JSON Lines: an object per conversation, then a summary"
     )
     evaluate.add_argument("--junit", metavar="FILE", help="write JUnit XML as well")
-    evaluate.add_argument("--html", metavar="FILE", help="write a page to read in a browser as well")
+    evaluate.add_argument("--html", metavar="FILE", help="write an HTML report as well")
     evaluate.add_argument(
         "--timeout", metavar="SECONDS", type=positive_seconds, help="time limit of one evaluation"
     )
     add_inside_options(evaluate)
 
     types = _command(add, "types", "list the evaluators, or show one", "Lists the evaluators of a server.")
-    types.add_argument("name", metavar="TYPE", nargs="?", help="show this one with the keys of its config")
+    types.add_argument("name", metavar="TYPE", nargs="?", help="show this type and the keys of its config")
     types.add_argument("--json", action="store_true", help="as JSON")
     add_inside_options(types)
 
-    validate = _command(add, "validate", "check evaluators and run nothing", _VALIDATE)
+    validate = _command(add, "validate", "check evaluators without running them", _VALIDATE)
     validate.add_argument("files", metavar="FILE", nargs="*", help="JSON, TOML or YAML files of evaluators")
     _evaluator_options(validate)
     validate.add_argument("--json", action="store_true", help="as JSON")
@@ -392,12 +392,12 @@ def build_parser() -> Parser:
     conformance = _command(
         add, "conformance", "check a remote evaluator", _CONFORMANCE, _CONFORMANCE_EXAMPLES
     )
-    conformance.add_argument("--target", metavar="HOST:PORT", help="where the plugin listens")
+    conformance.add_argument("--target", metavar="HOST:PORT", help="address at which the plugin listens")
     conformance.add_argument("--connect", action="store_true", help="wait for a plugin that dials out")
     conformance.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        help="with --connect: the address that the plugin dials [127.0.0.1:50051]; port 0 picks one",
+        help="with --connect: address for the plugin to dial [127.0.0.1:50051]; port 0 picks a free port",
     )
     conformance.add_argument(
         "--wait",
@@ -410,17 +410,19 @@ def build_parser() -> Parser:
     conformance.add_argument(
         "--slow",
         metavar="TYPE=JSON",
-        help="a type with a config that takes at least 5 s, to test deadlines, cancellation and pings",
+        help="a type and a config with which an evaluation takes at least 5 s; tests deadlines, cancellation and pings",
     )
-    conformance.add_argument("--tls", action="store_true", help="with TLS")
+    conformance.add_argument("--tls", action="store_true", help="use TLS")
     conformance.add_argument(
         "--ca",
         metavar="FILE",
-        help="CA of the plugin's certificate, PEM; with --connect plugins have to show one",
+        help="CA of the plugin's certificate, PEM; with --connect the plugin must present a certificate",
     )
-    conformance.add_argument("--cert", metavar="FILE", help="certificate that the plugin gets to see, PEM")
+    conformance.add_argument("--cert", metavar="FILE", help="certificate to present to the plugin, PEM")
     conformance.add_argument("--key", metavar="FILE", help="key of that certificate, PEM")
-    add_token_file(conformance.add_argument, "with --connect: file with the key that the plugin has to bring")
+    add_token_file(
+        conformance.add_argument, "with --connect: file with the API key that the plugin must send"
+    )
     conformance.add_argument("--json", action="store_true", help="as JSON")
     conformance.add_argument("--junit", metavar="FILE", help="write JUnit XML as well")
 
@@ -428,9 +430,9 @@ def build_parser() -> Parser:
     add_access_commands(command)
     add_suite_commands(command)
     add_stored_commands(command)
-    demo = _command(add, "demo", "see it work on real conversations", _DEMO)
+    demo = _command(add, "demo", "run evald on recorded conversations", _DEMO)
     demo.add_argument(
-        "--console", action="store_true", help="keep the server running, with the demo's run in its console"
+        "--console", action="store_true", help="keep the server running, with the demo's run in the console"
     )
     return parser
 

@@ -62,7 +62,7 @@ def _print(found: list[registry_service_pb2.Registration], address: str, *, as_j
         sys.stdout.write(to_json({"instances": [_to_dict(one) for one in found]}, indent=2) + "\n")
         return
     if not found:
-        say(f"{clean(address)} knows no remote evaluators.")
+        say(f"{clean(address)} has no remote evaluators.")
         return
     table = new_table(
         "Instance", "Evaluators", "Mode", "State", ("Load", "right"), "Lease", "Seen", "Last error"

@@ -39,7 +39,7 @@ def report_format(option: str, path: str) -> str:
     # The longest match: .agentv.jsonl also ends with .jsonl.
     ending = max((one for one in ENDINGS if name.endswith(one)), key=len, default=None)
     if ending is None:
-        raise usage_error(f"{option} {path}: wanted a name with {', '.join(ENDINGS)}")
+        raise usage_error(f"{option} {path}: wanted a file name that ends with {', '.join(ENDINGS)}")
     return ENDINGS[ending]
 
 
@@ -58,7 +58,7 @@ def check_output_file(option: str, path: str) -> None:
     folder = Path(path).parent
     if not folder.is_dir():
         raise usage_error(
-            f"{option} {path}: there is no directory {folder}", f"make it first: mkdir -p {folder}"
+            f"{option} {path}: the directory {folder} does not exist", f"create it: mkdir -p {folder}"
         )
     if Path(path).is_dir() or not os.access(path if _is_special(path) else folder, os.W_OK):
         raise usage_error(f"{option} {path}: cannot be written")

@@ -56,8 +56,8 @@ def _read(kind: StoredKind, args: argparse.Namespace) -> list[FileRecord]:
     other = next((record for record in records if record.word != kind.word), None)
     if other is not None:
         raise usage_error(
-            f"{other.place}: a {other.word}, wanted {kind.plural} alone",
-            "evald import stores files with several kinds",
+            f"{other.place}: got a {other.word}, wanted only {kind.plural}",
+            "evald import reads files with several kinds of records",
         )
     return records
 
@@ -99,7 +99,7 @@ async def _list(store: StoreClient, kind: StoredKind, args: argparse.Namespace) 
         table.add_row(
             clean(one.name, 60), clean(one.id, 40), *(clean(text(one), 200) for text in columns.values())
         )
-    show(table) if found else say(f"There are no {kind.plural} yet: evald {kind.plural} create FILE")
+    show(table) if found else say(f"No {kind.plural} are stored; evald {kind.plural} create FILE stores some")
     return ExitCode.PASSED
 
 
@@ -129,12 +129,12 @@ def _text(value: Any) -> str:
 async def _update(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
     (name,) = args.names
     if len(args.records) != 1:
-        raise usage_error(f"{args.file}: {len(args.records)} {kind.plural}, wanted the changes of one")
+        raise usage_error(f"{args.file}: got {len(args.records)} {kind.plural}, wanted one")
     (resource,) = read_records(args.records)
     fields = kind.shape.given(args.records[0].data)
     if not fields:
         raise usage_error(
-            f"{args.records[0].place}: nothing to change", "name the keys with their new values"
+            f"{args.records[0].place}: nothing to change", "write the keys to change with their new values"
         )
     resource.id = (await store.find(kind, name)).id
     await Importing(store).resolve(kind.word, resource)
@@ -172,11 +172,11 @@ def _print_line(kind: StoredKind, resource: Any) -> None:
 
 async def _test(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
     if len(args.names) + bool(args.file) != 1:
-        raise usage_error("wanted a connector to test", "evald connectors test NAME_OR_ID, or --file FILE")
+        raise usage_error("wanted exactly one connector", "evald connectors test NAME_OR_ID, or --file FILE")
     request = connector_service_pb2.TestConnectorRequest(message=args.message)
     if args.file:
         if len(args.records) != 1:
-            raise usage_error(f"{args.file}: {len(args.records)} {kind.plural}, wanted the one to test")
+            raise usage_error(f"{args.file}: got {len(args.records)} {kind.plural}, wanted one")
         (resource,) = read_records(args.records)
         request.connector.CopyFrom(resource)
     else:
@@ -199,7 +199,7 @@ async def _types(store: StoreClient, kind: StoredKind, args: argparse.Namespace)
     found = [one for one in answer.connector_types if args.name in (None, one.type)]
     if not found:
         names = ", ".join(one.type for one in answer.connector_types)
-        raise usage_error(f'there is no connector type "{args.name}"', f"there are {names}")
+        raise usage_error(f'unknown connector type "{args.name}"', f"the types are {names}")
     if args.json:
         data = [connector_type_to_json(one) for one in found]
         print_json(data[0] if args.name else data, indent=2)

@@ -78,7 +78,7 @@ class RunView:
         elif kind == "status" and event.status.attempt > self._attempt:
             self._attempt = event.status.attempt
             self._messages, self._results = [], []
-            say((f"attempt {self._attempt}: it starts over", "yellow"))
+            say((f"attempt {self._attempt}: the run starts again", "yellow"))
         if self._live is not None:
             self._live.update(turn_block(self._messages, self._results, None))
 

@@ -48,15 +48,22 @@ async def perform(args: argparse.Namespace) -> int:
 
 async def _start(store: StoreClient, args: argparse.Namespace) -> int:
     if bool(args.scenario) == bool(args.experiment):
-        raise usage_error("wanted a scenario or --experiment", "evald runs start SCENARIO --connector NAME")
+        raise usage_error(
+            "wanted either a scenario or --experiment", "evald runs start SCENARIO --connector NAME"
+        )
     if args.experiment:
         if args.connector or args.persona:
-            raise usage_error("--connector and --persona are for one scenario: an experiment has its own")
+            raise usage_error(
+                "--connector and --persona cannot be used with --experiment: an experiment has its own"
+            )
         experiment = await store.find(KINDS["experiment"], args.experiment)
         answer = await store.call("run", "StartRuns", _pb.StartRunsRequest(experiment_id=experiment.id))
         return await _go_on(store, list(answer.runs), args)
     if not args.connector:
-        raise usage_error("wanted --connector: how the agent is called", "evald connectors list shows all")
+        raise usage_error(
+            "--connector is missing: it defines how evald calls the agent",
+            "evald connectors list lists the stored connectors",
+        )
     request = _pb.StartRunRequest(
         scenario_id=(await store.find(KINDS["scenario"], args.scenario)).id,
         connector_id=(await store.find(KINDS["connector"], args.connector)).id,
@@ -142,7 +149,7 @@ async def _list(store: StoreClient, args: argparse.Namespace) -> int:
     elif found:
         show(runs_table(found))
     else:
-        say("There are no such runs.")
+        say("No runs match.")
     return ExitCode.PASSED
 
 
@@ -168,7 +175,7 @@ async def _id_of(store: StoreClient, kind: StoredKind, name: str) -> str:
     """Return the id of the resource with this name, else the name itself: runs outlive their resources."""
     found = await store.lookup(kind, name)
     if found is None:
-        warn(f'no {kind.word} has the name "{clean(name)}" now; it is taken as an id')
+        warn(f'no {kind.word} has the name "{clean(name)}"; using it as an id')
         return name
     return str(found.id)
 
@@ -182,7 +189,8 @@ def _time(text: str, option: str) -> datetime:
         return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise usage_error(
-            f"{option}: got {text!r}, wanted a time", "2026-01-31, 2026-01-31T12:00:00Z, or 30m, 24h, 7d"
+            f"{option}: got {text!r}, wanted a time",
+            "for example 2026-01-31, 2026-01-31T12:00:00Z, or 30m, 24h, 7d",
         ) from None
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from evald_server.loop import event_loop
 
-from .exit_codes import NOBODY_ANSWERS, is_debugging, unreachable, usage_error
+from .exit_codes import is_debugging, unreachable, usage_error
 from .sanitize import clean
 from .serve import load_command_settings, start_app
 
@@ -104,8 +104,8 @@ async def serving(
     if inside and args.server:
         option = _INSIDE_OPTIONS[inside]
         raise usage_error(
-            f"{option} is for the server inside the command, but --server {args.server} is given as well",
-            f"leave --server out, or load it there: evald serve {option} ...",
+            f"{option} configures the command's own server, so it cannot be used with --server {args.server}",
+            f"remove --server, or give the option to that server: evald serve {option} ...",
         )
     address = args.server or (None if inside else os.environ.get("EVALD_SERVER"))
     if address:
@@ -151,7 +151,7 @@ async def channel_to_server(
         try:
             yield channel, address, access
         except Unavailable as problem:
-            if NOBODY_ANSWERS not in problem.message:
+            if not problem.hint:
                 raise
             raise unreachable(problem) from None
 

@@ -104,7 +104,7 @@ def _put(config: dict[str, Any], key: str, value: Any, whole: str) -> None:
     for part in path:
         target = target.setdefault(part, {})
         if not isinstance(target, dict):
-            raise usage_error(f"-e {whole!r}: {key!r} goes below {part!r}, which has a value of its own")
+            raise usage_error(f"-e {whole!r}: {key!r} is below {part!r}, which already has a value")
     if last in target:
         raise usage_error(f"-e {whole!r}: {key!r} is given twice")
     target[last] = value

@@ -143,7 +143,7 @@ class StoreClient:
         names = [resource.name async for resource in self.every(kind)]
         near = nearest(name_or_id, names)
         raise usage_error(
-            f'no {kind.word} has the name or the id "{name_or_id}"',
+            f'no {kind.word} has the name or id "{name_or_id}"',
             f'did you mean "{near}"?' if near else hint or f"evald {kind.plural} list shows all {len(names)}",
         )
 

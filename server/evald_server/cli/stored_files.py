@@ -38,10 +38,10 @@ _SUFFIXES: Final = (".yaml", ".yml", ".json", ".jsonl", ".ndjson")
 
 # Settings of an EvalStudio workspace that evald keeps elsewhere, with their place in evald.
 _EVALSTUDIO_SETTINGS: Final = {
-    **dict.fromkeys(("llmSettings", "llmProvider"), "models and their keys are settings of the server"),
-    "maxConcurrency": "a setting of the server",
-    "evaluators": "they are JavaScript: serve them as remote evaluators",
-    "connectors": "they are JavaScript: use the connectors openai-chat, http or grpc",
+    **dict.fromkeys(("llmSettings", "llmProvider"), "models and their API keys are settings of the server"),
+    "maxConcurrency": "it is a setting of the server",
+    "evaluators": "they are JavaScript; run them as remote evaluators",
+    "connectors": "they are JavaScript; use the connectors openai-chat, http or grpc",
 }
 _EVALSTUDIO_KNOWN: Final = frozenset(("version", "name", "projects", "id"))
 
@@ -98,7 +98,7 @@ def _read_directory(path: Path, project: str) -> ProjectFiles:
     records += _read_folder(path)
     if not records:
         raise usage_error(
-            f"{path}: no project",
+            f"{path}: the directory has no project file",
             f"wanted {_PROJECT_FILES[0]}, {_EVALSTUDIO}, or files such as scenarios.yaml or scenarios/*.yaml",
         )
     return ProjectFiles(records, [])
@@ -118,7 +118,7 @@ def _read_evalstudio(path: Path, project: str) -> ProjectFiles:
     """Read an EvalStudio workspace: its config, and the data of one of its projects."""
     config = parse_json_text(_text(path), str(path))
     if not isinstance(config, Mapping):
-        raise usage_error(f"{path}: {shown(config)}, wanted EvalStudio's config: an object")
+        raise usage_error(f"{path}: {shown(config)}, wanted the config of EvalStudio, an object")
     projects = config.get("projects")
     settings = dict(config)
     folder = path.parent / "data"
@@ -127,9 +127,9 @@ def _read_evalstudio(path: Path, project: str) -> ProjectFiles:
         settings |= chosen
         folder = path.parent / "projects" / str(chosen["id"]) / "data"
     if not folder.is_dir():
-        raise usage_error(f"{path}: its data are missing: there is no {folder}")
+        raise usage_error(f"{path}: the directory {folder} with its data does not exist")
     left_out = [
-        f"{path}: {key}: {_EVALSTUDIO_SETTINGS.get(key, 'evald has no such thing')}"
+        f"{path}: {key}: {_EVALSTUDIO_SETTINGS.get(key, 'evald has no counterpart for this key')}"
         for key in settings
         if key not in _EVALSTUDIO_KNOWN
     ]
@@ -143,8 +143,13 @@ def _choose(projects: list[Any], wanted: str, path: Path) -> Mapping[str, Any]:
         return matching[0]
     names = ", ".join(str(one.get("name", one["id"])) for one in named)
     if wanted:
-        raise usage_error(f'{path}: {len(matching)} projects are called "{wanted}"', f"there are {names}")
-    raise usage_error(f"{path}: {len(named)} projects: {names}", "name one of them with --project")
+        raise usage_error(
+            f'{path}: got the name "{wanted}" of {len(matching)} projects, wanted one',
+            f"the projects are {names}",
+        )
+    raise usage_error(
+        f"{path}: the workspace has {len(named)} projects: {names}", "choose one with --project"
+    )
 
 
 def _is_folder_name(name: Any) -> bool:
@@ -197,7 +202,7 @@ def _document(document: Document, word: str) -> Iterator[FileRecord]:
             near = nearest(section, _SECTIONS)
             raise usage_error(
                 f"{name}: unknown key {section!r}",
-                f"did you mean {near!r}?" if near else f"a project has {', '.join(_SECTIONS)}",
+                f"did you mean {near!r}?" if near else f"known keys: {', '.join(_SECTIONS)}",
             )
         if items is None:  # an empty key of YAML
             continue
@@ -215,8 +220,8 @@ def _record(data: Any, word: str, place: str) -> FileRecord:
     given = data.get("kind")
     if given is None and not word:
         raise usage_error(
-            f"{place}: it does not say what it is",
-            f"add `kind`, one of {', '.join(_WORDS)}; or use evald scenarios import, evald runs import, ...",
+            f"{place}: the kind of the record is missing",
+            f"add `kind` with one of {', '.join(_WORDS)}, or use evald scenarios import, evald runs import, ...",
         )
     said = word if given is None else _WORDS.get(str(given), "")
     if not said or (word and said != word):

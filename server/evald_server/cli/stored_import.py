@@ -88,10 +88,10 @@ async def _store(
 def _why_left_out(record: FileRecord, word: str) -> str:
     """Return the reason not to store a record; "" to store it. word: the only kind to store; "" for all."""
     if word and record.word != word:
-        return f"only {word}s are imported here; evald import takes all"
+        return f"this command imports only {word}s; evald import imports every kind"
     status = record.data.get("status") if record.word == "run" else None
     if isinstance(status, str) and status.lower() in _GOING_ON:
-        return f"it has not ended: its status is {status}"
+        return f"got status {status}, wanted a run that has ended"
     return ""
 
 

@@ -7,29 +7,29 @@ from typing import Any, Final
 from .options import add_server_option, whole_number
 
 _NAMED: Final = {
-    "scenarios": ("scenario", "what conversations are meant to test"),
+    "scenarios": ("scenario", "situations that test an agent"),
     "personas": ("persona", "simulated users"),
-    "connectors": ("connector", "how agents are called"),
-    "experiments": ("experiment", "which scenarios are run with which personas against which agent"),
+    "connectors": ("connector", "how evald calls an agent"),
+    "experiments": ("experiment", "scenarios to run with personas against an agent"),
 }
 
 _FILES: Final = """\
 FILE is YAML, JSON or JSON Lines: one object, a list of them, or an object with the
 lists under `scenarios`, `personas`, `connectors`, `experiments`; - reads standard
-input. Scenarios, personas and connectors may be named where an id is wanted.
+input. Names of scenarios, personas and connectors are accepted in place of ids.
 """
 
 _IMPORT: Final = """\
 Imports scenarios, personas, connectors, experiments and runs, in this
 order. PATH is a project file such as evald.yaml, EvalStudio's evalstudio.config.json,
 a directory with one of them or with files such as scenarios.yaml, or an export of
-evald or EvalStudio. What has the id, else the name, of something stored replaces
-it; nothing is stored if a file cannot be read.
+evald or EvalStudio. A record replaces the stored one with its id, or else with its
+name. Nothing is stored if a file cannot be read.
 """
 
 _RUNS: Final = """\
-Runs scenarios: a simulated user talks to an agent, and every turn is evaluated
-and kept.
+Runs scenarios: a simulated user talks to an agent; every turn is evaluated
+and stored.
 """
 
 _RUNS_EXAMPLES: Final = """\
@@ -50,7 +50,7 @@ def add_stored_commands(command: Callable[..., Any]) -> None:
         parser = command(plural, f"create, list, change {plural}", f"{plural.capitalize()}: {meaning}.")
         _named_actions(_Actions(parser), one)
     _run_actions(_Actions(command("runs", "run scenarios against an agent", _RUNS, _RUNS_EXAMPLES)))
-    project = command("import", "store a project: scenarios, personas, connectors, runs", _IMPORT)
+    project = command("import", "import a project: scenarios, personas, connectors, runs", _IMPORT)
     _import_options(project)
     _common_options(project)
 
@@ -81,7 +81,9 @@ def _common_options(parser: Any) -> None:
 
 def _import_options(parser: Any) -> None:
     parser.add_argument("files", metavar="PATH", nargs="+", help="file or directory; - reads standard input")
-    parser.add_argument("--project", metavar="NAME", help="of an EvalStudio workspace with several projects")
+    parser.add_argument(
+        "--project", metavar="NAME", help="project to import from an EvalStudio workspace that has several"
+    )
 
 
 def _names(parser: Any, one: str, count: str | None = None, text: str = "") -> None:
@@ -89,37 +91,38 @@ def _names(parser: Any, one: str, count: str | None = None, text: str = "") -> N
 
 
 def _named_actions(add: _Actions, one: str) -> None:
-    create = add("create", f"store one {one} or several", _FILES)
+    article = "an" if one.startswith("e") else "a"
+    create = add("create", f"store one or more {one}s", _FILES)
     create.add_argument("files", metavar="FILE", nargs="+", help="YAML, JSON or JSON Lines")
     add("list", f"list the {one}s")
-    _names(add("show", f"show a {one}"), one)
-    update = add("update", f"change a {one}", f"Changes the keys that FILE has.\n{_FILES}")
+    _names(add("show", f"show {article} {one}"), one)
+    update = add("update", f"change {article} {one}", f"Changes the keys that FILE has.\n{_FILES}")
     _names(update, one)
     update.add_argument("file", metavar="FILE", help="YAML or JSON")
     _names(add("delete", f"delete {one}s; runs keep their copies"), one, "+", f"the {one}s")
-    _names(add("export", f"print {one}s as JSON Lines"), one, "*", f"these {one}s; all by default")
+    _names(add("export", f"print {one}s as JSON Lines"), one, "*", f"only these {one}s; default: all")
     _import_options(add("import", f"create or update {one}s", _IMPORT))
     if one == "connector":
         test = add("test", "send a message to an agent")
         _names(test, one, "*")
-        test.add_argument("--file", metavar="FILE", help="a connector that is not stored")
+        test.add_argument("--file", metavar="FILE", help="file of a connector that is not stored")
         test.add_argument("--message", metavar="TEXT", default="", help="text of the message [Hello]")
         types = add("types", "list the types of connectors, or show the config of one")
-        types.add_argument("name", metavar="TYPE", nargs="?", help="show this one")
+        types.add_argument("name", metavar="TYPE", nargs="?", help="show the config of this type")
 
 
 def _run_actions(add: _Actions) -> None:
-    start = add("start", "run a scenario, or all of an experiment")
+    start = add("start", "run a scenario, or all scenarios of an experiment")
     start.add_argument("scenario", metavar="SCENARIO", nargs="?", help="name or id")
     for option, text in (
         ("connector", "connector of the agent"),
-        ("persona", "persona of the simulated user; a neutral user by default"),
+        ("persona", "persona of the simulated user; default: a neutral user"),
         ("experiment", "run all scenarios of this experiment instead"),
     ):
         start.add_argument(f"--{option}", metavar="NAME_OR_ID", help=text)
     listing = add("list", "list runs, newest first")
     _filters(listing)
-    listing.add_argument("--messages", action="store_true", help="with --json: with their conversations")
+    listing.add_argument("--messages", action="store_true", help="with --json: include the conversations")
     listing.add_argument("--oldest-first", action="store_true", help="oldest first")
     listing.add_argument(
         "--limit", metavar="N", type=whole_number(100_000), default=50, help="maximum number of runs [50]"
@@ -140,12 +143,12 @@ def _run_actions(add: _Actions) -> None:
     _run(add("cancel", "end runs that are queued or running"), "+")
     _run(add("delete", "delete runs that have ended"), "+")
     export = add("export", "print runs as JSON Lines, with their turns")
-    _run(export, "*", "these runs; default: all that match the filters")
+    _run(export, "*", "only these runs; default: all that match the filters")
     _filters(export)
-    _import_options(add("import", "store runs that have ended, evald's or EvalStudio's", _IMPORT))
+    _import_options(add("import", "import runs of evald or EvalStudio that have ended", _IMPORT))
 
 
-def _run(parser: Any, count: str | None = None, text: str = "its id") -> None:
+def _run(parser: Any, count: str | None = None, text: str = "id of the run") -> None:
     parser.add_argument("runs", metavar="RUN", nargs=count or 1, help=text)
 
 
@@ -154,22 +157,25 @@ VERDICTS: Final[Sequence[str]] = ("passed", "failed", "error", "skipped")
 
 
 def _filters(parser: Any) -> None:
-    group = parser.add_argument_group("filters; all that are given must hold")
+    group = parser.add_argument_group("filters; a run must match all of them")
     for one in ("scenario", "persona", "connector", "experiment"):
-        group.add_argument(f"--{one}", metavar="NAME_OR_ID", help=f"of this {one}")
+        group.add_argument(f"--{one}", metavar="NAME_OR_ID", help=f"runs of this {one}")
     group.add_argument(
         "--execution",
         metavar="N",
         type=whole_number(2**62),
         default=0,
-        help="of this execution of an experiment",
+        help="runs of this execution of an experiment",
     )
-    group.add_argument("--status", choices=STATUSES, help="with this status")
-    group.add_argument("--verdict", choices=VERDICTS, help="with this verdict")
+    group.add_argument("--status", choices=STATUSES, help="runs with this status")
+    group.add_argument("--verdict", choices=VERDICTS, help="runs with this verdict")
     group.add_argument(
-        "--failed-evaluator", metavar="NAME", default="", help="in which this evaluator failed or broke"
+        "--failed-evaluator",
+        metavar="NAME",
+        default="",
+        help="runs in which this evaluator failed or ended in error",
     )
-    for option, text in (("since", "queued then or later"), ("until", "queued before")):
+    for option, text in (("since", "runs queued then or later"), ("until", "runs queued before then")):
         group.add_argument(
             f"--{option}",
             metavar="TIME",

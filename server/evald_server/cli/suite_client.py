@@ -135,7 +135,7 @@ class SuiteClient:
 
     async def connector_id(self, name_or_id: str) -> str:
         """Return the id of a stored connector. Raises CommandError if there is none."""
-        hint = "connectors stand in the suite, in --connector FILE, or on a server: evald connectors create"
+        hint = "define it in the suite or in --connector FILE, or store it on a server with evald connectors create"
         return str((await self._store.find(KINDS["connector"], name_or_id, hint)).id)
 
     async def violations(

@@ -6,9 +6,9 @@ from typing import Any, Final
 from .options import add_inside_options, add_repeatable, number_between, whole_number
 
 _TEST: Final = """\
-Runs suites of cases against agents or against recorded answers, and says whether
+Runs suites of cases against agents or recorded answers, and reports whether
 they passed. SUITE is a YAML, JSON or JSON Lines file. All results are stored: in
---data-dir by the server inside the command, or by --server.
+--data-dir by the command's own server, or by the server of --server.
 """
 
 _TEST_EXAMPLES: Final = """\
@@ -18,7 +18,7 @@ examples:
   evald test checkout.yaml --target baseline --target new     compares the two
   evald test checkout.yaml --transcripts answers.jsonl --output report.xml
   evald test checkout.yaml --tag smoke --exclude-tag slow
-  evald test checkout.yaml --resume                           goes on where it stopped
+  evald test checkout.yaml --resume                           continues an interrupted run
   evald test --schema > suite.schema.json
 
 exit codes; of several suites or targets the worst one:
@@ -26,8 +26,8 @@ exit codes; of several suites or targets the worst one:
 """
 
 _HISTORY: Final = """\
-Shows how suites did over time: pass rate and mean score of every stored suite
-run, oldest first; with --case of one case.
+Shows the results of suites over time: pass rate and mean score of every stored suite
+run, oldest first; with --case, the results of one case.
 """
 
 _HISTORY_EXAMPLES: Final = """\
@@ -38,10 +38,10 @@ examples:
 """
 
 _COMPARE: Final = """\
-Says whether a suite run is worse than another, paired by case: PASS, WARN, BLOCK
-or INCONCLUSIVE. BASE and NEW are ids of stored suite runs, `latest` and
-`previous` of --suite, or files that evald test --output has written as .json or
-.jsonl. With --gate the rules of a file decide: GO, NO-GO or INCONCLUSIVE.
+Checks whether a suite run is worse than another, case by case: PASS, WARN, BLOCK
+or INCONCLUSIVE. BASE and NEW are ids of stored suite runs, `latest` or
+`previous` of --suite, or .json or .jsonl files that evald test --output
+has written. With --gate the rules of a file decide: GO, NO-GO or INCONCLUSIVE.
 """
 
 _COMPARE_EXAMPLES: Final = """\
@@ -57,9 +57,9 @@ exit codes; of several suites the worst one:
 """
 
 _CONVERT: Final = """\
-Writes a suite of AgentV or promptfoo, or a grader of OpenAI's with its items, as a
-suite file of evald. `evald test` reads them as they are, too. What has no
-counterpart is refused with its line and the reason.
+Converts a suite of AgentV or promptfoo, or an OpenAI grader with its items, to a
+suite file of evald. `evald test` also reads these files directly. A key without a
+counterpart in evald is refused, with its line and the reason.
 """
 
 _CONVERT_EXAMPLES: Final = """\
@@ -73,28 +73,30 @@ def add_suite_commands(command: Callable[..., Any]) -> None:
     """Add the commands. command: (name, summary, text, examples) -> parser of the command."""
     _test_options(command("test", "run suites of cases", _TEST, _TEST_EXAMPLES))
     _compare_options(
-        command("compare", "say whether a suite run is worse than another", _COMPARE, _COMPARE_EXAMPLES)
+        command("compare", "check whether a suite run is worse than another", _COMPARE, _COMPARE_EXAMPLES)
     )
-    history = command("history", "show how suites did over time", _HISTORY, _HISTORY_EXAMPLES)
+    history = command("history", "show the results of suites over time", _HISTORY, _HISTORY_EXAMPLES)
     history.add_argument(
-        "suite", metavar="SUITE", nargs="?", default="", help="of this suite; all by default"
+        "suite", metavar="SUITE", nargs="?", default="", help="only runs of this suite; default: all suites"
     )
-    history.add_argument("--target", metavar="NAME", default="", help="against this target")
-    history.add_argument("--case", metavar="ID", default="", help="of this case alone")
+    history.add_argument("--target", metavar="NAME", default="", help="only runs against this target")
+    history.add_argument("--case", metavar="ID", default="", help="show the results of this case")
     history.add_argument(
         "--limit",
         metavar="N",
         type=whole_number(1000),
         default=20,
-        help="maximum number of suite runs, the latest ones [20]",
+        help="show the latest N suite runs [20]",
     )
-    history.add_argument("--html", metavar="FILE", help="write a page with plots as well")
+    history.add_argument("--html", metavar="FILE", help="write an HTML page with plots as well")
     history.add_argument("--json", action="store_true", help="as JSON Lines")
     _stored_options(history)
 
-    converting = command("convert", "write suites of other tools as ours", _CONVERT, _CONVERT_EXAMPLES)
+    converting = command(
+        "convert", "convert suites of other tools to evald's format", _CONVERT, _CONVERT_EXAMPLES
+    )
     converting.add_argument("file", metavar="FILE", help="YAML, JSON or JSON Lines")
-    converting.add_argument("-o", "--output", metavar="FILE", help="write here; standard output by default")
+    converting.add_argument("-o", "--output", metavar="FILE", help="file to write; default: standard output")
 
 
 def _test_options(parser: Any) -> None:
@@ -105,14 +107,14 @@ def _test_options(parser: Any) -> None:
         "--target",
         "NAME",
         "targets",
-        "connector: stored, of the suite, or of --connector; repeatable",
+        "name of a connector: stored, in the suite, or in --connector; repeatable",
     )
     add_repeatable(
         targets.add_argument,
         "--connector",
         "FILE",
         "connectors",
-        "connectors that are not stored; repeatable",
+        "file of connectors that are not stored; repeatable",
     )
     add_repeatable(
         targets.add_argument,
@@ -135,12 +137,20 @@ def _test_options(parser: Any) -> None:
     )
     filters = parser.add_argument_group("filters")
     add_repeatable(
-        filters.add_argument, "--tag", "TAG", "tags", "cases with this tag; repeatable, any of them"
+        filters.add_argument,
+        "--tag",
+        "TAG",
+        "tags",
+        "only cases with this tag, or one of several; repeatable",
     )
     add_repeatable(
-        filters.add_argument, "--exclude-tag", "TAG", "exclude_tags", "no cases with this tag; repeatable"
+        filters.add_argument,
+        "--exclude-tag",
+        "TAG",
+        "exclude_tags",
+        "leave out cases with this tag; repeatable",
     )
-    add_repeatable(filters.add_argument, "--case", "ID", "ids", "this case; repeatable")
+    add_repeatable(filters.add_argument, "--case", "ID", "ids", "only this case; repeatable")
     parser.add_argument(
         "--resume",
         metavar="ID",
@@ -175,10 +185,13 @@ def _compare_options(parser: Any) -> None:
         "--suite",
         "NAME",
         "suites",
-        "of which suite `latest` and `previous` are; repeatable",
+        "suite of `latest` and `previous`; repeatable",
     )
     parser.add_argument(
-        "--target", metavar="NAME", default="", help="against this target; that of the latest by default"
+        "--target",
+        metavar="NAME",
+        default="",
+        help="only runs against this target; default: that of the latest run",
     )
     parser.add_argument(
         "--max-drop",
@@ -186,7 +199,7 @@ def _compare_options(parser: Any) -> None:
         type=number_between(0, 1),
         help="maximum drop of the pass rate [0.05]",
     )
-    parser.add_argument("--gate", metavar="FILE", help="rules that decide, in YAML or JSON")
+    parser.add_argument("--gate", metavar="FILE", help="file of rules that decide, YAML or JSON")
     parser.add_argument("--json", action="store_true", help="as JSON")
     add_repeatable(
         parser.add_argument, "--output", "FILE", "outputs", "write .md or .json as well; repeatable"
@@ -198,6 +211,6 @@ def _stored_options(parser: Any) -> None:
     parser.add_argument(
         "--data-dir",
         metavar="DIR",
-        help="where the server inside the command stores results [EVALD_DATA_DIR, .evald]",
+        help="directory in which the command's own server stores results [EVALD_DATA_DIR, .evald]",
     )
     add_inside_options(parser)

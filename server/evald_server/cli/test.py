@@ -58,14 +58,16 @@ def run(args: argparse.Namespace) -> int:
     _read_resume(args)
     if not args.files:
         raise usage_error(
-            "no suite", "evald test SUITE.yaml; evald test --schema prints what a suite may hold"
+            "no suite is given",
+            "evald test SUITE.yaml; evald test --schema prints the JSON Schema of suite files",
         )
     if args.transcripts and (args.targets or args.connectors):
         raise usage_error(
-            "--transcripts beside a target: the answers are recorded already", "leave one of them out"
+            "--transcripts and --target cannot be used together: the answers are already recorded",
+            "remove one of them",
         )
     if args.trials and args.min_passed and args.min_passed > args.trials:
-        raise usage_error(f"--min-passed {args.min_passed} of {args.trials} trials")
+        raise usage_error(f"--min-passed: got {args.min_passed}, wanted at most the {args.trials} trials")
     for name in args.outputs:
         check_report_file("--output", name, report_format("--output", name))
     connectors = _read_connectors(args.connectors)
@@ -99,7 +101,7 @@ def _read_connectors(files: list[str]) -> dict[str, "_GivenConnector"]:
         except InvalidInput as problem:
             raise usage_error(f"{record.place}: {problem}") from None
         if not pb.name or pb.name in found:
-            raise usage_error(f"{record.place}: wanted a connector with a `name` of its own")
+            raise usage_error(f"{record.place}: wanted a connector with a unique `name`")
         found[pb.name] = _GivenConnector(pb, record.place)
     return found
 
@@ -198,7 +200,7 @@ class _Testing:
             words = self._args.words if self._args.resume else [*self._args.words, "--resume"]
             warn(
                 f"{name} was interrupted: {self._stored} of {wanted} cases are stored, and no report is written",
-                f"go on with {clean(shlex.join(['evald', *words]), 1000)}",
+                f"continue with {clean(shlex.join(['evald', *words]), 1000)}",
             )
 
     def load(self, stopped: Event | None = None) -> list[Suite]:
@@ -303,7 +305,9 @@ class _Testing:
         if not wanted:
             return
         if wanted != _LATEST and len(openings) > 1:
-            raise usage_error("--resume ID is for one suite against one target", "leave the id out: --resume")
+            raise usage_error(
+                "--resume with an id needs exactly one suite and one target", "remove the id: --resume"
+            )
         for opening in openings:
             if wanted != _LATEST:
                 opening.suite_run_id, opening.resume = wanted, True
@@ -319,7 +323,7 @@ class _Testing:
         if not any(opening.resume for opening in openings):
             names = ", ".join(f"{one.suite} {one.target}".strip() for one in openings)
             raise usage_error(
-                f"no suite run of {names} was interrupted", "leave --resume out to run from the start"
+                f"no interrupted suite run of {names} is stored", "remove --resume to start a new run"
             )
 
     async def _run_one(self, client: SuiteClient, one: _SuiteOn, opening: _pb.SuiteOpen) -> _Ended:

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     specs = load_specs([*args.files, *args.spec_files], args.expressions)
     if not specs.specs:
         raise usage_error(
-            "no evaluators to check", "evald validate checks.toml, or -e regex:pattern='BK-[0-9]+'"
+            "no evaluators are given", "evald validate checks.toml, or -e regex:pattern='BK-[0-9]+'"
         )
     return run_async(_validate(args, specs))
 

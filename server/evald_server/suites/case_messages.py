@@ -76,10 +76,10 @@ def case_to_pb(entry: CaseEntry, shared: CaseShared) -> suite_service_pb2.SuiteC
     trials = len(pb.recorded_trials)
     if not trials and not shared.asked:
         raise InvalidInput(
-            "", "no recorded answer, and the suite has no target", "`output`, or a target to ask"
+            "", "no recorded answer and no target", "`output` in the case, or a target in the suite"
         )
     if not trials and not pb.turns[0].input:
-        raise InvalidInput("", "no input, and no recorded answer", "`input`, `messages` or `turns`")
+        raise InvalidInput("", "no input and no recorded answer", "`input`, `messages` or `turns`")
     _fill_trials(entry, shared.entry, trials, pb)
     if (size := pb.ByteSize()) > _MOST_BYTES:
         raise InvalidInput("", f"{size} bytes", f"at most {_MOST_BYTES}")
@@ -106,7 +106,9 @@ def _fill_turns(entry: CaseEntry, pb: suite_service_pb2.SuiteCase) -> list[Answe
     if entry.turns:
         for key in ("input", "output", "outputs", "expected"):
             if getattr(entry, key):
-                raise InvalidInput(key, "given beside `turns`", f"`{key.rstrip('s')}` in each of the turns")
+                raise InvalidInput(
+                    key, "given together with `turns`", f"`{key.rstrip('s')}` in each of the turns"
+                )
         _fill_messages(entry.messages, pb.messages, "messages")
         return _fill_conversation(entry.turns, pb)
     turn = pb.turns.add()
@@ -119,10 +121,10 @@ def _fill_turns(entry: CaseEntry, pb: suite_service_pb2.SuiteCase) -> list[Answe
     if entry.expected is not None:
         _fill_expected(entry.expected, turn.expected, "expected")
     if entry.output is not None and entry.outputs:
-        raise InvalidInput("outputs", "given beside `output`", "one of the two")
+        raise InvalidInput("outputs", "given together with `output`", "one of the two")
     outputs = entry.outputs or ([] if entry.output is None else [entry.output])
     if outputs and trials:
-        raise InvalidInput("output", "given beside messages that end with an answer", "one of the two")
+        raise InvalidInput("output", "given together with messages that end with an answer", "one of the two")
     path = "outputs[{}]" if entry.outputs else "output"
     return trials or [[invocation(one, path.format(index))] for index, one in enumerate(outputs)]
 
@@ -138,7 +140,9 @@ def _fill_conversation(turns: Sequence[TurnEntry], pb: suite_service_pb2.SuiteCa
             answers.append(invocation(one.output, f"{path}.output"))
     if answers and len(answers) != len(turns):
         missing = next(index for index, one in enumerate(turns) if one.output is None)
-        raise InvalidInput(f"turns[{missing}].output", "missing", "recorded answers of all turns, or of none")
+        raise InvalidInput(
+            f"turns[{missing}].output", "missing", "recorded answers for all turns, or for none"
+        )
     return [answers] if answers else []
 
 
@@ -157,7 +161,7 @@ def _split_conversation(
         while start and messages[start - 1].get("role") == "user":
             start -= 1
     elif not answered:
-        raise InvalidInput("messages", "neither a user message nor an answer at the end", "one of the two")
+        raise InvalidInput("messages", "neither a user message nor an answer at the end", "one of them")
     said = start
     while said < end and messages[said].get("role") in USER_ROLES:
         said += 1
@@ -205,9 +209,9 @@ def invocation(output: Any, path: str) -> context_pb2.Invocation:
         about = {key: value for key, value in output.items() if key not in ("text", "messages")}
         response = output.get("text", output.get("messages"))
         if "text" in output and "messages" in output:
-            raise InvalidInput(path, "`text` beside `messages`", "one of the two")
+            raise InvalidInput(path, "`text` together with `messages`", "one of the two")
     if isinstance(response, list) and not response:
-        raise InvalidInput(path, "no messages", "the agent's messages, the text of its answer among them")
+        raise InvalidInput(path, "no messages", "the agent's messages, including the text of its answer")
     try:
         context = Turn.from_dict({"response": response, "last_invocation": about}).to_proto()
     except InvalidInput as problem:
@@ -227,7 +231,7 @@ def _fill_transcribed(entry: CaseEntry, transcripts: Transcripts, pb: suite_serv
     # Without an input, each trial has a whole conversation of its own.
     found = transcripts.of(entry.id, asked, len(pb.turns), whole=not pb.turns[0].input)
     if not found:
-        raise InvalidInput("", "no transcript", "a row with its id or its input")
+        raise InvalidInput("", "no transcript", "a row with the id or the input of the case")
     for one in found:
         trial = pb.recorded_trials.add()
         try:
@@ -255,11 +259,15 @@ def _fill_evaluators(entry: CaseEntry, shared: CaseShared, pb: suite_service_pb2
         pb.turns[index].evaluators.extend(specs)
     last = pb.turns[-1].evaluators or pb.evaluators or of_suite
     if not last and not entry.inherit and shared.evaluators:
-        raise InvalidInput("inherit", "false, and no evaluators of its own for the last turn", "some")
+        raise InvalidInput(
+            "inherit",
+            "false, but the case has no evaluators for the last turn",
+            "at least one evaluator in the case",
+        )
     if not last and not any(turn.evaluators for turn in pb.turns):
         raise InvalidInput(
             "",
-            "nothing to check",
+            "no evaluators",
             "`evaluators` or `criteria`, in the case or the suite; evald types lists them",
         )
 

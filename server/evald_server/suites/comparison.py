@@ -150,7 +150,7 @@ class _Comparison:
         conditions = base.conditions_sha256, new.conditions_sha256
         # Earlier versions write no digest of the conditions.
         if all(conditions) and len(set(conditions)) == 2:
-            changes = [*changes, "the case: other input, expected answer, options, weights or trials"]
+            changes = [*changes, "the case: different input, expected answer, options, weights or trials"]
         self.judges.update(changes)
         if not changes:
             self.alike[passed] += 1
@@ -255,7 +255,7 @@ def _judge_changes(base: _Judged, new: _Judged) -> list[str]:
                 f"{name}: {field} {_several(before)} -> {_several(after)}"
                 for field, before, after in columns
                 if set(before) != set(after)
-            ] or [f"{name}: other combinations of configs and models"]
+            ] or [f"{name}: different combinations of configs and models"]
     return changes
 
 
@@ -333,13 +333,13 @@ def _decide(
         return INCONCLUSIVE, "No case passed or failed in both runs"
     verdict = found.seen.verdict(max_drop)
     if verdict == INCONCLUSIVE:
-        return verdict, f"{_change(comparison)}; so few pairs cannot tell that from chance"
+        return verdict, f"{_change(comparison)}; too few pairs to tell this from chance"
     doubts = [
         f"{count} {what}"
         for count, what in (
             (found.errors, "in error"),
             (found.base_only, "only in the base"),
-            (found.unlike, f"not judged by the same thing, {next(iter(comparison.provenance_changes), '')}"),
+            (found.unlike, f"evaluated differently, {next(iter(comparison.provenance_changes), '')}"),
         )
         if count
     ]

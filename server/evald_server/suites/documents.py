@@ -188,9 +188,7 @@ def _json_lines(text: str) -> dict[DataPath, int]:
 def parse_yaml(text: str, file: str) -> Document:
     """Parse a YAML text with one document. Raises InvalidDocument."""
     if len(text) > MAX_CHARACTERS:
-        message = (
-            f"{len(text)} characters of YAML; at most {MAX_CHARACTERS} are read: write a longer file as JSON"
-        )
+        message = f"got {len(text)} characters of YAML, wanted at most {MAX_CHARACTERS}; write a longer file as JSON"
         raise InvalidDocument(file, 0, message)
     builder = _Builder(file)
     try:
@@ -289,7 +287,7 @@ class _Builder:
         if plain and key == "<<":
             key = _MERGE
         if key in inner.data or (key is _MERGE and inner.merged is not None):
-            raise self._refused(event, f"the key {'<<' if key is _MERGE else key[:60]!r} a second time")
+            raise self._refused(event, f"a duplicate key {'<<' if key is _MERGE else key[:60]!r}")
         inner.key = key
         self._path[-1] = "<<" if key is _MERGE else key
         self.lines[tuple(self._path)] = event.start_mark.line + 1
@@ -298,7 +296,7 @@ class _Builder:
         if self._wants_key:
             raise self._refused(event, "a list or mapping as a key")
         if len(self._open) >= MAX_DEPTH:
-            raise self._refused(event, f"more than {MAX_DEPTH} levels")
+            raise self._refused(event, f"more than {MAX_DEPTH} levels of nesting")
         before = self._values
         self._count(event, 1)
         self._place(event)
@@ -326,10 +324,10 @@ class _Builder:
         found = self._anchors.get(name)
         if found is None:
             inside = any(one.anchor == name for one in self._open)
-            what = "inside of what it stands for: a cycle" if inside else "without an anchor before it"
+            what = "inside its own anchor, which is a cycle" if inside else "without an anchor before it"
             raise self._refused(event, f"the alias *{name} {what}")
         if len(self._open) + found.height > MAX_DEPTH:
-            raise self._refused(event, f"more than {MAX_DEPTH} levels with the alias *{name}")
+            raise self._refused(event, f"more than {MAX_DEPTH} levels of nesting with the alias *{name}")
         self._count(event, found.values)
         if self._open:
             self._open[-1].height = max(self._open[-1].height, found.height + 1)
@@ -338,7 +336,7 @@ class _Builder:
     def _count(self, event: Event, values: int) -> None:
         self._values += values
         if self._values > MAX_VALUES:
-            raise self._refused(event, f"more than {MAX_VALUES} values with the aliases written out")
+            raise self._refused(event, f"more than {MAX_VALUES} values with all aliases expanded")
 
     def _place(self, event: Event) -> None:
         self.lines.setdefault(tuple(self._path), event.start_mark.line + 1)
@@ -365,7 +363,7 @@ class _Builder:
         found: dict[str, Any] = {}
         for one in value if isinstance(value, list) else [value]:
             if not isinstance(one, dict):
-                raise self._refused(event, "the merge key << with a value that is no mapping")
+                raise self._refused(event, "the merge key << with a value that is not a mapping")
             for key, data in one.items():
                 found.setdefault(key, data)
         return found
@@ -380,7 +378,7 @@ class _Builder:
         if text in _CONSTANTS:
             return _CONSTANTS[text]
         if _NOT_JSON.fullmatch(text):
-            raise self._refused(event, f"{text}, which is not JSON")
+            raise self._refused(event, f"{text}, which JSON does not have")
         if len(text) > _MOST_DIGITS and (_FLOAT.fullmatch(text) or _OTHER_BASE.fullmatch(text)):
             raise self._refused(event, f"a number of {len(text)} characters")
         if _DECIMAL.fullmatch(text):
@@ -391,7 +389,7 @@ class _Builder:
             return text
         number = float(text)
         if number in (float("inf"), float("-inf")):
-            raise self._refused(event, f"{text[:60]}, which is beyond what a double holds")
+            raise self._refused(event, f"{text[:60]}, which is too large for a double")
         return number
 
     def _refused(self, event: Event, what: str) -> InvalidDocument:
@@ -436,5 +434,5 @@ def open_lines(path: Path, name: str) -> Iterator[TextLines]:
         raise InvalidDocument(name, 0, problem.strerror or "cannot be read") from None
     with stream:
         if not stream.seekable():
-            raise InvalidDocument(name, 0, "a pipe, which is read once only; wanted a file")
+            raise InvalidDocument(name, 0, "got a pipe, which can be read only once; wanted a file")
         yield TextLines(stream, name)

@@ -101,7 +101,7 @@ def _id(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, str) and not (value.strip() and value.isprintable()):
-        raise PydanticCustomError("id", "wanted a text of printable characters")
+        raise PydanticCustomError("id", "wanted text of printable characters")
     if isinstance(value, str) and len(value.encode("utf-8", "replace")) > MAX_ID_BYTES:
         raise PydanticCustomError("id", "wanted at most {most} bytes", {"most": MAX_ID_BYTES})
     return value
@@ -182,8 +182,10 @@ class TurnEntry(FilePart):
 
     input: Input = Field(description="What the user says: text or messages.")
     output: Output = Field(None, description="Recorded answer.")
-    expected: Reference = Field(None, description="What a good answer looks like.")
-    criteria: Criteria = Field(None, description="Adds an llm-judge named criteria.")
+    expected: Reference = Field(None, description="The expected answer, for comparison.")
+    criteria: Criteria = Field(
+        None, description="Adds an llm-judge with these criteria; its name in results is criteria."
+    )
     evaluators: list[EvaluatorUse] = Field(default_factory=list, description="Evaluators of this turn.")
 
 
@@ -193,34 +195,38 @@ class CaseEntry(FilePart):
     aliases = TurnEntry.aliases
 
     id: Id = Field(description="Unique in the suite.")
-    description: str = Field("", description="For people.")
-    tags: Texts = Field(default_factory=list, description="For --tag, --exclude-tag and reports.")
-    weight: Weight = Field(1, description="Share in the suite's pass rate.")
+    description: str = Field("", description="Description for readers.")
+    tags: Texts = Field(default_factory=list, description="Used by --tag, --exclude-tag and reports.")
+    weight: Weight = Field(1, description="Weight of the case in the suite's pass rate.")
     messages: Messages = Field(
         default_factory=list,
-        description="Messages before the first turn; without input and turns a conversation whose last turn is the case.",
+        description="Messages before the first turn; without `input` and `turns`, a conversation whose last turn is evaluated.",
     )
     input: Input = Field(None, description="What the user says: text or messages.")
     output: Output = Field(
         None, description="Recorded answer: text, messages, or text with latency, usage and cost."
     )
     outputs: list[Output] = Field(default_factory=list, description="Recorded answers, one for each trial.")
-    expected: Reference = Field(None, description="What a good answer looks like.")
-    criteria: Criteria = Field(None, description="Adds an llm-judge named criteria.")
-    evaluators: list[EvaluatorUse] = Field(default_factory=list, description="Run after the suite's.")
-    inherit: bool = Field(True, description="false: leave the suite's evaluators out.")
+    expected: Reference = Field(None, description="The expected answer, for comparison.")
+    criteria: Criteria = Field(
+        None, description="Adds an llm-judge with these criteria; its name in results is criteria."
+    )
+    evaluators: list[EvaluatorUse] = Field(
+        default_factory=list, description="Evaluators of this case, run after the suite's."
+    )
+    inherit: bool = Field(True, description="false: do not run the suite's evaluators.")
     options: dict[str, Any] = Field(
-        default_factory=dict, description="How to evaluate, instead of the suite's options."
+        default_factory=dict, description="Evaluation options, which replace the suite's."
     )
-    trials: Trials | None = Field(None, description="How often the agent is asked.")
-    min_passed: Trials | None = Field(None, description="Trials that must pass; all by default.")
-    metadata: dict[str, Any] = Field(
-        default_factory=dict, description="Rides along, for evaluators and reports."
+    trials: Trials | None = Field(None, description="Number of times the agent is called.")
+    min_passed: Trials | None = Field(
+        None, description="Minimum number of trials that must pass; default: all."
     )
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Passed on to evaluators and reports.")
     turns: list[TurnEntry] = Field(
-        default_factory=list, description="A conversation, with checks for each turn."
+        default_factory=list, description="A conversation, with evaluators for each turn."
     )
-    skip: str | bool = Field(default=False, description="Why the case is not run.")
+    skip: str | bool = Field(default=False, description="true, or the reason: do not run the case.")
 
 
 class SuiteEntry(FilePart):
@@ -228,26 +234,29 @@ class SuiteEntry(FilePart):
 
     aliases = {"target": "targets"}
 
-    name: SuiteName = Field("", description="Name of the suite; by default that of the file.")
-    description: str = Field("", description="For people.")
+    name: SuiteName = Field("", description="Name of the suite; default: the name of the file.")
+    description: str = Field("", description="Description for readers.")
     targets: Texts = Field(
-        default_factory=list, description="Connectors that are tested: of the server, or of `connectors`."
+        default_factory=list,
+        description="Names of the connectors to test, stored on the server or in `connectors`.",
     )
     connectors: dict[str, dict[str, Any]] = Field(default_factory=dict, description="Connectors by name.")
     evaluators: list[EvaluatorUse] = Field(
         default_factory=list, description="Run on the last turn of every case."
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="How to evaluate a turn.")
+    options: dict[str, Any] = Field(default_factory=dict, description="Evaluation options.")
     trials: Trials | None = Field(
-        None, description="How often the agent is asked each case; once by default."
+        None, description="Number of times the agent is called for each case; default: 1."
     )
-    min_passed: Trials | None = Field(None, description="Trials of a case that must pass; all by default.")
+    min_passed: Trials | None = Field(
+        None, description="Minimum number of trials of a case that must pass; default: all."
+    )
     threshold: Share | None = Field(
-        None, description="Lowest share of cases, by weight, that passes; 1 by default."
+        None, description="Minimum share of the cases, by weight, that must pass; default: 1."
     )
-    max_concurrency: int = Field(0, ge=0, le=256, description="Most agents that are asked at a time.")
-    labels: dict[str, str] = Field(default_factory=dict, description="Labels of metrics.")
-    metadata: dict[str, Any] = Field(default_factory=dict, description="Is kept with the results.")
+    max_concurrency: int = Field(0, ge=0, le=256, description="Maximum number of concurrent calls of agents.")
+    labels: dict[str, str] = Field(default_factory=dict, description="Labels for Prometheus metrics.")
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Stored with the results.")
 
 
 class SuiteDocument(SuiteEntry):
@@ -275,13 +284,13 @@ def suite_schema() -> dict[str, Any]:
             if camel(alias) != alias:
                 properties[camel(alias)] = properties[name]
         part.pop("title", None)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Suite of evald", **schema}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "evald suite", **schema}
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
     """Return the message about an unknown key, with the nearest known one."""
     near = nearest(snake(key), known)
-    return f"unknown key; did you mean {near!r}?" if near else f"unknown key; known are {', '.join(known)}"
+    return f"unknown key; did you mean {near!r}?" if near else f"unknown key; known keys: {', '.join(known)}"
 
 
 def found_and_wanted(error: Mapping[str, Any]) -> str:

@@ -22,16 +22,16 @@ class GateRule(FilePart):
     """A rule for one suite."""
 
     suite: str = Field(min_length=1, description="Name of the suite.")
-    target: str = Field("", description="Name of what is tested; by default any.")
+    target: str = Field("", description="Name of the tested connector; default: any.")
     tier: Literal["critical", "supporting", "advisory"] = Field(
         "critical",
-        description="critical: nothing may get worse. supporting: nothing may get worse for certain. "
-        "advisory: is reported and decides nothing.",
+        description="critical: a comparison with WARN or BLOCK is NO-GO. supporting: only BLOCK is NO-GO. "
+        "advisory: reported, does not affect the decision.",
     )
-    threshold: _Share | None = Field(None, description="Lowest pass rate of the new run.")
-    max_drop: _Share | None = Field(None, description="Largest drop of the pass rate against the base.")
-    min_pairs: int = Field(0, ge=0, description="Fewest cases with a verdict in both runs.")
-    max_error_rate: _Share | None = Field(None, description="Largest share of cases in error in the new run.")
+    threshold: _Share | None = Field(None, description="Minimum pass rate of the new run.")
+    max_drop: _Share | None = Field(None, description="Maximum drop of the pass rate against the base.")
+    min_pairs: int = Field(0, ge=0, description="Minimum number of cases with a verdict in both runs.")
+    max_error_rate: _Share | None = Field(None, description="Maximum share of cases in error in the new run.")
 
     def applies_to(self, run: suite_service_pb2.SuiteRun) -> bool:
         """Return whether the rule applies to a suite run."""
@@ -55,13 +55,17 @@ def read_gate(path: Path) -> list[GateRule]:
         raise _invalid(document, where, _message(error["type"], where, found_and_wanted(error))) from None
     for index, rule in enumerate(rules):
         if rule.threshold is None and rule.max_drop is None:
-            raise _invalid(document, ("gates", index), "nothing to check, wanted `threshold` or `max_drop`")
+            raise _invalid(document, ("gates", index), "missing limit; wanted `threshold` or `max_drop`")
         if rule.max_drop is None and rule.min_pairs:
             raise _invalid(
-                document, ("gates", index, "min_pairs"), "of which comparison? wanted `max_drop`, too"
+                document, ("gates", index, "min_pairs"), "given without `max_drop`; wanted both, or neither"
             )
     if all(rule.tier == "advisory" for rule in rules):
-        raise _invalid(document, ("gates",), "every rule is advisory, so nothing could stop a change")
+        raise _invalid(
+            document,
+            ("gates",),
+            "every rule is advisory, so the gate can never stop a change; wanted at least one critical or supporting rule",
+        )
     return rules
 
 
@@ -135,7 +139,7 @@ def _drop(rule: GateRule, comparison: suite_service_pb2.SuiteComparison) -> tupl
 
 def not_found(rule: GateRule) -> GateRuling:
     """Return the result of a rule without a suite run."""
-    return GateRuling(rule, "", "INCONCLUSIVE", "No suite run of it was found")
+    return GateRuling(rule, "", "INCONCLUSIVE", "No suite run of this suite was found")
 
 
 def overall(decisions: Iterable[Decision]) -> Decision:

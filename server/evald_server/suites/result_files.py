@@ -26,12 +26,12 @@ def read_results(path: Path) -> list[SuiteResults]:
     text, name = read_text(path), str(path)
     found = list(_json_lines(text, name) if path.suffix == ".jsonl" else _json(text, name))
     if not found:
-        raise InvalidDocument(name, 0, "no suite run in it; was it written to its end?")
+        raise InvalidDocument(name, 0, "got no suite run; the file may be incomplete")
     for run, cases in found:
         cases.sort(key=lambda case: case.case_id)
         twice = [one.case_id for one, other in pairwise(cases) if one.case_id == other.case_id]
         if twice:
-            raise InvalidDocument(name, 0, f"{run.suite}: case {twice[0]!r} is there twice")
+            raise InvalidDocument(name, 0, f"{run.suite}: duplicate case {twice[0]!r}")
         if len(cases) != run.case_count:
             raise InvalidDocument(
                 name, 0, f"{run.suite}: {len(cases)} cases, but the suite run counts {run.case_count}"
@@ -65,7 +65,7 @@ def _json_lines(text: str, name: str) -> Iterator[SuiteResults]:
             cases.append(_message(data, suite_service_pb2.CaseResult(), name, number))
     if cases:
         raise InvalidDocument(
-            name, 0, f"{len(cases)} cases without a suite run after them; was it written to its end?"
+            name, 0, f"{len(cases)} cases without a suite run after them; the file may be incomplete"
         )
 
 

@@ -142,7 +142,7 @@ def load_suites(
         raise SuiteProblems(problems)
     read = [suite for suite in suites if suite is not None and (suite.case_count or suite.skipped)]
     if not read:
-        raise SuiteProblems([Problem(reader.name, 0, "no case has such tags") for reader in readers])
+        raise SuiteProblems([Problem(reader.name, 0, "no case matches the filters") for reader in readers])
     if recorded is not None and read:
         read[0].warnings.extend(_unused(recorded))
     return read
@@ -154,7 +154,7 @@ def _check_names(suites: Sequence[Suite], problems: list[Problem]) -> None:
         same = first.setdefault(suite.name, suite)
         if same is not suite:
             problems.append(
-                Problem(suite.file, 1, f'a second suite is called "{suite.name}", as {same.file} is')
+                Problem(suite.file, 1, f'duplicate suite name "{suite.name}", already used by {same.file}')
             )
 
 
@@ -163,9 +163,9 @@ def _unused(transcripts: Transcripts) -> Iterator[str]:
     shown_ones = list(islice(unused, _SHOWN_UNUSED))
     more = sum(1 for _ in unused)
     for place in shown_ones:
-        yield f"{place}: a transcript without a case"
+        yield f"{place}: no case matches this transcript"
     if more:
-        yield f"{more} more transcripts without a case"
+        yield f"no case matches {more} more transcripts"
 
 
 class _Raw(NamedTuple):
@@ -275,13 +275,15 @@ class _SuiteReader:
             if is_header and len(data) > 1:
                 line = document.line(())
                 raise InvalidDocument(
-                    self.name, line, "keys beside `suite`; wanted a line with `suite` alone"
+                    self.name, line, "got other keys with `suite`; wanted a line with only `suite`"
                 )
             return (data["suite"] if is_header else {}), document
         document = self._document = self._document or self._converted(read_document(self._path))
         data = document.data
         if not isinstance(data, Mapping):
-            raise InvalidDocument(self.name, 1, f"{shown(data)}, wanted a suite: a mapping with `cases`")
+            raise InvalidDocument(
+                self.name, 1, f"{shown(data)}, wanted a suite, which is a mapping with `cases`"
+            )
         cases = data.get("cases")
         if "cases" in data and (not isinstance(cases, list) or not cases):
             raise InvalidDocument(
@@ -313,10 +315,14 @@ class _SuiteReader:
         for raw in self._raw_cases():
             any_case = True
             if self._stopped.is_set():
-                raise InvalidDocument(self.name, 0, "reading was ended")
+                raise InvalidDocument(self.name, 0, "reading was interrupted")
             if len(self._problems) >= _MOST_PROBLEMS:
                 self._problems.append(
-                    Problem(self.name, 0, f"more than {_MOST_PROBLEMS} problems; the rest is not read")
+                    Problem(
+                        self.name,
+                        0,
+                        f"more than {_MOST_PROBLEMS} problems; the rest of the file was not read",
+                    )
                 )
                 break
             entry, pb = self._case(raw, shared)
@@ -342,7 +348,7 @@ class _SuiteReader:
                 raise InvalidDocument(
                     self.name,
                     0,
-                    f"cannot be kept in {problem.filename}, which TMPDIR sets: {problem.strerror}",
+                    f"cannot write to {problem.filename}: {problem.strerror}; TMPDIR sets the directory of temporary files",
                 ) from None
             lines[entry.id] = raw.document.line(raw.path)
             if kept.are_many:
@@ -364,9 +370,9 @@ class _SuiteReader:
                 self._case_specs.setdefault(spec.SerializeToString(deterministic=True), place)
 
     def _twice(self, raw: _Raw, case_id: str, lines: Mapping[str, int]) -> None:
-        where = f", as in line {lines[case_id]}" if case_id in lines else ""
+        where = f", first used in line {lines[case_id]}" if case_id in lines else ""
         line = raw.document.line((*raw.path, "id"))
-        self._problems.append(Problem(self.name, line, f'the id "{case_id}" a second time{where}'))
+        self._problems.append(Problem(self.name, line, f'duplicate id "{case_id}"{where}'))
 
     def _case(
         self, raw: _Raw, shared: CaseShared | None
@@ -454,7 +460,7 @@ def _connectors(entry: SuiteEntry) -> dict[str, connector_service_pb2.Connector]
         except InvalidInput as problem:
             if problem.path.startswith("headers"):
                 # Headers may hold secrets, which a CI log would show.
-                problem = InvalidInput(problem.path, "another kind of value", problem.wanted)
+                problem = InvalidInput(problem.path, "a value of another type", problem.wanted)
             raise problem.below(f"connectors.{name}") from None
     return found
 

@@ -93,7 +93,7 @@ def _key(row: Mapping[str, Any], place: str) -> tuple[str, str]:
         asked = asked_text(said[-1:])
     if asked is None:
         raise InvalidDocument(
-            place, 0, f"neither an id nor an input, only {', '.join(list(row)[:8])}; {_SHAPE}"
+            place, 0, f"got neither an id nor an input, only {', '.join(list(row)[:8])}; {_SHAPE}"
         )
     return "input", asked
 
@@ -120,15 +120,17 @@ def _transcript(row: Mapping[str, Any], place: str, turns: int, *, whole: bool) 
             answers = [_whole(messages, place)] if whole else _answers(messages, place)[-turns:]
         if not isinstance(answers, list) or len(answers) != turns:
             count = f"{len(answers)} answers" if isinstance(answers, list) else shown(answers)
-            raise InvalidDocument(place, 0, f"{count} for a case of {turns} turns")
+            raise InvalidDocument(place, 0, f"got {count}, but the case has {turns} turns")
         if about:
             answers = [*answers[:-1], _with(answers[-1], about)]
         return Transcript(place, answers)
     if output is None:
-        raise InvalidDocument(place, 0, f"no output, only {', '.join(list(row)[:8])}; {_SHAPE}")
+        raise InvalidDocument(place, 0, f"got no output, only {', '.join(list(row)[:8])}; {_SHAPE}")
     if turns != 1:
         raise InvalidDocument(
-            place, 0, f"one output for a case of {turns} turns; wanted `messages`, or `answers` with {turns}"
+            place,
+            0,
+            f"got one output, but the case has {turns} turns; wanted `messages`, or `answers` with {turns}",
         )
     return Transcript(place, [_with(output, about)])
 
@@ -163,7 +165,7 @@ def _answers(messages: Any, place: str) -> list[Any]:
     for start, end in turn_bounds(messages):
         said = [one for one in messages[start:end] if one.get("role") not in USER_ROLES]
         if not said:
-            raise InvalidDocument(place, 0, "a conversation without an answer of the agent")
+            raise InvalidDocument(place, 0, "got a turn without an answer of the agent")
         found.append(said)
     return found
 
@@ -208,7 +210,7 @@ class _TranscriptFile:
             raise InvalidDocument(self.name, 1, f"{got}; wanted a header with output, and id or input")
         twice = [name for name, count in Counter(self._header).items() if count > 1 and name]
         if twice:
-            raise InvalidDocument(self.name, 1, f"the column {twice[0][:80]!r} a second time")
+            raise InvalidDocument(self.name, 1, f"got a duplicate column {twice[0][:80]!r}")
 
     def row_at(self, position: int) -> Mapping[str, Any]:
         """Return the row at a position."""
@@ -227,7 +229,7 @@ class _TranscriptFile:
 
     def _csv_row(self, cells: list[str], number: int) -> Mapping[str, Any]:
         if len(cells) != len(self._header):
-            message = f"{len(cells)} cells, but the header has {len(self._header)}"
+            message = f"got {len(cells)} cells, wanted {len(self._header)} as in the header"
             raise InvalidDocument(self.name, number, message)
         row: dict[str, Any] = {}
         for name, cell in zip(self._header, cells, strict=True):

@@ -235,7 +235,7 @@ def test_markdown_stays_below_githubs_limit_and_says_what_it_cuts() -> None:
     assert len(text.encode()) <= MOST_BYTES
     assert text.count("<details>") == text.count("</details>") > 0
     assert re.search(r"[\d,]+ cases more\.", text)
-    assert "at GitHub's limit" in text
+    assert "at GitHub's size limit" in text
 
 
 def test_nothing_in_markdown_is_more_than_text() -> None:
@@ -334,7 +334,7 @@ def test_what_passed_leaves_room_for_what_fails(monkeypatch: pytest.MonkeyPatch)
     ]
     text = written(write_page, samples.report(cases))
     without = [
-        "This page has no room for the conversation" in part
+        "The conversation is left out to limit the size of this page" in part
         for part in text.split('<details class="case ')[1:]
     ]
     failed, passed = without[:50], without[50:]

@@ -60,12 +60,12 @@ _NOT_ZERO = Difference(
 _NO_JAVASCRIPT = Difference(
     "there JavaScript of the suite runs inside the test runner",
     "what evald has no counterpart for is refused before anything runs, with the reason",
-    refused("javascript: runs code of the suite inside the test runner"),
+    refused("javascript is not supported: it runs code of the suite in the test runner"),
 )
 _NO_SKILLS = Difference(
     "there a coding agent's skills are in the metadata of its answers",
     "what evald has no counterpart for is refused before anything runs, with the reason",
-    refused("evald sees tool calls, not a coding agent's skills"),
+    refused("evald reads tool calls, not a coding agent's skills"),
 )
 
 DIFFERENCES = {
@@ -92,7 +92,7 @@ DIFFERENCES = {
     "AV-040": Difference(
         "there a turn without assertions passes",
         "a case without anything to check is refused",
-        refused("nothing to check"),
+        refused("no evaluators; wanted"),
     ),
     **dict.fromkeys(("AV-170", "AV-172"), _NO_JAVASCRIPT),
     **dict.fromkeys(("AV-195", "AV-200", "AV-201", "AV-202", "AV-204", "AV-205"), _NO_SKILLS),

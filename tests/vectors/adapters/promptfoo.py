@@ -85,7 +85,7 @@ def _expect(kind: str, expected: Vector) -> Expect:
 
 # What of the config is wrong in their cases that end in an error.
 _WRONG = {
-    "contains-any": "is no list of texts with commas",
+    "contains-any": "is not a comma-separated list of texts",
     "cost": "threshold: got nothing, wanted a number",
     "latency": "threshold: got nothing, wanted a number",
     "trajectory:tool-sequence": "no steps",

@@ -60,7 +60,7 @@ func DialOptions(server string) ([]grpc.DialOption, error) {
 func ServerOptions() ([]grpc.ServerOption, error) {
 	cert, key, ca := os.Getenv("EVALD_TLS_CERT_FILE"), os.Getenv("EVALD_TLS_KEY_FILE"), os.Getenv("EVALD_TLS_CLIENT_CA_FILE")
 	if (cert == "") != (key == "") || (cert == "" && ca != "") {
-		return nil, errors.New("EVALD_TLS_CERT_FILE: wanted EVALD_TLS_KEY_FILE beside it, and both for EVALD_TLS_CLIENT_CA_FILE")
+		return nil, errors.New("EVALD_TLS_CERT_FILE: wanted EVALD_TLS_KEY_FILE as well; EVALD_TLS_CLIENT_CA_FILE needs both")
 	}
 	if cert == "" {
 		return nil, nil
@@ -105,7 +105,7 @@ func clientTLS() (*tls.Config, error) {
 		config.RootCAs = roots
 	}
 	if (cert == "") != (key == "") {
-		return nil, errors.New("EVALD_CERT_FILE: one of EVALD_CERT_FILE and EVALD_KEY_FILE is set, wanted both or neither")
+		return nil, errors.New("EVALD_CERT_FILE: only one of EVALD_CERT_FILE and EVALD_KEY_FILE is set, wanted both or neither")
 	}
 	if cert != "" {
 		if _, err := pair(cert, key); err != nil {
@@ -131,7 +131,7 @@ func readRoots(name, file string) (*x509.CertPool, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(data) {
-		return nil, fmt.Errorf("%s: %s holds no certificate, wanted PEM", name, file)
+		return nil, fmt.Errorf("%s: %s contains no certificate, wanted PEM", name, file)
 	}
 	return roots, nil
 }

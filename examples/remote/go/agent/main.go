@@ -38,7 +38,7 @@ func (agent) Invoke(_ context.Context, request *agentv1.InvokeRequest) (*agentv1
 		}
 	}
 	if said == "" {
-		return nil, status.Error(codes.InvalidArgument, "messages: no text of the user")
+		return nil, status.Error(codes.InvalidArgument, "messages: no text from the user")
 	}
 	invocation := &evaldv1.Invocation{}
 	if number := orderNumber.FindString(said); number == "" {
@@ -72,7 +72,7 @@ func says(text string) *evaldv1.ChatMessage {
 }
 
 func main() {
-	listen := flag.String("listen", "127.0.0.1:50072", "`HOST:PORT` to listen on; port 0 picks one")
+	listen := flag.String("listen", "127.0.0.1:50072", "`HOST:PORT` to listen on; port 0 picks a free port")
 	flag.Parse()
 	listener, err := net.Listen("tcp", *listen)
 	if err != nil {

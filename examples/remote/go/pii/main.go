@@ -35,7 +35,7 @@ const piiSchema = `{
     "allowedDomains": {
       "type": "array",
       "items": {"type": "string"},
-      "description": "Domains whose e-mail addresses may be told, for example your own."
+      "description": "Domains whose e-mail addresses are allowed, for example your own."
     }
   },
   "additionalProperties": false
@@ -46,7 +46,7 @@ var pii = plugin.Define(
 		Type:             "acme.pii",
 		Version:          "1.0.0",
 		Label:            "Personal Data",
-		Description:      "The answer holds no e-mail address and no card number.",
+		Description:      "The answer contains no e-mail address and no card number.",
 		Kind:             evaldv1.EvaluatorKind_EVALUATOR_KIND_ASSERTION,
 		ConfigSchemaJson: piiSchema,
 		Deterministic:    true,
@@ -78,7 +78,7 @@ var piiCount = plugin.Define(
 		Type:             "acme.pii-count",
 		Version:          "1.0.0",
 		Label:            "Personal Data Count",
-		Description:      "How many e-mail addresses and card numbers the answer holds.",
+		Description:      "Number of e-mail addresses and card numbers in the answer.",
 		Kind:             evaldv1.EvaluatorKind_EVALUATOR_KIND_METRIC,
 		ConfigSchemaJson: `{"type": "object", "additionalProperties": false}`,
 		Deterministic:    true,

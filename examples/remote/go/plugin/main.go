@@ -16,7 +16,7 @@ func (p *Plugin) Main() {
 		servers = append(servers, server)
 		return nil
 	})
-	listen := flag.String("listen", "127.0.0.1:50061", "`HOST:PORT` to listen on; port 0 picks one")
+	listen := flag.String("listen", "127.0.0.1:50061", "`HOST:PORT` to listen on; port 0 picks a free port")
 	register := flag.String("register", "", "`HOST:PORT` of an evald server to register at, when listening")
 	target := flag.String("target", "", "`TARGET` under which that server reaches this plugin, when not the address itself")
 	profile := flag.String("tls-profile", "", "`NAME` of that server's TLS profile for this plugin, when it listens with TLS")

@@ -126,13 +126,13 @@ func (p *Plugin) work(ctx context.Context, task *pluginv1.EvaluationTask) *plugi
 		defer func() {
 			if problem := recover(); problem != nil {
 				log.Printf("%s: task %s: panic: %v", task.GetType(), task.GetTaskId(), problem)
-				done <- Errored("EVALUATOR_EXCEPTION", "the evaluator raised; its own log says what")
+				done <- Errored("EVALUATOR_EXCEPTION", "the evaluator raised an exception; its log has the details")
 			}
 		}()
 		output, err := evaluator.evaluate(ctx, task)
 		if err != nil {
 			log.Printf("%s: task %s: %v", task.GetType(), task.GetTaskId(), err)
-			output = Errored("EVALUATOR_EXCEPTION", "the evaluator raised; its own log says what")
+			output = Errored("EVALUATOR_EXCEPTION", "the evaluator raised an exception; its log has the details")
 		}
 		done <- output
 	}()
@@ -141,7 +141,7 @@ func (p *Plugin) work(ctx context.Context, task *pluginv1.EvaluationTask) *plugi
 		return output
 	case <-ctx.Done():
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return Errored("TIMEOUT", "the evaluator did not finish within its time")
+			return Errored("TIMEOUT", "the evaluator did not finish within its time limit")
 		}
 		return Errored("CANCELLED", "the task was cancelled")
 	}
@@ -259,7 +259,7 @@ func (p *Plugin) stayRegistered(ctx context.Context, at Registration) error {
 				return ErrRevoked
 			}
 			if err == nil {
-				err = errors.New("the lease has run out")
+				err = errors.New("the lease has expired")
 			}
 		}
 		if isFinal(err) && !registered {
@@ -418,7 +418,7 @@ func (s *session) run(stop context.Context) (delay time.Duration, err error) {
 		case <-stopping:
 			stopping, draining = nil, true
 			_ = stream.Send(&pluginv1.ConnectRequest{Frame: &pluginv1.ConnectRequest_Draining{
-				Draining: &pluginv1.WorkerDraining{Reason: "the plugin stops"},
+				Draining: &pluginv1.WorkerDraining{Reason: "the plugin is stopping"},
 			}})
 
 		case done := <-completed:

@@ -46,7 +46,7 @@ export function clientAccess(server: string): [grpc.ChannelCredentials, grpc.Cli
 export function serverCredentials(): grpc.ServerCredentials {
   const [cert, key, ca] = ['EVALD_TLS_CERT_FILE', 'EVALD_TLS_KEY_FILE', 'EVALD_TLS_CLIENT_CA_FILE'].map(pem);
   if (!cert !== !key || (!cert && ca)) {
-    throw new Error('EVALD_TLS_CERT_FILE: wanted EVALD_TLS_KEY_FILE beside it, and both for EVALD_TLS_CLIENT_CA_FILE');
+    throw new Error('EVALD_TLS_CERT_FILE: wanted EVALD_TLS_KEY_FILE as well; EVALD_TLS_CLIENT_CA_FILE needs both');
   }
   if (!cert || !key) return grpc.ServerCredentials.createInsecure();
   return grpc.ServerCredentials.createSsl(ca ?? null, [{ cert_chain: cert, private_key: key }], ca !== undefined);
@@ -62,7 +62,7 @@ function channelCredentials(): grpc.ChannelCredentials {
   if (off || (wanted === '' && !names.some(setting))) return grpc.credentials.createInsecure();
   const [ca, cert, key] = names.map(pem);
   if (!cert !== !key) {
-    throw new Error('EVALD_CERT_FILE: one of EVALD_CERT_FILE and EVALD_KEY_FILE is set, wanted both or neither');
+    throw new Error('EVALD_CERT_FILE: only one of EVALD_CERT_FILE and EVALD_KEY_FILE is set, wanted both or neither');
   }
   return grpc.credentials.createSsl(ca, key, cert);
 }
@@ -76,7 +76,7 @@ function pem(name: string): Buffer | undefined {
   const file = setting(name);
   if (!file) return undefined;
   const data = readFileSync(file);
-  if (!data.includes('-----BEGIN ')) throw new Error(`${name}: ${file} is no PEM file`);
+  if (!data.includes('-----BEGIN ')) throw new Error(`${name}: ${file} is not a PEM file`);
   return data;
 }
 

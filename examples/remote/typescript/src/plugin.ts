@@ -124,7 +124,7 @@ export async function work(
       signal.addEventListener('abort', () =>
         resolve(
           signal.reason === 'TIMEOUT'
-            ? errored('TIMEOUT', 'the evaluator did not finish within its time')
+            ? errored('TIMEOUT', 'the evaluator did not finish within its time limit')
             : errored('CANCELLED', 'the task was cancelled'),
         ),
       );
@@ -132,7 +132,7 @@ export async function work(
     });
   } catch (problem) {
     log(`${task.type}: task ${task.taskId}:`, problem);
-    return errored('EVALUATOR_EXCEPTION', 'the evaluator raised; its own log says what');
+    return errored('EVALUATOR_EXCEPTION', 'the evaluator raised an exception; its log has the details');
   } finally {
     activeTasks--;
     clearTimeout(timer);
@@ -206,7 +206,7 @@ async function stayRegistered(plugin: Plugin, registration: Registration, stop: 
           return;
         }
         if (state === 'LEASE_STATE_REVOKED') throw new Revoked('the operator of the server has removed this plugin');
-        throw new Error('the lease has run out');
+        throw new Error('the lease has expired');
       } catch (problem) {
         if (stop.aborted) return;
         if (problem instanceof Revoked) throw problem;
@@ -313,7 +313,7 @@ function session(
       if (draining && open.size === 0 && !ended) stream.end(); // the server ends its side
     };
     const drain = () => {
-      send({ draining: { reason: 'the plugin stops' } });
+      send({ draining: { reason: 'the plugin is stopping' } });
       draining = true;
       timer = setTimeout(cancel, GRACE_MS);
       endIfIdle();

@@ -17,7 +17,9 @@ _CRITERIA: Final = ("criteria", "expected_outcome", "outcome")
 _CHECKS: Final = ("evaluators", "assert", "assertions")
 _DEFAULT_THRESHOLD: Final = 0.8
 
-_WORKSPACE: Final = "evald prepares no workspace for an agent; do it in the agent, or beside `evald test`"
+_WORKSPACE: Final = (
+    "evald does not prepare workspaces for agents; prepare it in the agent, or before `evald test`"
+)
 _ABOUT: Final = ("version", "author", "license", "requires", "tags", "dataset")
 _KEYS: Final = (
     *(*_CASES, *_CHECKS, "input", "evaluator", "grader", "target", "targets", "execution", *_ABOUT),
@@ -25,9 +27,9 @@ _KEYS: Final = (
 )
 _REFUSED_KEYS: Final = {
     "workspace": _WORKSPACE,
-    "preprocessors": "evald runs no code on a file of the suite",
-    "experiment": "name the target with --target",
-    "imports": "evald reads one file as one suite",
+    "preprocessors": "evald does not run code of the suite on its files",
+    "experiment": "choose the target with --target",
+    "imports": "a suite of evald is one file; copy the imported cases into it",
 }
 _TURN_KEYS: Final = (*_INPUT, *_EXPECTED, *_CRITERIA, *_CHECKS, "id")
 _CASE_KEYS: Final = (
@@ -36,12 +38,12 @@ _CASE_KEYS: Final = (
 )
 _REFUSED_CASE_KEYS: Final = {
     "workspace": _WORKSPACE,
-    "depends_on": "a case of evald knows nothing of others",
-    "input_files": "write the content into the input, or as a block {type: file, value: ...}",
-    "on_turn_failure": "evald goes on to the last turn",
-    "window_size": "evald's judge sees the whole conversation; see `includeHistory`",
+    "depends_on": "cases of evald are independent of each other",
+    "input_files": "write the content into the input, or use a block {type: file, value: ...}",
+    "on_turn_failure": "evald always runs all turns",
+    "window_size": "evald's judge reads the whole conversation; see `includeHistory`",
 }
-_JUDGE_BUDGET: Final = "evald limits what judges spend; see `judge_budget`"
+_JUDGE_BUDGET: Final = "evald limits the cost of judges on the server; see `judge_budget`"
 _EXECUTION_KEYS: Final = (
     *("target", "targets", "evaluators", "skip_defaults", "trials", "threshold"),
     *("workers", "max_concurrency", "cache", "verbose", "fail_on_error"),
@@ -50,12 +52,12 @@ _REFUSED_EXECUTION_KEYS: Final = {
     **dict.fromkeys(("total_budget_usd", "budget_usd"), _JUDGE_BUDGET),
     "agent_timeout_ms": "set the timeout of the connector",
 }
-_NO_SKILLS: Final = "evald sees tool calls, not a coding agent's skills; use `tool-use`"
+_NO_SKILLS: Final = "evald reads tool calls, not a coding agent's skills; use `tool-use`"
 _REFUSED: Final[Mapping[str, str]] = {
     **PROMPTFOO_REFUSED,
     **dict.fromkeys(("skill-trigger", "skill-used", "not-skill-used"), _NO_SKILLS),
-    "agent-judge": "evald's judge is a model without a workspace",
-    "agent-rubric": "evald's judge is a model without a workspace",
+    "agent-judge": "evald's judge has no workspace",
+    "agent-rubric": "evald's judge has no workspace",
 }
 
 
@@ -96,7 +98,7 @@ def _cases(root: Node) -> Iterator[Node]:
         return
     for one in found:
         if isinstance(one.data, str):
-            raise one.refuse("names files of cases; name one file for all of them, as text")
+            raise one.refuse("got a list of files of cases, wanted the name of one file")
         yield one
 
 
@@ -136,7 +138,7 @@ class _Suite:
             suite["max_concurrency"] = workers.integer()
         found, lines = convert_each(cases, lambda case: [self._case(case)])
         if not found:
-            raise root.refuse("no cases")
+            raise root.refuse("missing; wanted at least one case")
         if self._unjudged:
             count = len(self._unjudged)
             self._unjudged[0].warn(f"no evaluator judges by the criteria (cases and turns: {count})")
@@ -147,16 +149,18 @@ class _Suite:
         if node.document is not self._root.document:
             _check_texts(node)
         if "id" not in node:
-            raise node.refuse("a case without an id")
+            raise node.refuse("the case has no id")
         made: dict[str, Any] = {"id": node["id"].text()}
         execution = _execution(node)
         for key in ("trials", "workers", "max_concurrency"):
             if key in execution:
-                raise execution[key].refuse("holds for the whole suite; wanted it in the suite's `execution`")
+                raise execution[key].refuse(
+                    "applies to the whole suite; wanted it in the suite's `execution`"
+                )
         targets = _target_names(node, execution)
         if targets and targets != self._targets:
             raise (execution if "target" in execution else node)["target"].refuse(
-                f"evald asks one target all cases of a suite; put the case into a suite for {targets[0]!r}"
+                f"evald runs all cases of a suite against the same target; move the case to a suite for {targets[0]!r}"
             )
         if "description" in node:
             made["description"] = node["description"].text()
@@ -169,7 +173,7 @@ class _Suite:
         criteria = node.first(*_CRITERIA).text() if any(key in node for key in _CRITERIA) else None
         if "turns" in node or "mode" in node:
             if expected.data is not None:
-                raise expected.refuse("beside turns; wanted it in the turns")
+                raise expected.refuse("given together with turns; wanted it in each turn")
             made["turns"] = list(self._turns(node))
             if any(key in node for key in _INPUT):
                 made["messages"] = _listed(self._input(node, execution))
@@ -177,10 +181,10 @@ class _Suite:
                 made["messages"] = _listed(_messages(self._root["input"]))
         else:
             if "aggregation" in node:
-                raise node["aggregation"].refuse("goes with `turns`")
+                raise node["aggregation"].refuse("needs `turns`")
             made |= asked(self._input(node, execution))
             if not made["input"]:
-                raise node.first(*_INPUT).refuse("ends with an answer; wanted what the agent is asked")
+                raise node.first(*_INPUT).refuse("ends with an answer; wanted a user message at the end")
         if expected.data is not None:
             made["expected"] = _expected(expected)
         judge = _Judge(criteria, expected.data is not None)
@@ -201,9 +205,9 @@ class _Suite:
         for place in places:
             for name in place.mapping():
                 if name != self._prompt:
-                    raise place[name].refuse("evald fills in no variables of AgentV's; write the value out")
+                    raise place[name].refuse("evald does not fill in variables of AgentV; write the value")
         if given.data is None:
-            raise node.refuse("a case without an input")
+            raise node.refuse("the case has no input")
         messages = _messages(given)
         if "input" in self._root and not _skips_defaults(execution):
             before = _messages(self._root["input"])
@@ -231,13 +235,13 @@ class _Suite:
         """Return the judge. Warn of the deprecated field `grader`, and if `evaluator` or `grader` names an unknown type."""
         for place in (node, self._root):
             if "grader" in place:
-                place["grader"].warn("`grader` is deprecated; write `evaluator`")
+                place["grader"].warn("`grader` is deprecated; use `evaluator`")
             key = "evaluator" if "evaluator" in place else "grader"
             if key in place:
                 name = place[key].text()
                 kind = name.replace("_", "-")
                 if kind not in _JUDGES:
-                    place[key].warn(f"unknown evaluator {name[:80]!r}: the llm-judge judges in its place")
+                    place[key].warn(f"unknown evaluator {name[:80]!r}; an llm-judge is used in its place")
                 return judge.spec(node, {})
         return judge.spec(node, {})
 
@@ -246,7 +250,7 @@ class _Suite:
             node["mode"].choice({"conversation": None})
         way = node["aggregation"].choice({"mean": "mean", "min": "min"}) if "aggregation" in node else "mean"
         if way == "mean":
-            node.warn("every turn must pass here; AgentV takes the mean of the turns")
+            node.warn("evald requires every turn to pass; AgentV uses the mean of the turns")
         for turn in node["turns"]:
             turn.keys(*_TURN_KEYS)
             expected = turn.first(*_EXPECTED)
@@ -274,7 +278,7 @@ def _execution(node: Node) -> Node:
         for key in found.keys(*_EXECUTION_KEYS, refused=_REFUSED_EXECUTION_KEYS):
             if key in ("cache", "fail_on_error", "verbose"):
                 found[key].warn(
-                    "has no counterpart: evald caches judges alone, and an error is never a verdict"
+                    "ignored: evald caches only answers of judges, and an error is never a verdict"
                 )
     return found
 
@@ -286,7 +290,9 @@ def _skips_defaults(execution: Node) -> bool:
 def _check_texts(node: Node) -> None:
     """Raise InvalidDocument for an environment variable in any text."""
     if isinstance(node.data, str) and "${{" in node.data:
-        raise node.refuse("holds a variable of the environment (${{...}}), which evald does not fill in")
+        raise node.refuse(
+            "contains an environment variable (${{...}}), which evald does not fill in; write the value"
+        )
     inner = range(len(node.data)) if isinstance(node.data, list) else node.data
     for key in inner if isinstance(inner, dict | range) else ():
         _check_texts(node[key])
@@ -325,7 +331,7 @@ def _trials(node: Node) -> dict[str, Any]:
     strategy = str(node["strategy"].data or "pass_at_k")
     if strategy not in ("pass_at_k", "pass_any", "pass_all"):
         raise node["strategy"].refuse(
-            f"{strategy[:40]!r}: evald counts the trials that pass; see `min_passed`"
+            f"{strategy[:40]!r} is not supported: evald counts the trials that pass; see `min_passed`"
         )
     count = node["count"].integer()
     return {"trials": count} if strategy == "pass_all" else {"trials": count, "min_passed": 1}
@@ -408,7 +414,7 @@ class _Judge:
         kind = node["type"].text().replace("_", "-")
         plain = kind.removeprefix("not-")
         if plain in _REFUSED or kind in _REFUSED:
-            raise node["type"].refuse(f"{kind}: {_REFUSED.get(kind) or _REFUSED[plain]}")
+            raise node["type"].refuse(f"{kind} is not supported: {_REFUSED.get(kind) or _REFUSED[plain]}")
         keys = dict(node.mapping())
         common = _common(node, keys)
         if kind != plain and "negate" in common:
@@ -431,7 +437,7 @@ class _Judge:
         for key in ("target", "grader_target", "max_steps", "config", "temperature", "max_output_tokens"):
             if keys.pop(key, None) is not None:
                 raise node[key].refuse(
-                    "evald's judge is configured by the server; see docs/judge-endpoints.md"
+                    "not supported: judges are configured on evald's server; see docs/judge-endpoints.md"
                 )
         config: dict[str, Any] = {}
         rubrics = keys.pop("rubrics", None)
@@ -449,7 +455,7 @@ class _Judge:
             self.criteria_used |= given.data is None
             if criteria is None or not criteria.strip():
                 raise node.refuse(
-                    "a judge without criteria; wanted `criteria` of the case or of the evaluator"
+                    "the judge has no criteria; wanted `criteria` in the case or in the evaluator"
                 )
             config["criteria"] = criteria
         if keys.pop("prompt", None) is not None:
@@ -486,7 +492,7 @@ class _Judge:
         if threshold is None:
             threshold = _DEFAULT_THRESHOLD
         if threshold == 0:
-            raise node.refuse("a threshold of 0 is reached by every answer, so that nothing would be checked")
+            raise node.refuse("got a threshold of 0, which every answer reaches; wanted a threshold above 0")
         return {
             "type": "at-least",
             "config": {"evaluators": children, "threshold": threshold, "measure": measure},
@@ -524,7 +530,7 @@ def _common(node: Node, keys: dict[str, Any]) -> Spec:
 _ITEM_KEYS: Final = ("id", "outcome", "description", "text", "weight", "required", "operator")
 _REFUSED_ITEM_KEYS: Final = dict.fromkeys(
     ("score_ranges", "min_score", "required_min_score"),
-    "evald's items are met or not; use a judge with `criteria`",
+    "items of evald's judge are either met or not met; use a judge with `criteria`",
 )
 
 
@@ -549,13 +555,13 @@ def _items(node: Node, name: str) -> Spec:
 def _prompt(node: Node) -> str:
     """Return a prompt: the text of a file, or the text itself."""
     if isinstance(node.data, dict):
-        raise node.refuse("is made by a script; write the prompt out")
+        raise node.refuse("got a prompt that a script creates, which is not supported; write the prompt")
     text = node.text()
     if text.startswith("file://") or ("\n" not in text and text.endswith((".md", ".txt", ".prompt"))):
         text = node.file_text()
     if "{{" in text:
         raise node.refuse(
-            "has variables ({{...}}); evald shows the conversation below the prompt, so leave them out"
+            "contains variables ({{...}}); remove them: evald adds the conversation after the prompt"
         )
     return text
 
@@ -570,7 +576,7 @@ def _code(node: Node, keys: dict[str, Any]) -> Spec:
     found = node.first("script", "command")
     _pop(keys, "script", "command")
     if found.data is None:
-        raise node.refuse("a code evaluator without a script")
+        raise node.refuse("the code evaluator has no script")
     config: dict[str, Any] = {"command" if isinstance(found.data, list) else "script": found.data}
     if "cwd" in node:
         config["cwd"] = keys.pop("cwd")
@@ -579,7 +585,7 @@ def _code(node: Node, keys: dict[str, Any]) -> Spec:
     if timeout is not None:
         config["timeoutMs"] = timeout
     if keys.pop("target", None) is not None:
-        raise node["target"].refuse("a script of evald gets no model of the test runner")
+        raise node["target"].refuse("not supported: evald gives a script no access to a model")
     # AgentV passes all other keys to the script.
     given = node["config"].mapping() if keys.pop("config", None) is not None else {}
     further = {**given, **keys}
@@ -599,7 +605,7 @@ def _token_usage(node: Node, keys: dict[str, Any]) -> Spec:
     names = {"max_total": {}, "max_input": {"inputOnly": True}, "max_output": {"outputOnly": True}}
     found = _pop(keys, *names)
     if not found:
-        raise node.refuse("no limit; wanted max_total, max_input or max_output")
+        raise node.refuse("missing limit; wanted max_total, max_input or max_output")
     specs = [
         {"type": "token-budget", "config": {"maxTokens": node[name].number(), **names[name]}}
         for name in found
@@ -617,7 +623,9 @@ def _metrics(node: Node, keys: dict[str, Any]) -> Spec:
     }
     for key in ("max_llm_calls", "target_exploration_ratio", "exploration_tolerance"):
         if key in node:
-            raise node[key].refuse("evald sees tool calls, not the agent's calls of models or their purpose")
+            raise node[key].refuse(
+                "not supported: evald reads tool calls, not the agent's model calls or their purpose"
+            )
     limits = _pop(keys, *names)
     return {"type": "execution-limits", "config": {names[name]: node[name].number() for name in limits}}
 
@@ -627,7 +635,7 @@ def _trajectory(node: Node, keys: dict[str, Any]) -> Spec:
     if "minimums" in node:
         minimums = node["minimums"].mapping()
         if mode != "any_order" or "expected" in node:
-            raise node["minimums"].refuse("goes with `mode: any_order` alone")
+            raise node["minimums"].refuse("needs `mode: any_order`")
         keys.pop("minimums")
         if not minimums:
             raise node["minimums"].refuse("is empty, so that nothing would be checked")
@@ -663,7 +671,7 @@ def _field_accuracy(node: Node, keys: dict[str, Any]) -> Spec:
         one.keys(*known)
         field = {key: one[key].data for key in known if key in one and key != "formats"}
         if "formats" in one:
-            one["formats"].warn("evald reads a date in every format that it knows")
+            one["formats"].warn("ignored: evald reads dates in all formats that it knows")
         if "match" in one:
             field["match"] = one["match"].choice(matches)
         fields.append(field)

@@ -10,19 +10,17 @@ from .node import Node, load_yaml
 
 Spec = dict[str, Any]
 
-_NO_CODE: Final = (
-    "runs code of the suite inside the test runner; write it as a script for evald's `code` evaluator"
+_NO_CODE: Final = "it runs code of the suite in the test runner; write a script for evald's `code` evaluator"
+_NO_EMBEDDINGS: Final = (
+    "it needs an embedding model, which evald does not have; `llm-rubric` can compare meanings"
 )
-_NO_EMBEDDINGS: Final = "needs a model of embeddings, which evald has not; `llm-rubric` can compare meanings"
-_NO_SERVICE: Final = "asks a service of its own"
-_NO_SYNTAX: Final = "evald has no checker of this language"
-_NO_TRACE: Final = "evald sees tool calls, not spans of a trace"
+_NO_SERVICE: Final = "it calls its own external service"
+_NO_SYNTAX: Final = "evald cannot check this language"
+_NO_TRACE: Final = "evald reads tool calls, not spans of a trace"
 _NO_CONTEXT: Final = (
-    "is measured with prompts of promptfoo's own on the retrieved context; say it as `llm-rubric`"
+    "it uses promptfoo's own prompts on the retrieved context; use `llm-rubric` with your criteria"
 )
-_NO_PROVIDER: Final = (
-    "is checked against the provider's own list of functions; use `tool-use` with expectations"
-)
+_NO_PROVIDER: Final = "it uses the provider's own list of functions; use `tool-use` with expectations"
 
 REFUSED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("javascript", "python", "ruby"), _NO_CODE),
@@ -43,24 +41,26 @@ REFUSED: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(
         ("select-best", "max-score"),
-        "compares the answers of several providers; run them and `evald compare`",
+        "it compares the answers of several providers; run each and use `evald compare`",
     ),
-    **dict.fromkeys(("perplexity", "perplexity-score"), "needs the log probabilities of the answer's tokens"),
-    "is-refusal": "looks for a fixed list of phrases; use `icontains-any` with yours, or `llm-rubric`",
-    "meteor": "needs WordNet's synonyms; use `rouge-n` or `gleu`",
-    "skill-used": "evald sees tool calls, not a coding agent's skills",
+    **dict.fromkeys(
+        ("perplexity", "perplexity-score"), "it needs the log probabilities of the answer's tokens"
+    ),
+    "is-refusal": "it has a fixed list of phrases; use `icontains-any` with your own list, or `llm-rubric`",
+    "meteor": "it needs WordNet's synonyms; use `rouge-n` or `gleu`",
+    "skill-used": "evald reads tool calls, not a coding agent's skills",
     "trajectory:step-count": "evald counts tool calls, not steps; use `tool-call-budget`",
-    "trajectory:goal-success": "is judged with a prompt of promptfoo's own; say it as `llm-rubric`",
+    "trajectory:goal-success": "it uses promptfoo's own prompt; use `llm-rubric` with your criteria",
 }
 
 _TEXT_FILES: Final = (".txt", ".md", ".csv", ".html", ".xml")
 _KEYS: Final = ("type", "value", "threshold", "weight", "metric", "provider", "description")
-_NO_CONFIG: Final = {"config": "has a meaning for code only"}
+_NO_CONFIG: Final = {"config": "it applies to code only"}
 _REFUSED_KEYS: Final = {
     **_NO_CONFIG,
-    "transform": "changes the answer with JavaScript before it is checked",
-    "contextTransform": "takes the context out of the answer with JavaScript",
-    "rubricPrompt": "evald's judge keeps its own frame around what it judges; put the instructions into `value`",
+    "transform": "it changes the answer with JavaScript before the check",
+    "contextTransform": "it extracts the context from the answer with JavaScript",
+    "rubricPrompt": "evald's judge has its own prompt; write the instructions into `value`",
 }
 
 
@@ -80,7 +80,7 @@ def assert_set(node: Node) -> Spec:
     spec = {"type": "assert-set", "config": config, **common(node)}
     if "threshold" in node:
         if node["threshold"].number() == 0:
-            raise node["threshold"].refuse("0 is reached by every answer, so that nothing would be checked")
+            raise node["threshold"].refuse("got 0, which every answer reaches; wanted a threshold above 0")
         config["threshold"] = node["threshold"].number()
     return spec
 
@@ -100,13 +100,15 @@ def spec_of(kind: str, node: Node) -> Spec:
     """Return the spec of one kind, with its value and threshold. Raises InvalidDocument."""
     plain = kind.removeprefix("not-")
     if plain in REFUSED:
-        raise node["type"].refuse(f"{kind}: {REFUSED[plain]}")
+        raise node["type"].refuse(f"{kind} is not supported: {REFUSED[plain]}")
     make = _KINDS.get(plain)
     if make is None:
-        raise node["type"].refuse(f"unknown assertion {kind[:80]!r}; known are {', '.join(sorted(_KINDS))}")
+        raise node["type"].refuse(
+            f"unknown assertion {kind[:80]!r}; known assertions: {', '.join(sorted(_KINDS))}"
+        )
     spec = make(node)
     if plain not in _WITH_THRESHOLD and "threshold" in node:
-        raise node["threshold"].refuse(f"has no meaning with {plain}")
+        raise node["threshold"].refuse(f"does not apply to {plain}; remove it")
     return {**spec, "negate": True} if kind != plain else spec
 
 
@@ -145,7 +147,7 @@ def list_value(node: Node) -> list[str]:
         try:
             rows = list(csv.reader([string_value(node)], skipinitialspace=True, escapechar="\\", strict=True))
         except csv.Error as problem:
-            raise value.refuse(f"is no list of texts with commas: {problem}") from None
+            raise value.refuse(f"is not a comma-separated list of texts: {problem}") from None
         found = [part.strip() for row in rows for part in row]
     else:
         found = [
@@ -204,7 +206,7 @@ def _word_count(node: Node) -> Spec:
         value.keys("min", "max")
         limits = {key: value[key].number() for key in ("min", "max") if key in value}
         if not limits or limits.get("min", 0) > limits.get("max", limits.get("min", 0)):
-            raise value.refuse(f"got {value.data}, wanted min and max, or one of them")
+            raise value.refuse(f"got {value.data}, wanted min, max, or both")
         return _spec("word-count", **limits)
     if isinstance(value.data, str) and re.fullmatch(r"\d{1,9}", value.data):
         value = value.replaced(int(value.data))
@@ -233,7 +235,7 @@ def judge_model(node: Node) -> str | None:
         return None
     found = re.fullmatch(r"openai:(?:(?:chat|responses):)?([\w.-]+)", str(node.data))
     if found is None:
-        raise node.refuse(f"{str(node.data)[:80]!r} is no model of an OpenAI-compatible judge")
+        raise node.refuse(f"got {str(node.data)[:80]!r}, wanted a model of an OpenAI-compatible endpoint")
     return found[1]
 
 
@@ -308,7 +310,7 @@ def _tool_sequence(node: Node) -> Spec:
         mode = value["mode"].choice({"in_order": "in_order", "exact": "exact"}) if "mode" in value else mode
         value = value["steps"]
     if not value.list():
-        raise value.refuse("no steps, so that nothing would be checked")
+        raise value.refuse("got no steps; wanted at least one")
     return _spec("trajectory", mode=mode, expected=value.list(), argsMatch="ignore")
 
 

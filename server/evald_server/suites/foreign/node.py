@@ -100,11 +100,13 @@ class Node:
                 every = [*known, *refused]
                 near = difflib.get_close_matches(str(name), every, 1)
                 hint = (
-                    f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(set(every)))}"
+                    f"; did you mean {near[0]!r}?"
+                    if near
+                    else f"; known keys: {', '.join(sorted(set(every)))}"
                 )
                 raise self[name].refuse(f"unknown key{hint}")
             if name in refused and name in self:
-                raise self[name].refuse(refused[name])
+                raise self[name].refuse(f"not supported: {refused[name]}")
         return names
 
     def mapping(self) -> dict[str, Any]:
@@ -155,7 +157,7 @@ class Node:
         name = (self.text() if name is None else name).removeprefix("file://")
         found = self.folder / name
         if not found.is_file():
-            raise self.refuse(f"no file {name[:200]!r} beside the suite")
+            raise self.refuse(f"the file {name[:200]!r} does not exist in the suite's directory")
         return found
 
     def file_text(self, name: str | None = None) -> str:

@@ -34,8 +34,8 @@ _MEASURES: Final = {
     "gleu": "gleu",
 }
 _NO_MEASURE: Final = {
-    "cosine": "needs a model of embeddings, which evald has not; `score_model` can compare meanings",
-    "meteor": "needs WordNet's synonyms; use gleu or rouge_l",
+    "cosine": "it needs an embedding model, which evald does not have; `score_model` can compare meanings",
+    "meteor": "it needs WordNet's synonyms; use gleu or rouge_l",
 }
 
 
@@ -67,7 +67,7 @@ def convert(document: Document) -> Converted:
         graders = [root["grader"]]
     suite["evaluators"], _ = convert_each(graders, lambda grader: [_grader(grader)])
     if not graders:
-        raise root["testing_criteria"].refuse("no graders")
+        raise root["testing_criteria"].refuse("missing; wanted at least one grader")
     if source.data is not None:
         source.keys(*_SOURCE_KEYS)
         suite |= _target(source)
@@ -76,7 +76,7 @@ def convert(document: Document) -> Converted:
     cases, lines = convert_each(_rows(root, source, path), lambda row: [rows.case(row, next(numbers))])
     if not cases:
         raise root.refuse(
-            f"no items; wanted {path.with_suffix('.jsonl').name} beside the file, with an item a line"
+            f"no items; wanted a file {path.with_suffix('.jsonl').name} in the same directory, with one item per line"
         )
     return Converted({**suite, "cases": cases}, lines, root.warnings)
 
@@ -94,7 +94,7 @@ def _grader(node: Node, name: str = "") -> Spec:
 def _threshold(node: Node) -> float:
     if "pass_threshold" in node:
         return node["pass_threshold"].number()
-    node.warn(f"no pass_threshold, so that {_DEFAULT_THRESHOLD} decides")
+    node.warn(f"no pass_threshold; using {_DEFAULT_THRESHOLD}")
     return _DEFAULT_THRESHOLD
 
 
@@ -109,7 +109,7 @@ def _text_similarity(node: Node) -> Spec:
     node.keys("type", "name", "input", "reference", "evaluation_metric", "pass_threshold")
     metric = node["evaluation_metric"]
     if metric.text() in _NO_MEASURE:
-        raise metric.refuse(f"{metric.data}: {_NO_MEASURE[metric.data]}")
+        raise metric.refuse(f"{metric.data} is not supported: {_NO_MEASURE[metric.data]}")
     return {
         "type": "similarity-check",
         "config": {
@@ -129,7 +129,7 @@ def _score_model(node: Node) -> Spec:
     if "pass_threshold" in node:
         grader["passThreshold"] = node["pass_threshold"].number()
     else:
-        node.warn("no pass_threshold, so that four fifths of the way up the range decide")
+        node.warn("no pass_threshold; using the value at 80 % of the range")
     return _judge(node, grader)
 
 
@@ -154,7 +154,7 @@ def _judge(node: Node, grader: dict[str, Any]) -> Spec:
         if key in names and value is not None:
             config[names[key]] = value
         elif value is not None:
-            node["sampling_params"][key].warn("is left to the server's judge")
+            node["sampling_params"][key].warn("ignored: the server's configuration of the judge applies")
     return {"type": "llm-judge", "config": config}
 
 
@@ -168,7 +168,9 @@ def _prompt(node: Node) -> list[dict[str, Any]]:
         one.keys("role", "content", "type")
         role = one["role"].text()
         if role not in ("system", "developer", "user"):
-            raise one["role"].refuse(f"{role[:40]!r}: evald asks a judge with system and user messages")
+            raise one["role"].refuse(
+                f"got {role[:40]!r}, wanted system or user, the roles of messages to a judge"
+            )
         content = one["content"]
         parts = list(content) if isinstance(content.data, list) else [content]
         messages.append({"role": role, "content": "\n".join(_content(part) for part in parts)})
@@ -180,14 +182,16 @@ def _content(node: Node) -> str:
         return node.data
     kind = node["type"].text()
     if kind not in ("input_text", "output_text", "text"):
-        raise node["type"].refuse(f"{kind[:40]!r}: evald's judge is shown text")
+        raise node["type"].refuse(f"got {kind[:40]!r}, but evald's judge reads only text")
     return node["text"].text()
 
 
 def _python(node: Node) -> Spec:
     node.keys("type", "name", "source", "image_tag", "pass_threshold")
     threshold = _threshold(node)
-    node.warn(f"runs Python of the file, which the operator allows with --allow-code .../{PYTHON_COMMAND}")
+    node.warn(
+        f"runs Python code of the file; the server's operator must allow it with --allow-code .../{PYTHON_COMMAND}"
+    )
     config = {"source": node["source"].text(), "passThreshold": threshold}
     return {"type": "code", "config": {"command": [PYTHON_COMMAND], "config": config}}
 
@@ -198,7 +202,9 @@ def _multi(node: Node) -> Spec:
     if isinstance(found.data, list):
         graders = {one["name"].text(): one for one in found}
         if len(graders) < len(found.list()):
-            raise found.refuse("two graders of one name, of which the formula can mean only one")
+            raise found.refuse(
+                "two graders have the same name, so the formula is ambiguous; give each its own name"
+            )
     elif "type" in found:
         graders = {str(found["name"].data or "grader"): found}
     else:
@@ -258,7 +264,7 @@ def _rows(root: Node, source: Node, path: Path) -> Iterator[Node]:
         yield from root.json_lines(beside)
     elif given.data is not None:
         raise given.refuse(
-            f"the items are on OpenAI's server; download them to {beside.name} beside the file"
+            f"the items are on OpenAI's server; download them to {beside.name} in the same directory"
         )
 
 
@@ -292,7 +298,7 @@ class _Rows:
             case["output"] = json.dumps(item, ensure_ascii=False)
         elif messages is None:
             raise row.refuse(
-                "no sample, and no input_messages that say what to ask; "
+                "no sample, and no input_messages for the agent; "
                 'wanted {"item": {...}, "sample": {"output_text": ...}}'
             )
         return case | asked(json.dumps(item, ensure_ascii=False) if messages is None else messages)
@@ -314,7 +320,9 @@ class _Rows:
             data: Any = item
             first, *keys = found[1].split(".")
             if first != "item":
-                raise message.refuse(f"{found[0][:80]!r}: what is asked has the variables of the item alone")
+                raise message.refuse(
+                    f"{found[0][:80]!r}: unknown variable; the input can use only variables of the item"
+                )
             for key in keys:
                 if not isinstance(data, Mapping) or key not in data:
                     raise row.refuse(f"the item has no value for {found[0][:80]!r}")
@@ -332,14 +340,16 @@ def _output(node: Node) -> Any:
     if "choices" in node:
         message = node["choices"].list() and node["choices"][0]["message"]
         if not message:
-            raise node["choices"].refuse("no choice")
+            raise node["choices"].refuse("got no choices; wanted at least one")
         return [{"role": "assistant", **message.mapping()}]
     text = node["output_text"].data
     if text is None and "output_json" in node:
         text = json.dumps(node["output_json"].data, ensure_ascii=False)
     calls = node["output_tools"].data
     if text is None and not calls:
-        raise node.refuse("a sample without output_text, output_json, output_tools and choices")
+        raise node.refuse(
+            "got a sample without an answer; wanted output_text, output_json, output_tools or choices"
+        )
     if not calls:
         return text
     return [{"role": "assistant", "content": text, "tool_calls": calls}]

@@ -15,8 +15,8 @@ from ..documents import Document, InvalidDocument, parse_json_text
 from .assertions import JUDGED, Spec, assertion
 from .node import Converted, Node, asked, convert_each
 
-_REPORTS: Final = "is about promptfoo's own reports; see `evald test --output`"
-_NO_CODE: Final = "runs code of the suite inside the test runner"
+_REPORTS: Final = "ignored: it configures promptfoo's own reports; see `evald test --output`"
+_NO_CODE: Final = "it runs code of the suite in the test runner"
 # Keys that change no verdict; they cause warnings.
 _UNUSED: Final = frozenset(
     {"outputPath", "sharing", "commandLineOptions", "derivedMetrics", "writeLatestResults", "env", "$schema"}
@@ -26,33 +26,33 @@ _KEYS: Final = (
     *("evaluateOptions", "assertionTemplates", "tags", "metadata", *_UNUSED),
 )
 _REFUSED_KEYS: Final = {
-    "scenarios": "evald has tests only; write the combinations out as tests",
-    "redteam": "evald writes no attacks; its own are in `evald calibrate`",
+    "scenarios": "evald has only tests; write each combination as a test",
+    "redteam": "evald does not generate attacks; `evald calibrate` has a fixed attack suite",
     "extensions": _NO_CODE,
     "nunjucksFilters": _NO_CODE,
-    "tracing": "evald sees tool calls, not spans of a trace",
+    "tracing": "evald reads tool calls, not spans of a trace",
 }
 _TEST_KEYS: Final = ("description", "vars", "assert", "threshold", "options", "metadata", "providerOutput")
 _REFUSED_TEST_KEYS: Final = {
     "assertScoringFunction": _NO_CODE,
-    "provider": "evald asks every target every case; write a suite for each",
-    "providers": "evald asks every target every case; write a suite for each",
-    "prompts": "evald asks every prompt every test; write a suite for each",
+    "provider": "evald runs every case against every target; write a suite for each target",
+    "providers": "evald runs every case against every target; write a suite for each target",
+    "prompts": "evald runs every test with every prompt; write a suite for each prompt",
 }
 _OPTION_KEYS: Final = ("prefix", "suffix", "provider", "disableVarExpansion", "runSerially")
 _REFUSED_OPTION_KEYS: Final = {
-    "transform": "changes the answer with JavaScript before it is checked",
-    "postprocess": "changes the answer with JavaScript before it is checked",
+    "transform": "it changes the answer with JavaScript before the check",
+    "postprocess": "it changes the answer with JavaScript before the check",
     "transformVars": _NO_CODE,
-    "rubricPrompt": "evald's judge keeps its own frame around what it judges; put the instructions into `value`",
-    "storeOutputAs": "a case of evald knows nothing of the answers to others",
+    "rubricPrompt": "evald's judge has its own prompt; write the instructions into `value`",
+    "storeOutputAs": "cases of evald are independent of each other",
 }
 _RUN_KEYS: Final = ("maxConcurrency", "repeat", "cache", "showProgressBar")
 _REFUSED_RUN_KEYS: Final = {
     "timeoutMs": "set the timeout of the connector",
-    "maxEvalTimeMs": "evald runs a suite to its end",
-    "delay": "evald waits where an endpoint asks for it",
-    "generateSuggestions": "evald writes no prompts",
+    "maxEvalTimeMs": "evald always runs the whole suite",
+    "delay": "evald waits as long as the endpoint's rate limit requires",
+    "generateSuggestions": "evald does not generate prompts",
 }
 # Combinations of the values of lists in one test.
 _MOST_COMBINATIONS: Final = 10_000
@@ -86,7 +86,9 @@ def convert(document: Document) -> Converted:
     root = Node.of(document)
     for key in root.keys(*_KEYS, refused=_REFUSED_KEYS):
         if key in _UNUSED and key != "$schema":
-            root[key].warn(_REPORTS if key != "env" else "not read; set the variables where evald runs")
+            root[key].warn(
+                _REPORTS if key != "env" else "ignored: set the variables in the environment of evald"
+            )
     suite: dict[str, Any] = {"name": PurePath(document.file).parent.name or PurePath(document.file).stem}
     if "description" in root:
         suite["description"] = root["description"].text()
@@ -96,7 +98,7 @@ def convert(document: Document) -> Converted:
     suite |= _run_options(root["evaluateOptions"]) if "evaluateOptions" in root else {}
     echoes = _targets(root.first("providers", "targets"), suite)
     if "prompts" not in root:
-        raise root.refuse("no prompts, so that there is nothing to ask")
+        raise root.refuse("missing prompts; wanted at least one under `prompts`")
     prompts = list(_prompts(root["prompts"]))
     default = _default_test(root["defaultTest"]) if "defaultTest" in root else root["defaultTest"]
     numbers = itertools.count(1)
@@ -107,7 +109,7 @@ def convert(document: Document) -> Converted:
 
     cases, lines = convert_each(_tests(root["tests"]), converted)
     if not cases:
-        raise root.refuse("no tests")
+        raise root.refuse("missing tests; wanted at least one under `tests`")
     return Converted({**suite, "cases": cases}, lines, root.warnings)
 
 
@@ -133,19 +135,21 @@ def _targets(node: Node, suite: dict[str, Any]) -> bool:
     if names == ["echo"]:
         return True
     if "echo" in names:
-        raise node.refuse("echo beside other providers: its answer is the prompt; write a suite for each")
+        raise node.refuse(
+            "got echo together with other providers, but its answer is the prompt; write a suite for each"
+        )
     if len(set(names)) < len(names):
-        raise node.refuse("two providers of one name; give each a label")
+        raise node.refuse("two providers have the same name; give each its own label")
     if names:
         suite["targets"] = names
     return False
 
 
 _REFUSED_PROVIDER_KEYS: Final = {
-    "prompts": "evald asks every target every case; write a suite for each",
-    "transform": "changes the answer with JavaScript",
-    "delay": "evald waits where an endpoint asks for it",
-    "env": "set the variables where evald runs",
+    "prompts": "evald runs every case against every target; write a suite for each target",
+    "transform": "it changes the answer with JavaScript",
+    "delay": "evald waits as long as the endpoint's rate limit requires",
+    "env": "set the variables in the environment of evald",
 }
 
 
@@ -167,7 +171,7 @@ def _provider(node: Node, suite: dict[str, Any]) -> str:
     connector = _connector(identifier, config)
     if isinstance(connector, str):
         node.warn(
-            f"{identifier[:80]!r}: {connector}; store a connector named {name[:80]!r}, or name one with --target"
+            f"{identifier[:80]!r}: {connector}; store a connector named {name[:80]!r}, or choose one with --target"
         )
     else:
         suite.setdefault("connectors", {})[name] = connector
@@ -206,21 +210,21 @@ def _http(url: str, config: Node) -> dict[str, Any] | str:
         return f"config.{unknown[0]} has no counterpart"
     method = str(config["method"].data or "POST").upper()
     if method not in ("POST", "PUT", "PATCH"):
-        return f"evald asks agents with POST, PUT or PATCH, not {method[:20]}"
+        return f"evald calls agents with POST, PUT or PATCH, not {method[:20]}"
     made: dict[str, Any] = {} if method == "POST" else {"method": method}
     if "body" in config:
         body = json.dumps(config["body"].data)
         foreign = [name for name in _VARIABLE.findall(body) if name.strip() != "prompt"]
         if foreign:
             return (
-                f"the body has the variable {foreign[0].strip()[:40]!r}, and evald fills in the prompt alone"
+                f"the body has the variable {foreign[0].strip()[:40]!r}, but evald fills in only the prompt"
             )
         made["body"] = json.loads(_VARIABLE.sub("{{message}}", body))
     transform = config.first("transformResponse", "responseParser").data
     if transform is not None:
         path = _JSON_PATH.fullmatch(str(transform))
         if path is None:
-            return "transformResponse is code, and no path such as json.choices[0].text"
+            return "transformResponse is code, wanted a path such as json.choices[0].text"
         made["textPath"] = path[1].replace("?", "").removeprefix(".")
     headers = {
         str(name): re.sub(r"\{\{\s*env\.(\w+)\s*\}\}", r"${\1}", str(value))
@@ -228,7 +232,9 @@ def _http(url: str, config: Node) -> dict[str, Any] | str:
         if str(name).lower() != "content-type"
     }
     if any("{{" in text for text in (url, *headers.values())):
-        return "the address or a header has a variable, and evald fills in those of the environment in headers alone"
+        return (
+            "the address or a header has a variable, but evald fills in only environment variables in headers"
+        )
     made_headers = {"headers": headers} if headers else {}
     return {"type": "http", "baseUrl": url, **made_headers, **({"config": made} if made else {})}
 
@@ -254,11 +260,11 @@ def _prompts(node: Node) -> Iterator[_Prompt]:
 
 def _prompt_file(node: Node, suffix: str) -> Iterator[_Prompt]:
     if ".".join(("", *suffix.split(":", maxsplit=1)[0].split(".")[1:])) in _CODE_FILES:
-        raise node.refuse(_NO_CODE)
+        raise node.refuse(f"not supported: {_NO_CODE}")
     if suffix in (".yaml", ".yml"):
         opened = node.open()
         if not isinstance(opened.data, str | list):
-            raise opened.refuse("no prompt; wanted text or a list of messages")
+            raise opened.refuse("missing prompt; wanted text or a list of messages")
         yield _Prompt(opened.data, node)
     elif suffix == ".txt":
         for text in re.split(r"^---[ \t]*$", node.file_text(), flags=re.MULTILINE):
@@ -267,7 +273,7 @@ def _prompt_file(node: Node, suffix: str) -> Iterator[_Prompt]:
     elif suffix in (".md", ".j2", ".json"):
         yield _Prompt(_chat(node.file_text().strip(), node), node)
     else:
-        raise node.refuse("no prompt file that evald reads; wanted .txt, .md, .json or .yaml")
+        raise node.refuse("unknown type of prompt file; wanted .txt, .md, .json or .yaml")
 
 
 def _chat(text: str, node: Node) -> Any:
@@ -279,7 +285,7 @@ def _chat(text: str, node: Node) -> Any:
     except InvalidDocument:
         if "{%" in text:
             raise node.refuse(
-                "template code ({% ... %}) in a prompt; evald fills in {{variables}} only"
+                "got template code ({% ... %}) in a prompt, but evald fills in only {{variables}}"
             ) from None
         raise
 
@@ -303,7 +309,9 @@ def _tests(node: Node) -> Iterator[Node]:
         if isinstance(one.data, str):
             yield from _test_files(one)
         elif "path" in one:
-            raise one["path"].refuse("generates tests by code; write them out")
+            raise one["path"].refuse(
+                "not supported: it generates tests with code; write the tests into the file"
+            )
         else:
             yield one
 
@@ -311,10 +319,10 @@ def _tests(node: Node) -> Iterator[Node]:
 def _test_files(node: Node) -> Iterator[Node]:
     name = node.text().removeprefix("file://")
     if "://" in name:
-        raise node.refuse(f"{name[:80]!r} is not beside the suite; download the tests")
+        raise node.refuse(f"{name[:80]!r} is not a local file; download the tests")
     if any(mark in name for mark in "*?["):
         if PurePath(name).is_absolute():
-            raise node.refuse("a pattern of files is relative to the suite")
+            raise node.refuse("got an absolute pattern of files; wanted a pattern relative to the suite")
         found = [str(path.relative_to(node.folder)) for path in sorted(node.folder.glob(name))]
         if not found:
             raise node.refuse(f"no file matches {name[:200]!r}")
@@ -330,7 +338,7 @@ def _test_files(node: Node) -> Iterator[Node]:
             yield from node.open(one)
         else:
             raise node.refuse(
-                f"{one[:200]!r} is no file of tests that evald reads; wanted .csv, .json, .jsonl or .yaml"
+                f"{one[:200]!r}: unknown type of test file; wanted .csv, .json, .jsonl or .yaml"
             )
 
 
@@ -341,18 +349,18 @@ def _csv_tests(node: Node, name: str) -> Iterator[Node]:
         columns = Counter(column.strip() for column in reader.fieldnames or ())
         twice = [name for name, count in columns.items() if count > 1 and name]
         if twice:
-            raise InvalidDocument(file, 1, f"the column {twice[0][:80]!r} a second time")
+            raise InvalidDocument(file, 1, f"got a duplicate column {twice[0][:80]!r}")
         for row in reader:
             document = Document({}, {(): reader.line_num}, file)
             place = Node(document, {}, (), node.warnings)
             yield place.replaced(_csv_test(row, place))
     except csv.Error as problem:
-        raise InvalidDocument(file, reader.line_num, f"no valid CSV: {problem}") from None
+        raise InvalidDocument(file, reader.line_num, f"not valid CSV: {problem}") from None
 
 
 def _csv_test(row: Mapping[Any, Any], node: Node) -> dict[str, Any]:
     if None in row or None in row.values():
-        raise node.refuse("the line has not as many cells as the first")
+        raise node.refuse("the number of cells differs from that of the first line")
     test: dict[str, Any] = {"vars": {}, "assert": [], "options": {}, "metadata": {}}
     metric = ""
     for column, cell in row.items():
@@ -421,7 +429,7 @@ class _Test:
                 place["options"].keys(*_OPTION_KEYS, refused=_REFUSED_OPTION_KEYS)
         if "conversationId" in self._metadata:
             raise node["metadata"].refuse(
-                "conversationId joins tests to a conversation; write one case with `turns`"
+                "not supported: conversationId joins tests into a conversation; write one case with `turns`"
             )
 
     def cases(self, identifier: str, prompts: list[_Prompt], *, echo: bool) -> Iterator[dict[str, Any]]:
@@ -451,7 +459,7 @@ class _Test:
             case["output"] = filled if isinstance(filled, str) else json.dumps(filled, ensure_ascii=False)
         case["evaluators"] = list(self._evaluators(variables))
         if not case["evaluators"]:
-            raise node.refuse("nothing is asserted, so that nothing would be checked")
+            raise node.refuse("got no assertion; wanted at least one")
         threshold = node["threshold"] if "threshold" in node else self._default["threshold"]
         if threshold.data is not None:
             case["options"] = {"aggregation": "weighted_mean", "threshold": threshold.number()}
@@ -476,7 +484,7 @@ class _Test:
         node = given["$ref"]
         name = node.text().removeprefix("#/assertionTemplates/")
         if name not in self._templates:
-            raise node.refuse(f"no assertion template {name[:80]!r}")
+            raise node.refuse(f"unknown assertion template {name[:80]!r}")
         return self._templates[name]
 
     def _merged(self, key: str) -> dict[str, Any]:
@@ -497,7 +505,7 @@ class _Test:
             for other in _VARIABLE.findall(value) if isinstance(value, str) else ():
                 if other.strip() in variables:
                     raise self._node["vars"].refuse(
-                        f"{name!r} holds the variable {other.strip()!r}: write it out"
+                        f"{name!r} contains the variable {other.strip()!r}; write its value"
                     )
         if self._options.get("disableVarExpansion"):
             yield variables
@@ -505,7 +513,9 @@ class _Test:
         lists = [name for name, value in variables.items() if isinstance(value, list)]
         count = math.prod(len(variables[name]) for name in lists)
         if count > _MOST_COMBINATIONS:
-            raise self._node["vars"].refuse(f"{count} combinations of values; at most {_MOST_COMBINATIONS}")
+            raise self._node["vars"].refuse(
+                f"got {count} combinations of values, wanted at most {_MOST_COMBINATIONS}"
+            )
         for values in itertools.product(*(variables[name] for name in lists)):
             yield {**variables, **dict(zip(lists, values, strict=True))}
 
@@ -518,11 +528,11 @@ def _variable(node: Node) -> Any:
         return node.data
     suffix = PurePath(node.data).suffix.lower()
     if suffix in _CODE_FILES:
-        raise node.refuse(_NO_CODE)
+        raise node.refuse(f"not supported: {_NO_CODE}")
     if suffix in (".json", ".yaml", ".yml"):
         return node.open().data
     if suffix not in (".txt", ".md", ".csv", ".html", ".xml", ""):
-        raise node.refuse("no file of text; evald's messages are text")
+        raise node.refuse("got a file that is not text; wanted a text file")
     return node.file_text().strip()
 
 
@@ -530,7 +540,7 @@ def _rendered(value: Any, variables: Mapping[str, Any], node: Node) -> Any:
     """Return the value with the variables of all its texts filled in, in one pass."""
     if isinstance(value, str):
         if "{%" in value or "{#" in value:
-            raise node.refuse("template code ({% ... %}); evald fills in {{variables}} only")
+            raise node.refuse("got template code ({% ... %}), but evald fills in only {{variables}}")
         return _VARIABLE.sub(lambda found: _filled(found, variables, node), value)
     if isinstance(value, list):
         return [_rendered(one, variables, node) for one in value]
@@ -543,7 +553,7 @@ def _filled(found: re.Match[str], variables: Mapping[str, Any], node: Node) -> s
     path = _NAME.fullmatch(found[1])
     if path is None:
         raise node.refuse(
-            f"{found[0][:80]!r}: evald fills in {{{{variables}}}} only, without filters and code"
+            f"{found[0][:80]!r}: evald fills in only {{{{variables}}}}, without filters or code"
         )
     value: Any = variables
     for key in [path[1], *(name or int(index) for name, index in _KEY.findall(path[2]))]:
@@ -551,5 +561,7 @@ def _filled(found: re.Match[str], variables: Mapping[str, Any], node: Node) -> s
             value = value[key]
         except (KeyError, IndexError, TypeError):
             known = ", ".join(variables) or "none"
-            raise node.refuse(f"{found[0][:80]!r}: no such variable; there are: {known[:200]}") from None
+            raise node.refuse(
+                f"{found[0][:80]!r}: unknown variable; known variables: {known[:200]}"
+            ) from None
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

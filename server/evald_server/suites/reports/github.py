@@ -41,7 +41,7 @@ def write_github(reports: Sequence[SuiteReport], stream: TextIO) -> None:
         more = " and ".join(
             f"{count(number, 'case')} {_WORDS[verdict]}" for verdict, number in hidden.items()
         )
-        _write(stream, "notice", f"{more} besides those that are annotated", "evald")
+        _write(stream, "notice", f"{more} in addition to those with an annotation", "evald")
 
 
 def _write(stream: TextIO, command: str, message: str, title: str, **place: str) -> None:

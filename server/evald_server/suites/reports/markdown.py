@@ -58,9 +58,7 @@ def write_markdown(reports: Sequence[SuiteReport], stream: TextIO) -> None:
     for report in reports:
         _add_unpassed(report, page)
     if page.is_cut:
-        page.add_reserved(
-            "\n_This comment is at GitHub's limit: the other reports hold what is missing here._\n"
-        )
+        page.add_reserved("\n_Truncated at GitHub's size limit; the other reports are complete._\n")
     stream.write(page.text)
 
 
@@ -167,7 +165,7 @@ def comparison_section(found: suite_service_pb2.SuiteComparison) -> str:
         ("Broken", f"{found.broken_count:,}"),
         ("Fixed", f"{found.fixed_count:,}"),
         ("In error on one side", f"{found.error_count:,}"),
-        ("Only in the base, only in the new one", f"{found.base_only_count:,}, {found.new_only_count:,}"),
+        ("Only in the base, only in the new run", f"{found.base_only_count:,}, {found.new_only_count:,}"),
     ]
     if found.HasField("pass_rate_change"):
         rate = found.pass_rate_change
@@ -185,7 +183,7 @@ def comparison_section(found: suite_service_pb2.SuiteComparison) -> str:
             lines.append(_row([inline_code(change.case_id, _MOST_NAME), *cells, inline_code(change.reason)]))
         if len(found.changes) > 50:
             lines.append(f"\n{count(len(found.changes) - 50, 'changed case')} more.")
-    lines += [f"- Judged differently: {inline_code(text)}" for text in found.provenance_changes[:20]]
+    lines += [f"- Evaluated differently: {inline_code(text)}" for text in found.provenance_changes[:20]]
     return "\n".join(lines) + "\n"
 
 

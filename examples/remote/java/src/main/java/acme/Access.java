@@ -76,7 +76,7 @@ public final class Access {
     String ca = setting("EVALD_TLS_CLIENT_CA_FILE");
     if (cert.isEmpty() != setting("EVALD_TLS_KEY_FILE").isEmpty() || (cert.isEmpty() && !ca.isEmpty())) {
       throw new IllegalArgumentException(
-          "EVALD_TLS_CERT_FILE: wanted EVALD_TLS_KEY_FILE beside it, and both for EVALD_TLS_CLIENT_CA_FILE");
+          "EVALD_TLS_CERT_FILE: wanted EVALD_TLS_KEY_FILE as well; EVALD_TLS_CLIENT_CA_FILE needs both");
     }
     if (cert.isEmpty()) {
       return InsecureServerCredentials.create();
@@ -103,7 +103,7 @@ public final class Access {
     }
     if (cert.isEmpty() != key.isEmpty()) {
       throw new IllegalArgumentException(
-          "EVALD_CERT_FILE: one of EVALD_CERT_FILE and EVALD_KEY_FILE is set, wanted both or neither");
+          "EVALD_CERT_FILE: only one of EVALD_CERT_FILE and EVALD_KEY_FILE is set, wanted both or neither");
     }
     TlsChannelCredentials.Builder tls = TlsChannelCredentials.newBuilder();
     try {

@@ -165,11 +165,11 @@ public final class Plugin {
         output.complete(evaluator.get().run(task));
       } catch (Throwable problem) { // also a StackOverflowError: an answer must go out
         log("%s: task %s: %s", task.getType(), task.getTaskId(), problem);
-        output.complete(errored("EVALUATOR_EXCEPTION", "the evaluator raised; its own log says what"));
+        output.complete(errored("EVALUATOR_EXCEPTION", "the evaluator raised an exception; its log has the details"));
       }
     });
     if (task.hasTimeout()) {
-      EvaluationOutput late = errored("TIMEOUT", "the evaluator did not finish within its time");
+      EvaluationOutput late = errored("TIMEOUT", "the evaluator did not finish within its time limit");
       output.completeOnTimeout(late, milliseconds(task.getTimeout()), TimeUnit.MILLISECONDS);
     }
     output.whenComplete((done, problem) -> {
@@ -292,7 +292,7 @@ public final class Plugin {
         throw new Revoked();
       }
       if (state != LeaseState.LEASE_STATE_ACTIVE) {
-        log("registering again: the lease has run out");
+        log("registering again: the lease has expired");
         return;
       }
     }
@@ -373,7 +373,7 @@ public final class Plugin {
                 .setResumeSessionId(id)));
       }
       if (!within(10_000, CompletableFuture.anyOf(welcomed, ended, stop))) {
-        stream.cancel("no welcome", null);
+        stream.cancel("no welcome within the time limit", null);
       }
       CompletableFuture.anyOf(ended, stop).join();
       if (!ended.isDone()) {
@@ -386,7 +386,7 @@ public final class Plugin {
     }
 
     private synchronized void drain() {
-      send(ConnectRequest.newBuilder().setDraining(WorkerDraining.newBuilder().setReason("the plugin stops")));
+      send(ConnectRequest.newBuilder().setDraining(WorkerDraining.newBuilder().setReason("the plugin is stopping")));
       draining = true;
       closeIfIdle();
     }

@@ -38,7 +38,7 @@ public final class Readability {
                 "$schema": "https://json-schema.org/draft/2020-12/schema",
                 "type": "object",
                 "properties": {
-                  "maxWords": {"type": "integer", "minimum": 1, "description": "Most words in one sentence."}
+                  "maxWords": {"type": "integer", "minimum": 1, "description": "Maximum number of words in a sentence."}
                 },
                 "required": ["maxWords"],
                 "additionalProperties": false
@@ -71,7 +71,7 @@ public final class Readability {
     }
     int maxWords = (int) config.getFieldsOrDefault("maxWords", Value.getDefaultInstance()).getNumberValue();
     if (maxWords < 1) {
-      return Plugin.errored("INVALID_CONFIG", "config.maxWords: wanted a whole number from 1 on");
+      return Plugin.errored("INVALID_CONFIG", "config.maxWords: wanted a whole number of at least 1");
     }
     List<String> tooLong = sentences(answer.get()).stream().filter(each -> words(each).size() > maxWords).toList();
     if (tooLong.isEmpty()) {
