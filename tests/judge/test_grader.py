@@ -120,7 +120,7 @@ def test_no_judge_is_asked_without_a_value_for_every_variable(content: str, verd
     [
         ({"input": []}, "input"),
         ({"input": [{"role": "assistant", "content": "x"}]}, "role"),
-        ({"input": [{"role": "user", "content": "{{item.a | upper}}"}]}, "is no variable"),
+        ({"input": [{"role": "user", "content": "{{item.a | upper}}"}]}, "is not a variable"),
         ({"input": PROMPT, "labels": ["a", "a"], "passingLabels": ["a"]}, "twice"),
         ({"input": PROMPT, "labels": ["a"], "passingLabels": ["b"]}, "'b' is no label"),
         ({"input": PROMPT, "labels": ["a"]}, "passingLabels: missing"),

@@ -174,7 +174,7 @@ def test_where_the_agent_has_said_nothing_no_check_of_its_calls_passes(
     assert [(result.verdict, result.reason) for result in results] == [(Verdict.FAILED, why)] * 4
     assert (limits.verdict, limits.reason) == (
         Verdict.FAILED,
-        "0 of 1 limits kept: Tool calls data not available",
+        "0 of 1 limits met: Tool calls data not available",
     )
 
 
