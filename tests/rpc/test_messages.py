@@ -125,7 +125,7 @@ def test_a_turn_that_is_no_tail_of_the_conversation_is_refused(
 ) -> None:
     turn = evald.Turn(messages=messages, turn_messages=turn_messages)
     with pytest.raises(
-        evald.errors.InvalidRequest, match="wanted the last messages of the conversation"
+        evald.errors.InvalidRequest, match="wanted exactly the last messages of the conversation"
     ) as refused:
         client.evaluate(turn, ABSENCE)
     assert refused.value.violations[0].field == f"context.last_invocation.messages{field}"

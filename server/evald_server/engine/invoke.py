@@ -76,7 +76,9 @@ async def invoke(
             raise
         return crashed(evaluator, EvaluatorRaised("the evaluator cancelled itself"))
     except Busy:
-        return errored("EVALUATOR_BUSY", "Earlier calls of this evaluator are stuck in all of its threads")
+        return errored(
+            "EVALUATOR_BUSY", "All threads of this evaluator are blocked by earlier calls; try again later"
+        )
     except Exception as problem:  # noqa: BLE001 - foreign code, which is guarded
         return crashed(evaluator, problem)
     finally:
@@ -86,7 +88,7 @@ async def invoke(
 
 def _late(seconds: float | None) -> Result:
     if seconds is None:
-        return errored("TIMEOUT", "No result before the call was over")
+        return errored("TIMEOUT", "No result before the call ended")
     return errored("TIMEOUT", f"No result within {seconds:.3g}s", seconds=f"{seconds:.3g}")
 
 
