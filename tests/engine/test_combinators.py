@@ -156,7 +156,11 @@ def test_a_shadow_child_is_shown_and_decides_nothing(
 @pytest.mark.parametrize(
     ("spec", "path", "message"),
     [
-        (_spec("any-of", _child("pass", shadow=True)), "/config/evaluators", "all evaluators are shadow evaluators"),
+        (
+            _spec("any-of", _child("pass", shadow=True)),
+            "/config/evaluators",
+            "all evaluators are shadow evaluators",
+        ),
         (
             _spec("at-least", _child("pass"), _child("pass", shadow=True), k=2),
             "/config/k",
