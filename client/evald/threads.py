@@ -118,7 +118,7 @@ class Threads:
     def _check(self, type_name: str) -> None:
         if self._overrun[type_name] >= self._max_per_type:
             raise Busy(
-                "Earlier calls of this evaluator that overran their time are stuck in all of its threads"
+                "All threads of this evaluator are blocked by earlier calls that exceeded their time limit; try again later"
             )
 
     async def _wait(
@@ -216,7 +216,7 @@ def _start_thread(name: str, target: Callable[[Any], None], arg: object) -> None
         threading.Thread(target=target, args=(arg,), name=name, daemon=True).start()
     except RuntimeError:
         raise Busy(
-            "The system gives this process no more threads: raise its limit of processes, or call less at a time"
+            "The system does not allow this process more threads; raise its limit of processes, or send fewer calls at once"
         ) from None
 
 

@@ -162,7 +162,11 @@ def test_a_shadow_child_is_shown_and_decides_nothing(
 @pytest.mark.parametrize(
     ("spec", "path", "message"),
     [
-        (_spec("any-of", _child("pass", shadow=True)), "/config/evaluators", "every one is a shadow"),
+        (
+            _spec("any-of", _child("pass", shadow=True)),
+            "/config/evaluators",
+            "all evaluators are shadow evaluators",
+        ),
         (
             _spec("at-least", _child("pass"), _child("pass", shadow=True), k=2),
             "/config/k",
@@ -171,7 +175,7 @@ def test_a_shadow_child_is_shown_and_decides_nothing(
         (
             _spec("formula", _child("pass", name="a", shadow=True), formula="a"),
             "/config/evaluators/0/enforcement",
-            "no place for a shadow",
+            "got a shadow evaluator",
         ),
         (
             _spec("any-of", _child("pass"), _child("pass", on_error="fail_open")),

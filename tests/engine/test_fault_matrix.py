@@ -222,7 +222,7 @@ def test_fail_open_ignores_a_fault_and_says_so(engine: Engine, kind: str, option
         broken = {"type": f"{fault}-{kind}", "error_policy": FAIL_OPEN}
         summary = engine.run([broken, {"type": "good-inline"}], options)
         assert summary.verdict == PASSED
-        assert summary.reason == "1 of 2 assertions passed, 1 broke and was ignored (fail open)"
+        assert summary.reason == "1 of 2 assertions passed, 1 with an error was ignored (fail open)"
         assert "was ignored (fail open)" in summary.warnings[0]
         assert engine.verdict([broken], **options) is SKIPPED
         assert engine.verdict([{**broken, "required": True}, {"type": "good-inline"}], **options) is ERROR

@@ -134,9 +134,9 @@ def test_missing_evidence_does_not_pass_a_formula_that_falls() -> None:
     ("spec", "message"),
     [
         (_formula("hit", HIT, HALF), "'half' does not occur in the formula"),
-        (_formula("hit + other", HIT), "'other' is the name of no evaluator; there are hit"),
-        (_formula("hit", HIT, HIT), "'hit' is the name of another one"),
-        (_formula("hit +", HIT), "is no formula"),
+        (_formula("hit + other", HIT), "no evaluator has the name 'other'; the names are hit"),
+        (_formula("hit", HIT, HIT), "'hit' is already the name of another evaluator"),
+        (_formula("hit +", HIT), "as a formula; wanted for example"),
         (_formula("hit", HIT, threshold=math.inf), "threshold"),
     ],
 )

@@ -312,7 +312,7 @@ def test_the_score_of_execution_limits_is_the_share_that_was_kept() -> None:
         ("Duration 3000ms <= 5000ms max", True),
         ("Turns 2 > 1 max", False),
     ]
-    assert result.reason.startswith("3 of 5 limits kept: Tool calls 4 <= 10 max; ")
+    assert result.reason.startswith("3 of 5 limits met: Tool calls 4 <= 10 max; ")
 
 
 def test_the_duration_limit_prefers_the_run_to_the_turn() -> None:
@@ -373,9 +373,9 @@ def test_without_any_message_nothing_is_known_of_tool_calls() -> None:
         pytest.param(LatencyBudget, {"maxMs": float("nan")}, "config/maxMs", id="nan"),
         pytest.param(LatencyBudget, {"maxMs": 1, "scoreFormula": "x"}, "config/scoreFormula", id="formula"),
         pytest.param(LatencyBudget, {"maxMs": 1, "maxSec": 1}, "config/maxSec: unknown key", id="unknown"),
-        pytest.param(TokenBudget, {}, "no budget; set maxTokens", id="no-budget"),
+        pytest.param(TokenBudget, {}, "no budget set; set maxTokens", id="no-budget"),
         pytest.param(TokenBudget, {"maxTokens": 1.5}, "config/maxTokens", id="half-a-token"),
-        pytest.param(ExecutionLimits, {}, "no limit; set one of maxToolCalls", id="no-limit"),
+        pytest.param(ExecutionLimits, {}, "no limit set; set one of maxToolCalls", id="no-limit"),
         pytest.param(CostWithin, {"maxUsd": 1, "onMissing": "ignore"}, "config/onMissing", id="policy"),
     ],
 )

@@ -163,7 +163,9 @@ def doubling(levels: int) -> dict[str, Any]:
     ("schema", "answer", "verdict", "reason"),
     [
         pytest.param(doubling(40), '"x"', PASSED, "Response matches JSON schema", id="passes"),
-        pytest.param(doubling(9), "1", FAILED, "Schema validation failed: the whole: 1 is not", id="fails"),
+        pytest.param(
+            doubling(9), "1", FAILED, "Schema validation failed: the whole answer: 1 is not", id="fails"
+        ),
         pytest.param(
             doubling(40), "1", Verdict.ERROR, "The check did not end within 0.25 s", id="takes-long"
         ),
@@ -467,10 +469,10 @@ def test_the_score_is_the_weight_of_right_fields() -> None:
     fields: list[dict[str, Any]] = [{"path": "number", "weight": 3}, {"path": "amount"}]
     result = accuracy({"number": "INV-001"}, *fields)
     assert (result.verdict, result.score) == (FAILED, 0.75)
-    assert result.reason == "1 of 2 field(s) right; wrong: amount: required, missing"
+    assert result.reason == "1 of 2 field(s) right; wrong: amount: missing, but required"
     assert [(check.text, check.met) for check in result.checks] == [
         ("number", True),
-        ("amount: required, missing", False),
+        ("amount: missing, but required", False),
     ]
     assert accuracy({"number": "INV-001"}, *fields, aggregation="all").score == 0.0
 

@@ -248,14 +248,18 @@ def test_a_long_text_is_cut_in_a_reason() -> None:
 @pytest.mark.parametrize(
     ("evaluator", "config", "problem"),
     [
-        pytest.param(Contains, {}, "give either text or substrings", id="nothing"),
-        pytest.param(Contains, {"text": "a", "substrings": []}, "give either text or substrings", id="both"),
+        pytest.param(Contains, {}, "give exactly one of text and substrings", id="nothing"),
+        pytest.param(
+            Contains, {"text": "a", "substrings": []}, "give exactly one of text and substrings", id="both"
+        ),
         pytest.param(Contains, {"substrings": "a,b"}, "config/substrings: .*list", id="no-list"),
         pytest.param(Contains, {"substrings": [1]}, "config/substrings/0: .*string", id="number"),
         pytest.param(ExactMatch, {"expected": 1}, "config/expected: .*string", id="expected-number"),
         pytest.param(StartsWith, {}, "config/text: missing", id="no-text"),
-        pytest.param(LengthWithin, {}, "no limit; set min, max or both", id="no-limit"),
-        pytest.param(LengthWithin, {"min": 10, "max": 5}, "min must be <= max, got 10 and 5", id="order"),
+        pytest.param(LengthWithin, {}, "no limit set; set min, max or both", id="no-limit"),
+        pytest.param(
+            LengthWithin, {"min": 10, "max": 5}, "got min 10 and max 5, wanted min <= max", id="order"
+        ),
         pytest.param(LengthWithin, {"min": -1}, "config/min", id="negative"),
         pytest.param(FinishReason, {"allowed": []}, "config/allowed", id="nothing-allowed"),
     ],

@@ -213,19 +213,19 @@ def test_scope_turn_leaves_earlier_turns_out() -> None:
 @pytest.mark.parametrize(
     ("expectation", "where", "what"),
     [
-        pytest.param({}, "/expectations/0", "either the tool's name or a pattern", id="no-name"),
-        pytest.param({"name": "a", "pattern": "b"}, "/expectations/0", "either", id="two-names"),
+        pytest.param({}, "/expectations/0", "exactly one of name and pattern", id="no-name"),
+        pytest.param({"name": "a", "pattern": "b"}, "/expectations/0", "exactly one of", id="two-names"),
         pytest.param(
             {"name": "a", "minCalls": 3, "maxCalls": 2}, "/expectations/0", "minCalls 3", id="bounds"
         ),
         pytest.param({"name": "a", "minCalls": -1}, "/expectations/0/minCalls", "-1", id="negative"),
         pytest.param(
-            {"name": "a", "minCalls": 2, "occurrence": "last"}, "/expectations/0", "one call", id="one"
+            {"name": "a", "minCalls": 2, "occurrence": "last"}, "/expectations/0", "a single call", id="one"
         ),
         pytest.param(
             {"name": "a", "args": {}, "argsMatch": ["a..b"]},
             "/expectations/0/argsMatch",
-            "no path",
+            "wanted a path such as",
             id="path",
         ),
     ],
@@ -292,7 +292,7 @@ def test_a_tool_is_named_the_same_way_everywhere(type_name: str, rules: str, key
     ctx = context([call("search", ARGS)], is_final=True)
     assert run(BUILT_INS[type_name], config, ctx).verdict is Verdict.PASSED
     both = {rules: [{"name": "search", "tool": "search"}]}
-    with pytest.raises(InvalidConfig, match="two names of one key"):
+    with pytest.raises(InvalidConfig, match="got both name and tool"):
         run(BUILT_INS[type_name], both, ctx)
 
 

@@ -134,7 +134,7 @@ def test_a_missing_duration_proves_nothing() -> None:
 
 
 def test_a_call_in_the_wrong_place_is_named() -> None:
-    assert "missing: a (call 2: is not in its place)" in by_names("in_order", "ab", "ba").reason
+    assert "missing: a (call 2: is at the wrong position)" in by_names("in_order", "ab", "ba").reason
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_missing_duration_hides_no_missing_call(policy: str) -> None:
 
 def test_the_reason_names_slow_calls() -> None:
     result = judge({"expected": [{"tool": "read", "maxDurationMs": 100}]}, call("read", duration_ms=120.5))
-    assert result.reason.endswith("read = call 1; too slow: call 1 took 120.5ms, at most 100ms")
+    assert result.reason.endswith("read = call 1; too slow: call 1 took 120.5ms, wanted at most 100ms")
 
 
 def test_of_equal_pairings_the_one_with_most_calls_in_time_is_taken() -> None:

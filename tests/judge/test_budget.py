@@ -38,7 +38,7 @@ def test_without_a_ceiling_nothing_is_refused() -> None:
 def test_requests_under_way_count_with_the_most_they_can_cost() -> None:
     budget, spending = Budget(per_day_usd=1.0), CallSpending()
     first = budget.reserve(0.6, spending)
-    with pytest.raises(JudgeError, match=r"ceiling of \$1 a day .* used up to \$0.6") as problem:
+    with pytest.raises(JudgeError, match=r"server has used \$0.6 of its limit of \$1 a day") as problem:
         budget.reserve(0.6, CallSpending())
     assert problem.value.code == "JUDGE_BUDGET_EXCEEDED"
     first.settle(0.1)
@@ -69,7 +69,9 @@ def test_an_error_of_the_endpoint_costs_nothing() -> None:
 def test_a_call_has_a_ceiling_of_its_own() -> None:
     budget = Budget(per_call_usd=1.0)
     spending = CallSpending(cost_usd=0.5)
-    with pytest.raises(JudgeError, match=r"may cost up to \$0.6; this evaluation has used \$0.5 of the \$1"):
+    with pytest.raises(
+        JudgeError, match=r"may cost up to \$0.6; this evaluation has used \$0.5 of its limit of \$1"
+    ):
         budget.reserve(0.6, spending)
     budget.reserve(0.6, CallSpending())
 
@@ -105,7 +107,7 @@ def test_a_principal_has_a_ceiling_of_its_own_next_to_the_server_s(tmp_path: Pat
 
     budget = opened()
     under_way = budget.reserve(0.6, CallSpending())
-    with pytest.raises(JudgeError, match=r"\$1 a day that ci may spend .* used up to \$0.6") as problem:
+    with pytest.raises(JudgeError, match=r"ci has used \$0.6 of its limit of \$1 a day") as problem:
         budget.reserve(0.6, CallSpending())
     assert (problem.value.code, limited) == ("JUDGE_BUDGET_EXCEEDED", [1])
     with pytest.raises(JudgeError, match="no price"):
@@ -116,15 +118,15 @@ def test_a_principal_has_a_ceiling_of_its_own_next_to_the_server_s(tmp_path: Pat
     budget.close()
 
     budget = opened()
-    with pytest.raises(JudgeError, match=r"other may spend .* used up to \$0.6"):
+    with pytest.raises(JudgeError, match=r"other has used \$0.6 of its limit"):
         budget.reserve(0.91, CallSpending())
     who = Caller("ci", 1.0)
-    with pytest.raises(JudgeError, match=r"ci may spend .* used up to \$0.5"):
+    with pytest.raises(JudgeError, match=r"ci has used \$0.5 of its limit"):
         budget.reserve(0.6, CallSpending())
     who = Caller("rich", 100.0)
-    with pytest.raises(JudgeError, match="server's ceiling"):
+    with pytest.raises(JudgeError, match="server has used"):
         budget.reserve(2.0, CallSpending())
-    assert limited == [1, 1, 1], "the server's ceiling is no principal's limit"
+    assert limited == [1, 1, 1], "the server has used is no principal's limit"
     calendar.day = "2026-11-22"
     budget.reserve(1.0, CallSpending())
     budget.close()
@@ -139,7 +141,7 @@ def test_the_subjects_of_an_issuer_fill_no_file_and_a_ceiling_is_kept_all_the_sa
         budget.reserve(0.001, CallSpending()).settle(0.001)
     who = Caller("ci", 1.0)
     budget.reserve(0.9, CallSpending()).settle(0.9)
-    with pytest.raises(JudgeError, match=r"ci may spend .* used up to \$0.9"):
+    with pytest.raises(JudgeError, match=r"ci has used \$0.9 of its limit"):
         budget.reserve(0.2, CallSpending())
     budget.close()
     kept = json.loads(path.read_text())
@@ -164,7 +166,7 @@ def test_a_restart_does_not_begin_the_day_anew(tmp_path: Path) -> None:
         budget.reserve(0.4, CallSpending()).settle(0.4)
         budget.close()
     budget = Budget(per_day_usd=1.0, store=SpendStore(path), today=calendar)
-    with pytest.raises(JudgeError, match=r"used up to \$0.8"):
+    with pytest.raises(JudgeError, match=r"has used \$0.8 of its limit"):
         budget.reserve(0.4, CallSpending())
     calendar.day = "2026-11-22"
     budget.reserve(0.4, CallSpending())

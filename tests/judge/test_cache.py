@@ -158,7 +158,7 @@ def test_a_broken_cache_is_an_empty_one_with_one_line_in_the_log(
 
     run(main())
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "cache.sqlite cannot be used" in caplog.text
+    assert "cannot use the judge's cache cache.sqlite" in caplog.text
 
 
 def test_a_locked_cache_is_used_again_once_it_is_free(

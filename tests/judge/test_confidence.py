@@ -50,7 +50,7 @@ async def test_a_threshold_that_compares_a_confidence_is_refused_by_name(
         refused = await refusal(live.unary(request(CONTAINS, judge)))
     assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
     assert refused.fields == [f"evaluators[1].{field}"]
-    assert "leave the threshold out" in refused.descriptions[0]
+    assert "remove the threshold" in refused.descriptions[0]
 
 
 @pytest.mark.parametrize(

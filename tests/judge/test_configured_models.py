@@ -159,7 +159,7 @@ def test_without_any_judge_the_refusal_says_what_to_set() -> None:
 
 def test_which_of_several_judges_is_the_default(tmp_path: Path) -> None:
     two = '[judges.a]\nmodel = "m"\n[judges.b]\nmodel = "m"\n'
-    with pytest.raises(ValueError, match=r"several judges.*name one of a, b"):
+    with pytest.raises(ValueError, match=r"several judges.*set judge to one of a, b"):
         models(NOTHING, two, tmp_path).get(None, None)
     assert models(NOTHING, f'judge = "b"\n{two}', tmp_path).get(None, None).endpoint == "b"
     assert models(NOTHING, '[judges.only]\nmodel = "m"\n', tmp_path).get(None, None).endpoint == "only"

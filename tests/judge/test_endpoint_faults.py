@@ -84,7 +84,7 @@ FINAL: dict[str, tuple[Answer, str, str]] = {
     "filtered answer": (answer(200, completion("", "content_filter")), "JUDGE_REFUSED", "filter"),
     "length": (answer(200, completion('{"score": 0.', "length")), "JUDGE_TRUNCATED", "limit of 1024 tokens"),
     "no JSON": (answer(200, completion("A fine answer!")), "JUDGE_UNPARSEABLE", "not the JSON object"),
-    "JSON of another kind": (answer(200, completion("[1]")), "JUDGE_UNPARSEABLE", "no object"),
+    "JSON of another kind": (answer(200, completion("[1]")), "JUDGE_UNPARSEABLE", "not an object"),
     "NaN": (answer(200, completion('{"score": NaN}')), "JUDGE_UNPARSEABLE", "NaN"),
     "no choices": (answer(200, completion() | {"choices": []}), "JUDGE_UNPARSEABLE", "no choices"),
     "null content": (answer(200, completion(None)), "JUDGE_UNPARSEABLE", "no content"),
@@ -97,7 +97,7 @@ FINAL: dict[str, tuple[Answer, str, str]] = {
     "broken form": (
         answer(400, {"error": {"message": "Failed to validate JSON", "code": "json_validate_failed"}}),
         "JUDGE_UNPARSEABLE",
-        "broke the form",
+        "does not have the requested format",
     ),
     "HTML": (
         answer(200, "<!DOCTYPE html><p>Sign in</p>", content_type="text/html"),
@@ -116,7 +116,7 @@ FINAL: dict[str, tuple[Answer, str, str]] = {
         "JUDGE_UNAVAILABLE",
         'an object "response" without choices',
     ),
-    "JSON that is no object": (answer(200, [1]), "JUDGE_UNAVAILABLE", "JSON that is no object"),
+    "JSON that is no object": (answer(200, [1]), "JUDGE_UNAVAILABLE", "JSON that is not an object"),
     "an error without end": (
         answer(401, b"x" * (1 << 20), length=1 << 40, end="hang"),
         "JUDGE_UNAVAILABLE",
@@ -142,7 +142,7 @@ FINAL: dict[str, tuple[Answer, str, str]] = {
 
 # Faults that may pass: each is asked again, and what comes then counts.
 PASSING: dict[str, tuple[Answer, str, str]] = {
-    "429": (answer(429, {"error": {"message": "slow down"}}), "JUDGE_RATE_LIMITED", "limits the rate"),
+    "429": (answer(429, {"error": {"message": "slow down"}}), "JUDGE_RATE_LIMITED", "rate limit is exceeded"),
     "429 with Retry-After in seconds": (answer(429, b"", retry_after="0"), "JUDGE_RATE_LIMITED", "HTTP 429"),
     "429 with a nonsensical Retry-After": (
         answer(429, b"", retry_after="soon"),
@@ -152,31 +152,31 @@ PASSING: dict[str, tuple[Answer, str, str]] = {
     "429 in an answer with status 200": (
         answer(200, {"error": {"message": "Provider returned error", "code": 429}}),
         "JUDGE_RATE_LIMITED",
-        "limits the rate",
+        "rate limit is exceeded",
     ),
     "500": (answer(500, "Internal Server Error"), "JUDGE_UNAVAILABLE", "HTTP 500"),
     "503": (answer(503, b"", content_type=None), "JUDGE_UNAVAILABLE", "HTTP 503"),
     "408": (answer(408, b""), "JUDGE_UNAVAILABLE", "HTTP 408"),
-    "closed without a word": (Answer(b"", "close"), "JUDGE_UNAVAILABLE", "ended the connection"),
-    "reset": (Answer(b"", "reset"), "JUDGE_UNAVAILABLE", "ended the connection"),
-    "half of the head": (Answer(b"HTTP/1.1 200 OK\r\ncont", "close"), "JUDGE_UNAVAILABLE", "ended"),
-    "no HTTP": (Answer(b"SSH-2.0-OpenSSH\r\n\r\n", "close"), "JUDGE_UNAVAILABLE", "ended the connection"),
+    "closed without a word": (Answer(b"", "close"), "JUDGE_UNAVAILABLE", "closed the connection"),
+    "reset": (Answer(b"", "reset"), "JUDGE_UNAVAILABLE", "closed the connection"),
+    "half of the head": (Answer(b"HTTP/1.1 200 OK\r\ncont", "close"), "JUDGE_UNAVAILABLE", "closed"),
+    "no HTTP": (Answer(b"SSH-2.0-OpenSSH\r\n\r\n", "close"), "JUDGE_UNAVAILABLE", "closed the connection"),
     "cut-off body": (
         answer(200, '{"choices": [{"mess', length=1000, end="close"),
         "JUDGE_TRUNCATED",
-        "breaks off",
+        "is incomplete",
     ),
     "reset in the body": (
         answer(200, '{"choices": [{"mess', length=1000, end="reset"),
         "JUDGE_TRUNCATED",
-        "breaks off",
+        "is incomplete",
     ),
     "cut-off JSON": (answer(200, '{"choices": [{"mess'), "JUDGE_TRUNCATED", "ends after 19 bytes"),
-    "silence": (Answer(b"", "hang"), "JUDGE_TIMEOUT", f"silent for {SILENCE_SECONDS} s"),
+    "silence": (Answer(b"", "hang"), "JUDGE_TIMEOUT", f"no data for {SILENCE_SECONDS} s"),
     "silence in the body": (
         answer(200, '{"choices": ', length=1000, end="hang"),
         "JUDGE_TIMEOUT",
-        f"silent for {SILENCE_SECONDS} s",
+        f"no data for {SILENCE_SECONDS} s",
     ),
 }
 
@@ -376,7 +376,7 @@ async def test_who_waits_for_a_place_is_told_so_when_time_is_over() -> None:
         with within(0.2):
             problem = await fault(judge.model().ask(question(), CallSpending()))
         assert (problem.code, len(server.requests)) == ("JUDGE_TIMEOUT", 1)
-        assert "no place among the 1 requests at a time" in str(problem)
+        assert "no free slot among its 1 concurrent requests" in str(problem)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
 

@@ -120,17 +120,20 @@ def test_no_judge_is_asked_without_a_value_for_every_variable(content: str, verd
     [
         ({"input": []}, "input"),
         ({"input": [{"role": "assistant", "content": "x"}]}, "role"),
-        ({"input": [{"role": "user", "content": "{{item.a | upper}}"}]}, "is no variable"),
+        ({"input": [{"role": "user", "content": "{{item.a | upper}}"}]}, "is not a variable"),
         ({"input": PROMPT, "labels": ["a", "a"], "passingLabels": ["a"]}, "twice"),
-        ({"input": PROMPT, "labels": ["a"], "passingLabels": ["b"]}, "'b' is no label"),
+        ({"input": PROMPT, "labels": ["a"], "passingLabels": ["b"]}, "'b' is not one of the labels"),
         ({"input": PROMPT, "labels": ["a"]}, "passingLabels: missing"),
         ({"input": PROMPT, "passingLabels": ["a"]}, "passingLabels without labels"),
         (
             {"input": PROMPT, "labels": ["a"], "passingLabels": ["a"], "range": [0, 1]},
-            "no meaning with labels",
+            "not allowed with labels",
         ),
-        ({"input": PROMPT, "range": [1, 1]}, "is no range"),
-        ({"input": PROMPT, "range": [-1e308, 1e308], "passThreshold": 0}, "is no range"),
+        ({"input": PROMPT, "range": [1, 1]}, "wanted a minimum below the maximum"),
+        (
+            {"input": PROMPT, "range": [-1e308, 1e308], "passThreshold": 0},
+            "wanted a minimum below the maximum",
+        ),
         ({"input": PROMPT, "range": [0, 5], "passThreshold": 6}, "is not within 0 to 5"),
     ],
 )
@@ -143,5 +146,5 @@ def test_a_grader_that_cannot_be_is_refused(grader: dict[str, Any], message: str
     "key", [{"prompt": "p"}, {"includeExpected": True}, {"criteria": "c"}, {"threshold": 0.5}]
 )
 def test_keys_of_the_other_modes_are_refused(key: dict[str, Any]) -> None:
-    with pytest.raises(InvalidConfig, match=r"no meaning with|given together with"):
+    with pytest.raises(InvalidConfig, match=r"not allowed with|got both"):
         LlmJudge.from_config({**SCORE, **key})

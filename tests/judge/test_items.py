@@ -60,7 +60,7 @@ def test_every_item_is_a_check_with_the_judges_evidence_in_the_order_of_the_conf
         ("says a", True, "saw a"),
         ("says b", False, "saw b"),
     ]
-    assert result.reason == "1 of 2 items met, score 0; required and missed: b. overall"
+    assert result.reason == "1 of 2 items met, score 0; required but not met: b. overall"
     assert result.metadata is not None
     assert result.metadata["items"] == {"a": True, "b": False}
 

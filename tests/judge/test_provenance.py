@@ -159,12 +159,12 @@ async def test_the_card_is_that_of_the_spec_else_that_of_the_operator(tmp_path: 
     ("content", "words"),
     [
         (None, "No such file"),
-        (b"\xff", "it is no text"),
+        (b"\xff", "not UTF-8 text"),
         (b"{", "not JSON"),
         (b"[" * 100_000, "not JSON"),
-        (b"[]", "no calibration card; wanted a file of `evald calibrate --card`"),
-        (b'{"format": "evald.calibration/2"}', "no calibration card"),
-        (json.dumps({"format": FORMAT, "id": "cal-1"}).encode(), "the card was changed"),
+        (b"[]", "not a calibration card; wanted a file written by `evald calibrate --card`"),
+        (b'{"format": "evald.calibration/2"}', "not a calibration card"),
+        (json.dumps({"format": FORMAT, "id": "cal-1"}).encode(), "the card was modified"),
     ],
     ids=["missing", "bytes", "broken", "deep", "list", "other format", "changed"],
 )

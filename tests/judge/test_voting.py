@@ -177,7 +177,7 @@ def test_the_score_reason_and_checks_are_those_of_the_judge_in_the_middle() -> N
 def test_an_even_panel_that_is_divided_fails_with_the_words_of_who_fails_it() -> None:
     models = ScriptedModels(a=[score(1, "good")], b=[score(0.1, "bad")])
     result = judge(models, {"criteria": "c", "judges": ["a", "b"]})
-    reason = "bad (1 of 2 judges agree, a tie is no pass)"
+    reason = "bad (1 of 2 judges agree, a tie does not pass)"
     assert (result.verdict, result.score, result.reason) == (FAILED, 0.1, reason)
 
 
@@ -211,7 +211,7 @@ def test_an_undecidable_panel_says_how_many_votes_are_missing_and_who_voted_how(
     result = judge(models, {"successCriteria": "s", "judges": ["a", "b", "c"]})
     assert result.error is not None
     assert result.error.code == "JUDGE_UNAVAILABLE"
-    assert "1 of 3 judges gave no vote, which could have decided" in result.error.message
+    assert "1 of 3 judges gave no vote, which could have changed the decision" in result.error.message
     assert result.metadata is not None
     assert [one["vote"] for one in result.metadata["judge"]["votes"]] == ["passed", "failed", "withheld"]
     assert result.score is None

@@ -186,7 +186,7 @@ def test_a_caller_tells_a_good_turn_from_a_bad_one_from_a_bad_call(
     refused = run(language, [*language.caller, server.address, "regex", 'regex={"pattern": "("}'])
     assert refused.returncode == 2, refused
     assert "  evaluators[0].config.pattern: missing" in refused.stderr
-    assert "  evaluators[1].config.pattern: RE2 refuses the pattern: missing )" in refused.stderr
+    assert "  evaluators[1].config.pattern: RE2 does not accept the pattern: missing )" in refused.stderr
 
     nobody = run(language, [*language.caller, "127.0.0.1:1"])
     assert nobody.returncode == 2, nobody

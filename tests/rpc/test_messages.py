@@ -125,7 +125,7 @@ def test_a_turn_that_is_no_tail_of_the_conversation_is_refused(
 ) -> None:
     turn = evald.Turn(messages=messages, turn_messages=turn_messages)
     with pytest.raises(
-        evald.errors.InvalidRequest, match="wanted the last messages of the conversation"
+        evald.errors.InvalidRequest, match="wanted exactly the last messages of the conversation"
     ) as refused:
         client.evaluate(turn, ABSENCE)
     assert refused.value.violations[0].field == f"context.last_invocation.messages{field}"
@@ -174,7 +174,7 @@ def test_where_the_agent_has_said_nothing_no_check_of_its_calls_passes(
     assert [(result.verdict, result.reason) for result in results] == [(Verdict.FAILED, why)] * 4
     assert (limits.verdict, limits.reason) == (
         Verdict.FAILED,
-        "0 of 1 limits kept: Tool calls data not available",
+        "0 of 1 limits met: Tool calls data not available",
     )
 
 

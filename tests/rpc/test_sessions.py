@@ -158,7 +158,7 @@ async def test_a_session_of_nothing_but_broken_turns_is_ended() -> None:
         ([Frame()], "first frame must be open"),
         ([opened(CONTAINS), opened(CONTAINS)], "must be turn"),
         ([], "before its open frame"),
-        ([opened()], "must not look like a pass"),
+        ([opened()], "checks nothing must not pass"),
     ],
 )
 async def test_frames_out_of_order_end_the_session_with_a_clear_error(frames: list[Frame], text: str) -> None:

@@ -79,7 +79,12 @@ class _Combinator(Evaluator, kind=ASSERTION, deterministic=False, inline=True):
         """Raise InvalidConfig if all children are shadows."""
         if not any(child.enforced for child in children):
             raise InvalidConfig(
-                [ConfigProblem("/evaluators", "every one is a shadow; wanted at least one that decides")]
+                [
+                    ConfigProblem(
+                        "/evaluators",
+                        "all evaluators are shadow evaluators; wanted at least one that is enforced",
+                    )
+                ]
             )
 
     def compared(self, scope: ChildScope) -> ChildScope:
@@ -88,12 +93,12 @@ class _Combinator(Evaluator, kind=ASSERTION, deterministic=False, inline=True):
 
 
 class AllOf(_Combinator, type="all-of"):
-    """Every child passes. The score is the lowest one."""
+    """All children pass. The score is the lowest one."""
 
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
         """Fail if any child failed, even if others have errors."""
         passed, failed = votes.count(_PASSED), votes.count(_FAILED)
-        reason = f"{passed} of {len(votes.results)} evaluators passed, all must"
+        reason = f"{passed} of {len(votes.results)} evaluators passed, wanted all"
         if failed:
             return _FAILED, min(votes.scores()), reason
         if votes.count(_ERROR):
@@ -107,7 +112,7 @@ class AnyOf(_Combinator, type="any-of"):
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
         """Pass if any child passed, even if others have errors."""
         passed = votes.count(_PASSED)
-        reason = f"{passed} of {len(votes.results)} evaluators passed, one must"
+        reason = f"{passed} of {len(votes.results)} evaluators passed, wanted at least one"
         if passed:
             return _PASSED, max(votes.scores()), reason
         if votes.count(_ERROR):
@@ -116,7 +121,7 @@ class AnyOf(_Combinator, type="any-of"):
 
 
 class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "score"}}):
-    """Enough children pass: `k` of them, or a share of at least `threshold`, weighted.
+    """Enough children pass: at least `k`, or a weighted share of at least `threshold`.
 
     With neither, all must whose weight is above 0. `measure` says what the threshold is compared
     with, and so the score: `passed`, the share of children that passed, or
@@ -124,14 +129,20 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
     once as failed: when both give the same verdict it stands, else it is ERROR.
     """
 
-    k: Annotated[int | None, Field(ge=1, description="How many must pass.")] = None
-    threshold: Annotated[float | None, Field(gt=0, le=1, description="Share that must pass.")] = None
-    measure: Literal["passed", "score"] = "passed"
+    k: Annotated[int | None, Field(ge=1, description="Minimum number of children that pass.")] = None
+    threshold: Annotated[
+        float | None, Field(gt=0, le=1, description="Minimum share or mean score, see measure.")
+    ] = None
+    measure: Literal["passed", "score"] = Field(
+        "passed",
+        description="What threshold is compared with. passed: the weighted share of children that passed. "
+        "score: their weighted mean score.",
+    )
 
     def prepare(self) -> None:
         """Raise InvalidConfig if both k and threshold are set, or k exceeds the number of children."""
         if self.k is not None and self.threshold is not None:
-            raise InvalidConfig([ConfigProblem("/threshold", "give either k or threshold, not both")])
+            raise InvalidConfig([ConfigProblem("/threshold", "got both k and threshold, wanted one of them")])
         if self.k is not None and self.k > len(self.evaluators):
             raise InvalidConfig(
                 [ConfigProblem("/k", f"got {self.k}, but there are only {len(self.evaluators)} evaluators")]
@@ -143,7 +154,12 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
         enforced = sum(child.enforced for child in children)
         if self.k is not None and self.k > enforced:
             raise InvalidConfig(
-                [ConfigProblem("/k", f"got {self.k}, but only {enforced} evaluators are no shadows")]
+                [
+                    ConfigProblem(
+                        "/k",
+                        f"got {self.k}, but only {enforced} evaluators are enforced (not shadow evaluators)",
+                    )
+                ]
             )
 
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
@@ -154,15 +170,15 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
         if self.threshold is not None:
             if not any(evaluator.weight for evaluator in votes.evaluators):
                 # Without weights there is no share to compare. FAILED would become PASSED when negated.
-                return _ERROR, None, "no evaluator counted that has a weight above 0"
+                return _ERROR, None, "no evaluator with a weight above 0 counted"
             certain, possible = (reaches(self._share(votes, worth), self.threshold) for worth in (0.0, 1.0))
             what = f"score {score:.4g}" if self.measure == "score" else f"share {score:.4g}"
-            reason = f"{passed} of {total} evaluators passed, {what}, at least {self.threshold:.4g} wanted"
+            reason = f"{passed} of {total} evaluators passed, {what}, wanted at least {self.threshold:.4g}"
         elif self.k is not None:
             certain, possible = passed >= self.k, passed + errors >= self.k
             # With children that were skipped or have no weight, the share of those that count can be 1.
             score = score if certain else min(score, passed / self.k)
-            reason = f"{passed} of {total} evaluators passed, at least {self.k} wanted"
+            reason = f"{passed} of {total} evaluators passed, wanted at least {self.k}"
         else:
             # A child with weight 0 is reported, but does not affect the verdict.
             weighty = [
@@ -170,7 +186,7 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
             ]
             verdicts = {result.verdict for result in weighty or votes.results}
             certain, possible = verdicts == {_PASSED}, _FAILED not in verdicts
-            reason = f"{passed} of {total} evaluators passed, all must"
+            reason = f"{passed} of {total} evaluators passed, wanted all"
         if certain:
             return _PASSED, score, reason
         if possible:
@@ -202,7 +218,7 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
 
 
 class ScoreFormula(_Combinator, type="formula"):
-    """A formula of the children's scores is at least `threshold`.
+    """The result of a formula over the children's scores is at least `threshold`.
 
     A child stands in the formula by its name: its value if it has one, else its
     score. The formula has numbers, + - * / ^, min, max, abs, floor, ceil, exp,
@@ -211,8 +227,11 @@ class ScoreFormula(_Combinator, type="formula"):
     data makes it fail.
     """
 
-    formula: str = Field(min_length=1, description="For example 0.7 * facts + 0.3 * tone.")
-    threshold: Annotated[float, Field(allow_inf_nan=False, description="Lowest result that passes.")] = 0.8
+    formula: str = Field(
+        min_length=1,
+        description="Formula over the names of the children, for example 0.7 * facts + 0.3 * tone.",
+    )
+    threshold: Annotated[float, Field(allow_inf_nan=False, description="Minimum result that passes.")] = 0.8
 
     @cached_property
     def _parsed(self) -> Formula:
@@ -227,14 +246,27 @@ class ScoreFormula(_Combinator, type="formula"):
         for position, name in enumerate(names):
             if name not in self._parsed.names:
                 path = f"/evaluators/{position}/name"
-                raise InvalidConfig([ConfigProblem(path, f"{name!r} does not occur in the formula")])
+                raise InvalidConfig(
+                    [
+                        ConfigProblem(
+                            path,
+                            f"{name!r} does not occur in the formula; use it there, or remove the evaluator",
+                        )
+                    ]
+                )
             if name in names[:position]:
                 path = f"/evaluators/{position}/name"
-                raise InvalidConfig([ConfigProblem(path, f"{name!r} is the name of another one")])
+                raise InvalidConfig(
+                    [
+                        ConfigProblem(
+                            path, f"{name!r} is already the name of another evaluator; wanted unique names"
+                        )
+                    ]
+                )
         for name in sorted(self._parsed.names.difference(names)):
             known = ", ".join(names)
             raise InvalidConfig(
-                [ConfigProblem("/formula", f"{name!r} is the name of no evaluator; there are {known}")]
+                [ConfigProblem("/formula", f"no evaluator has the name {name!r}; the names are {known}")]
             )
 
     def compared(self, scope: ChildScope) -> ChildScope:
@@ -247,7 +279,12 @@ class ScoreFormula(_Combinator, type="formula"):
             if not child.enforced:
                 path = f"/evaluators/{child.index}/enforcement"
                 raise InvalidConfig(
-                    [ConfigProblem(path, "a formula has no place for a shadow; leave it out")]
+                    [
+                        ConfigProblem(
+                            path,
+                            "got a shadow evaluator, wanted enforced evaluators only; remove it from the formula",
+                        )
+                    ]
                 )
 
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
@@ -267,9 +304,9 @@ class ScoreFormula(_Combinator, type="formula"):
         try:
             found = self._parsed.value(numbers)
         except ArithmeticError as problem:
-            return _ERROR, None, f"{self.formula} has no value for {shown}: {problem}"
+            return _ERROR, None, f"{self.formula} cannot be computed with {shown}: {problem}"
         score = found if 0 <= found <= 1 else None
-        reason = f"{self.formula} = {found:.4g} with {shown}, at least {self.threshold:.4g} wanted"
+        reason = f"{self.formula} = {found:.4g} with {shown}, wanted at least {self.threshold:.4g}"
         return (_PASSED if reaches(found, self.threshold) else _FAILED), score, reason
 
 
@@ -425,10 +462,10 @@ def _decided(combinator: _Combinator, votes: Votes) -> tuple[Verdict, float | No
         if evaluator.required
     }
     if _FAILED in required:
-        return _FAILED, 0.0, f'{reason}; "{required[_FAILED]}" is required'
+        return _FAILED, 0.0, f'{reason}; "{required[_FAILED]}" is required and failed'
     if _ERROR in required and verdict is not _ERROR:
         verdict, score = (_ERROR, None) if verdict is _PASSED else (_FAILED, 0.0)
-        reason = f'{reason}; "{required[_ERROR]}" is required'
+        reason = f'{reason}; "{required[_ERROR]}" is required and gave no verdict'
     return verdict, score, reason
 
 

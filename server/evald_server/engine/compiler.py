@@ -82,8 +82,8 @@ class Compiler:
                 None,
                 "",
                 "NO_EVALUATORS",
-                "evaluators: empty; wanted at least one evaluator or a scenario with criteria, "
-                "because a call that asks nothing must not look like a pass",
+                "evaluators: empty; wanted at least one evaluator or a scenario with criteria, because a call "
+                "that checks nothing must not pass",
             )
         if criteria is not None:
             spec = self._criteria_spec(criteria)
@@ -105,8 +105,8 @@ class Compiler:
                 None,
                 "",
                 "TOO_LARGE",
-                f"evaluators: {size} bytes of specs; at most {self._limits.specs_bytes} are allowed in a call. "
-                "What several are compared with goes into context.expected",
+                f"evaluators: got {size} bytes of specs, wanted at most {self._limits.specs_bytes} in a call; put "
+                "data that several evaluators compare with into context.expected",
             )
         return fits
 
@@ -119,7 +119,7 @@ class Compiler:
                 None,
                 "",
                 "TOO_MANY_EVALUATORS",
-                f"evaluators: {len(specs)} of them; at most {self._limits.evaluators} are allowed",
+                f"evaluators: got {len(specs)}, wanted at most {self._limits.evaluators}",
             )
             return []
         evaluators: list[PlannedEvaluator] = []
@@ -147,7 +147,12 @@ class Compiler:
                 return evaluators
             path = f"{scope.path}/{position}"
             if scope.depth >= MAX_NESTING:
-                self._note(scope.index, path, "TOO_DEEP", f"combinators nest at most {MAX_NESTING} deep")
+                self._note(
+                    scope.index,
+                    path,
+                    "TOO_DEEP",
+                    f"combinators can be nested at most {MAX_NESTING} levels deep",
+                )
                 return evaluators
             try:
                 spec = spec_to_pb(child)
@@ -159,16 +164,16 @@ class Compiler:
                     scope.index,
                     f"{path}/error_policy",
                     "NOT_ALLOWED",
-                    "got fail_open, which evaluators inside a combinator do not have: an error of theirs "
-                    "decides nothing; set it on the combinator, whose error is then ignored",
+                    "got fail_open, which is not allowed inside a combinator, because an error there does not decide "
+                    "the call; set it on the combinator, whose error is then ignored",
                 )
             if spec.required and scope.inverted is not False:
                 self._note(
                     scope.index,
                     f"{path}/required",
                     "NOT_ALLOWED",
-                    "not allowed inside a negated combinator or a formula, which may pass because this one "
-                    "fails; put the required evaluator beside it",
+                    "not allowed inside a negated combinator or a formula, which can pass because this evaluator "
+                    "fails; move the required evaluator out of it",
                 )
             evaluator = self._compile(
                 spec,
@@ -189,7 +194,7 @@ class Compiler:
                     scope.index,
                     f"{path}/type",
                     "NOT_AN_ASSERTION",
-                    f'"{spec.type}" is a metric; a combinator takes assertions only',
+                    f'"{spec.type}" is a metric; a combinator accepts only assertions',
                 )
                 continue
             evaluators.append(evaluator)
@@ -205,7 +210,8 @@ class Compiler:
                     index,
                     "",
                     "UNREADABLE",
-                    f"not a readable EvaluatorSpec: garbage, or a config nested deeper than {MAX_DEPTH}",
+                    "cannot parse EvaluatorSpec: the bytes are invalid, or the config is nested deeper than "
+                    f"{MAX_DEPTH} levels",
                 )
         return specs
 
@@ -213,7 +219,9 @@ class Compiler:
         try:
             options = evaluation_service_pb2.EvaluateOptions.FromString(raw)
         except DecodeError:
-            self._note(None, "/options", "UNREADABLE", "options: not a readable EvaluateOptions")
+            self._note(
+                None, "/options", "UNREADABLE", "options: cannot parse EvaluateOptions: the bytes are invalid"
+            )
             return evaluation_service_pb2.EvaluateOptions()
         if options.HasField("threshold") and not 0 <= options.threshold <= 1:
             self._note_option("threshold", options.threshold, "a number from 0 to 1")
@@ -228,9 +236,8 @@ class Compiler:
                 None,
                 "/options/threshold",
                 "NOT_ALLOWED",
-                f"options.threshold: got {options.threshold:g} without "
-                "AGGREGATION_POLICY_WEIGHTED_MEAN, which alone has a threshold; set options.aggregation "
-                "to it, or leave the threshold out",
+                f"options.threshold: got {options.threshold:g} without AGGREGATION_POLICY_WEIGHTED_MEAN, the only "
+                "policy with a threshold; set options.aggregation to it, or remove the threshold",
             )
         if options.criteria_policy not in (0, 1, 2):
             self._note_option(
@@ -257,7 +264,8 @@ class Compiler:
                 index,
                 path,
                 "TOO_MANY_EVALUATORS",
-                f"more than {self._limits.evaluators} evaluators, those inside combinators included",
+                f"got more than {self._limits.evaluators} evaluators, counting those inside combinators, wanted "
+                f"at most {self._limits.evaluators}",
             )
         if self._count > self._limits.evaluators:
             return None
@@ -291,8 +299,9 @@ class Compiler:
                 threshold,
                 "NOT_ALLOWED",
                 f'not allowed for the "{definition.type}"{f" at {path}" if path else ""}: it judges success or '
-                "failure criteria, so its score is the judge's confidence, which a failed turn can have too; "
-                "leave the threshold out, or use the judge's key `criteria`, `rubric` or `items`, which score quality",
+                "failure criteria, so its score is the judge's confidence, which can be high for a failed turn; "
+                "remove the threshold, or use the judge's key `criteria`, `rubric` or `items`, which score "
+                "quality",
             )
         if config is None or evaluate is None or len(self.violations) > before:
             return None
@@ -363,9 +372,16 @@ class Compiler:
         for name, known in (("enforcement", 2), ("error_policy", 2), ("turn_policy", 2)):
             number = getattr(spec, name)
             if number > known or number < 0:
-                self._note(index, f"{path}/{name}", "UNKNOWN_VALUE", f"{number} is no value of {name}")
+                self._note(
+                    index,
+                    f"{path}/{name}",
+                    "UNKNOWN_VALUE",
+                    f"got {number}, which is not a value of {name} that this server knows",
+                )
         if len(spec.name) > 200:
-            self._note(index, f"{path}/name", "TOO_LONG", f"{len(spec.name)} characters, at most 200")
+            self._note(
+                index, f"{path}/name", "TOO_LONG", f"got {len(spec.name)} characters, wanted at most 200"
+            )
         if definition.kind is Kind.METRIC:
             for name, given in (
                 ("negate", spec.negate),
@@ -393,7 +409,7 @@ class Compiler:
                 index,
                 f"{path}/config",
                 "TOO_LARGE",
-                f"{size} bytes; at most {self._limits.config_bytes} are allowed",
+                f"got {size} bytes, wanted at most {self._limits.config_bytes}",
             )
             return None
         config = struct_to_dict(spec.config)
@@ -408,7 +424,8 @@ class Compiler:
                     index,
                     f"{path}/config/{key}",
                     "INVALID_CONFIG",
-                    f'{shown(config[key])}, but the name "{spec.type}" says {value!r}',
+                    f'{shown(config[key])}, but the alias "{spec.type}" implies {value!r}; remove the key, or '
+                    "use another type",
                 )
         return config
 
@@ -430,8 +447,8 @@ class Compiler:
                 None,
                 "/context/scenario",
                 "CRITERIA_NOT_EVALUABLE",
-                f"context.scenario: its criteria cannot be judged here: {v.message}. Leave the criteria "
-                f"out, or set options.criteria_policy to EVALUATORS_ONLY",
+                f"context.scenario: this server cannot judge its criteria: {v.message}. Remove the criteria, or "
+                "set options.criteria_policy to EVALUATORS_ONLY",
             )
             if v.index == index
             else v

@@ -16,7 +16,7 @@ from .plan import Criteria
 if TYPE_CHECKING:
     from evald.messages import Messages
 
-_BOTH: Final = "exactly one of messages and messages_json may be non-empty, got both"
+_BOTH: Final = "got both messages and messages_json, wanted one of them"
 
 # Limits of one answer: a year, a trillion tokens, a billion dollars. So sums over a conversation stay finite.
 MAX_SECONDS: Final = 366 * 86_400
@@ -24,8 +24,8 @@ MAX_TOKENS: Final = 10**12
 MAX_COST: Final = 10**9
 
 _TAIL: Final = (
-    "wanted the last messages of the conversation, the same in both; where the turn is what follows the last user "
-    "message, leave them out"
+    "wanted exactly the last messages of the conversation; if the turn is everything after the last "
+    "user message, leave them out"
 )
 
 # Scenario fields that only runs read, and the alternative for a call.
@@ -115,7 +115,7 @@ class Contexts:
     def _too_many(self, field: str, count: int) -> InvalidContext:
         return InvalidContext(
             field,
-            f"{count} messages; at most {self._max_messages} are allowed",
+            f"got {count} messages, wanted at most {self._max_messages}",
             size=str(count),
             limit=str(self._max_messages),
         )
@@ -154,8 +154,8 @@ def check_invocation(pb: context_pb2.Invocation, path: str) -> None:
         if cost.currency_code not in ("USD", ""):
             raise InvalidContext(
                 f"{path}.cost.currency_code",
-                f'got "{cost.currency_code[:20]}", wanted "USD": costs are compared in US dollars; convert '
-                f"it, or leave the cost out",
+                f'got "{cost.currency_code[:20]}", wanted "USD": costs are compared in US dollars; convert it, or '
+                "remove the cost",
             )
 
 
@@ -167,7 +167,9 @@ def check_duration(pb: Duration, path: str) -> None:
 
 def _impossible(field: str, got: object, most: int | None = None) -> InvalidContext:
     wanted = "of 0 or more" if most is None else f"from 0 to {most}"
-    return InvalidContext(field, f"got {got}, wanted a number {wanted}; leave out what is not known")
+    return InvalidContext(
+        field, f"got {got}, wanted a number {wanted}; leave the field out if the value is unknown"
+    )
 
 
 def check_tail(
@@ -180,7 +182,8 @@ def check_tail(
     before = len(conversation) - len(turn)
     if before < 0:
         raise InvalidContext(
-            path, f"{len(turn)} messages, more than the {len(conversation)} of {conversation_path}; {_TAIL}"
+            path,
+            f"got {len(turn)} messages, more than the {len(conversation)} of {conversation_path}; {_TAIL}",
         )
     for index, message in enumerate(turn):
         if message != conversation[before + index]:
@@ -204,7 +207,8 @@ def criteria_of(pb: context_pb2.EvaluatorContext) -> Criteria | None:
             got = value if isinstance(value, int) else len(value)
             unit = " characters" if isinstance(value, str) else ""
             raise InvalidContext(
-                f"context.scenario.{name}", f"got {got}{unit}, wanted none: only runs read it; {instead}"
+                f"context.scenario.{name}",
+                f"got {got}{unit}, wanted it unset: only runs use this field; {instead}",
             )
     if not scenario.success_criteria and not scenario.failure_criteria:
         return None

@@ -34,14 +34,14 @@ class Formula:
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_LENGTH:
-            raise ValueError(f"{len(text)} characters; at most {MAX_LENGTH}")
+            raise ValueError(f"got {len(text)} characters, wanted at most {MAX_LENGTH}")
         try:
             # "^" means power, as in the formulas of OpenAI's graders.
             self._root = ast.parse(text.strip().replace("^", "**"), mode="eval").body
             names = self._names(self._root)
         except (SyntaxError, RecursionError, MemoryError):
             raise ValueError(
-                f"{text[:80]!r} is no formula; wanted such as 0.7 * first + 0.3 * second"
+                f"cannot parse {text[:80]!r} as a formula; wanted for example 0.7 * first + 0.3 * second"
             ) from None
         self.names = frozenset(names)
 
@@ -52,7 +52,7 @@ class Formula:
         except ValueError as problem:
             raise ArithmeticError(str(problem)) from None
         if not math.isfinite(result):
-            raise ArithmeticError("the result is no number")
+            raise ArithmeticError("the result is not a finite number")
         return float(result)
 
     def _names(self, node: ast.AST) -> list[str]:
@@ -70,8 +70,8 @@ class Formula:
                     return [found for arg in args for found in self._names(arg)]
                 raise ValueError(f"{name}() takes one number, got {len(args)}")
         raise ValueError(
-            f"{ast.unparse(node)[:80]!r} has no meaning here; wanted numbers, names, + - * / ^ and "
-            f"{', '.join(_FUNCTIONS)}"
+            f"{ast.unparse(node)[:80]!r} is not allowed in a formula; allowed are numbers, names, + - * / ^ "
+            f"and {', '.join(_FUNCTIONS)}"
         )
 
     def _value(self, node: Any, names: Mapping[str, float]) -> Any:
@@ -85,7 +85,7 @@ class Formula:
         if isinstance(node, ast.BinOp):
             result = _OPERATORS[type(node.op)](self._value(node.left, names), self._value(node.right, names))
             if isinstance(result, complex):
-                raise ArithmeticError("a root of a negative number")  # noqa: TRY004 - has no value
+                raise ArithmeticError("root of a negative number")  # noqa: TRY004 - has no value
             return result
         arguments = [self._value(argument, names) for argument in node.args]
         if len(arguments) == 1 and node.func.id in ("min", "max"):

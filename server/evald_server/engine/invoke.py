@@ -86,7 +86,7 @@ async def invoke(
 
 def _late(seconds: float | None) -> Result:
     if seconds is None:
-        return errored("TIMEOUT", "No result before the call was over")
+        return errored("TIMEOUT", "No result before the call ended")
     return errored("TIMEOUT", f"No result within {seconds:.3g}s", seconds=f"{seconds:.3g}")
 
 

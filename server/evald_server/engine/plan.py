@@ -64,8 +64,8 @@ def check_kinds(began: "Plan", plan: "Plan") -> None:
     for evaluator in plan.evaluators:
         if evaluator.is_metric and not kinds.get(evaluator.name, True):
             message = (
-                f'"{evaluator.name}" was an assertion when this began, and its type is a metric now; begin again if '
-                "that is meant"
+                f'"{evaluator.name}" was an assertion at the start of this stream, but its type is a metric now; '
+                "start again if this is intended"
             )
             raise InvalidPlan([Violation(evaluator.index, "/type", "NOT_AN_ASSERTION", message)])
 

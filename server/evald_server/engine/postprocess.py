@@ -21,7 +21,7 @@ _log = logging.getLogger("evald.engine")
 _PASSED, _FAILED = Verdict.PASSED, Verdict.FAILED
 
 NOT_FINAL: Final = skipped("Skipped (not final turn)")
-FAIL_FAST: Final = skipped("Skipped (the call has failed already and fail_fast is on)")
+FAIL_FAST: Final = skipped("Skipped (the call has already failed and fail_fast is set)")
 
 
 def crashed(evaluator: PlannedEvaluator, problem: Exception) -> Result:

@@ -223,7 +223,7 @@ def _reason(plan: Plan, results: Sequence[Result], total: Aggregate) -> str:
     ignored = len(total.ignored_errors)
     if total.verdict is _SKIPPED:
         if ignored:
-            return f"No assertion gave a verdict: {ignored} broke and {_was(ignored)} ignored (fail open)"
+            return f"No assertion gave a verdict: {ignored} with an error {_was(ignored)} ignored (fail open)"
         return "All assertions were skipped"
     if total.failed:
         return f"Weighted mean {total.mean_score:.4g} reaches the threshold {plan.threshold:.4g}"
@@ -231,7 +231,10 @@ def _reason(plan: Plan, results: Sequence[Result], total: Aggregate) -> str:
         return nothing_counted(plan.evaluators)
     if ignored:
         of = total.passed + ignored
-        return f"{total.passed} of {of} assertions passed, {ignored} broke and {_was(ignored)} ignored (fail open)"
+        return (
+            f"{total.passed} of {of} assertions passed, {ignored} with an error {_was(ignored)} ignored (fail "
+            "open)"
+        )
     return ALL_PASSED
 
 

@@ -17,8 +17,8 @@ ScoreFormula = Literal["linear", "ratio", "binary"]
 """Score of an exceeded budget: see `budget_score`."""
 
 _FORMULAS: Final = (
-    "Score beyond the limit. linear: 1 - excess / limit, so that twice the limit scores 0. ratio: limit / actual. "
-    "binary: 0."
+    "Score of a value above the limit. linear: 1 - excess / limit, so that twice the limit scores 0. "
+    "ratio: limit / actual. binary: 0."
 )
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -53,7 +53,7 @@ class LatencyBudget(
 ):
     """The turn was answered within `maxMs` milliseconds."""
 
-    max_ms: Amount = Field(description="Longest latency that passes, in milliseconds.")
+    max_ms: Amount = Field(description="Maximum latency, in milliseconds.")
     score_formula: ScoreFormula = Field("linear", description=_FORMULAS)
     on_missing: OnMissing = "fail"
 
@@ -82,7 +82,7 @@ class CompletedWithin(
 ):
     """The whole run, over all its turns so far, took at most `limitMs` milliseconds."""
 
-    limit_ms: Amount = Field(description="Longest run that passes, in milliseconds.")
+    limit_ms: Amount = Field(description="Maximum duration of the run, in milliseconds.")
     on_missing: OnMissing = "fail"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
@@ -110,7 +110,7 @@ class CostWithin(
 ):
     """The turn cost at most `maxUsd` US dollars."""
 
-    max_usd: Amount = Field(description="Highest cost that passes, in US dollars.")
+    max_usd: Amount = Field(description="Maximum cost, in US dollars.")
     score_formula: ScoreFormula = Field("ratio", description=_FORMULAS)
     on_missing: OnMissing = "fail"
 
@@ -129,8 +129,10 @@ class CostWithin(
         )
 
 
-Track = Literal["total", "input", "output"]
-"""The counted tokens: input (prompt), output (completion) or both."""
+Track = Annotated[
+    Literal["total", "input", "output"],
+    Field(description="Which tokens are counted: input (prompt), output (completion), or both."),
+]
 
 
 def tokens_of(usage: TokenUsage, track: Track) -> int | None:
@@ -167,12 +169,12 @@ class TokenBudget(
         }
     )
 
-    max_tokens: WholeNumber | None = Field(None, description="Most tokens that pass.")
+    max_tokens: WholeNumber | None = Field(None, description="Maximum number of tokens.")
     input_only: bool = Field(False, description="maxTokens counts input tokens only.")
     output_only: bool = Field(False, description="maxTokens counts output tokens only.")
-    max_total: WholeNumber | None = Field(None, description="Most tokens that pass, input plus output.")
-    max_input: WholeNumber | None = Field(None, description="Most input tokens that pass.")
-    max_output: WholeNumber | None = Field(None, description="Most output tokens that pass.")
+    max_total: WholeNumber | None = Field(None, description="Maximum number of tokens, input plus output.")
+    max_input: WholeNumber | None = Field(None, description="Maximum number of input tokens.")
+    max_output: WholeNumber | None = Field(None, description="Maximum number of output tokens.")
     score_formula: ScoreFormula = Field("linear", description=_FORMULAS)
     on_missing: OnMissing = "fail"
 
@@ -190,7 +192,7 @@ class TokenBudget(
     def prepare(self) -> None:
         """Raise InvalidConfig if there is no budget."""
         if not self._budgets:
-            raise ValueError("no budget; set maxTokens, or one of maxTotal, maxInput, maxOutput")
+            raise ValueError("no budget set; set maxTokens, or one of maxTotal, maxInput, maxOutput")
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Compare the token usage of the invocation with every budget. value: tokens of the tightest one."""
@@ -238,11 +240,11 @@ class TokenBudget(
 class ExecutionLimits(
     Evaluator, type="execution-limits", kind=ASSERTION, aliases={"execution-metrics": {}}, inline=True
 ):
-    """The run kept every limit that is set.
+    """The run stayed within every limit that is set.
 
     Tool calls count over the whole conversation, tokens and cost over the
     turn. Duration is the run's, or the turn's latency where the caller gives no
-    run duration. Score: limits kept / limits set.
+    run duration. Score: limits met / limits set.
     """
 
     model_config = ConfigDict(
@@ -254,11 +256,15 @@ class ExecutionLimits(
         }
     )
 
-    max_tool_calls: WholeNumber | None = Field(None, description="Most tool calls in the conversation.")
-    max_tokens: WholeNumber | None = Field(None, description="Most tokens in the turn, input plus output.")
-    max_cost_usd: Amount | None = Field(None, description="Highest cost of the turn, in US dollars.")
-    max_duration_ms: Amount | None = Field(None, description="Longest duration, in milliseconds.")
-    max_turns: WholeNumber | None = Field(None, description="Most turns.")
+    max_tool_calls: WholeNumber | None = Field(
+        None, description="Maximum number of tool calls in the conversation."
+    )
+    max_tokens: WholeNumber | None = Field(
+        None, description="Maximum number of tokens in the turn, input plus output."
+    )
+    max_cost_usd: Amount | None = Field(None, description="Maximum cost of the turn, in US dollars.")
+    max_duration_ms: Amount | None = Field(None, description="Maximum duration, in milliseconds.")
+    max_turns: WholeNumber | None = Field(None, description="Maximum number of turns.")
     on_missing: OnMissing = "fail"
 
     @model_validator(mode="after")
@@ -272,7 +278,7 @@ class ExecutionLimits(
         )
         if all(limit is None for limit in limits):
             raise ValueError(
-                "no limit; set one of maxToolCalls, maxTokens, maxCostUsd, maxDurationMs, maxTurns"
+                "no limit set; set one of maxToolCalls, maxTokens, maxCostUsd, maxDurationMs, maxTurns"
             )
         return self
 
@@ -293,7 +299,7 @@ class ExecutionLimits(
         if gaps and not exceeded and (on_missing == "error" or not checks):
             return missing(on_missing, "; ".join(gaps))
         kept_count = sum(check.met for check in checks)
-        reason = f"{kept_count} of {len(checks)} limits kept: {'; '.join(check.text for check in checks)}"
+        reason = f"{kept_count} of {len(checks)} limits met: {'; '.join(check.text for check in checks)}"
         if kept_count == len(checks):
             return passed(reason, 1.0, checks=checks)
         return Result(Verdict.FAILED, reason, kept_count / len(checks), checks=checks, unproven=not exceeded)

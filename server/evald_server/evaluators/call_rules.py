@@ -27,7 +27,7 @@ def _args_match(value: Any) -> Any:
             parse_place(path)
     elif value not in get_args(_ArgsMode):
         modes = ", ".join(get_args(_ArgsMode))
-        raise ValueError(f"wanted {modes} or a list of dotted paths, got {shown(value)}")
+        raise ValueError(f"got {shown(value)}, wanted one of {modes}, or a list of dotted paths")
     return value
 
 
@@ -37,16 +37,17 @@ ArgsMatch = Annotated[
 """The comparison of arguments: a mode, or a list of dotted paths. See ARGS_MATCH_DESCRIPTION."""
 
 ARGS_MATCH_DESCRIPTION: Final = (
-    "How arguments are compared, seen from the call. exact: the same keys with equal values. ignore: not at "
-    "all. superset: the call has every expected argument, and perhaps more. subset: the call has no argument "
-    "that is not expected. partial: like superset, in nested objects too. A list of dotted paths: these values "
-    "are equal, or on neither side there; the rest is not looked at."
+    "How the arguments of a call are compared with the expected ones. exact: the same keys with "
+    "equal values. ignore: they are not compared. superset: the call has all expected arguments, and "
+    "may have more. subset: the call has no argument that is not expected. partial: like superset, "
+    "also within nested objects. A list of dotted paths: only the values at these paths are "
+    "compared; each must be equal, or missing on both sides."
 )
 
-CallScope = Literal["conversation", "turn"]
-"""The counted calls: all so far, or those of this turn."""
-
-SCOPE_DESCRIPTION: Final = "Which calls count. conversation: all so far. turn: those of this turn."
+CallScope = Annotated[
+    Literal["conversation", "turn"],
+    Field(description="Which calls count. conversation: all calls so far. turn: the calls of this turn."),
+]
 
 Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -188,7 +189,7 @@ class Arguments:
 
 
 def _allow_tool(schema: dict[str, Any]) -> None:
-    schema["properties"]["tool"] = {"type": "string", "description": "The same as name."}
+    schema["properties"]["tool"] = {"type": "string", "description": "Alias of name."}
 
 
 class CallRule(BaseModel):
@@ -196,20 +197,22 @@ class CallRule(BaseModel):
 
     model_config = ConfigDict(**{**Evaluator.model_config, "json_schema_extra": _allow_tool})
 
-    name: str | None = Field(None, description="Name of the tool; may also be written as tool.")
+    name: str | None = Field(None, description="Name of the tool; the key tool is an alias.")
     pattern: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
-        None, description='Instead of the name: "search_*" stands for every tool whose name starts so.'
+        None,
+        description='Pattern for the name, in place of name: "search_*" matches every tool whose name starts with '
+        '"search_".',
     )
     args: dict[str, Any] | Literal["any"] | None = Field(
-        None, description="Expected arguments; without, or with any, they are not compared."
+        None, description='Expected arguments. Default, and with "any": arguments are not compared.'
     )
     args_match: ArgsMatch | None = Field(None, description=ARGS_MATCH_DESCRIPTION)
-    tolerance: Tolerance | None = Field(None, description="Largest difference allowed between two numbers.")
+    tolerance: Tolerance | None = Field(None, description="Maximum difference between two numbers.")
     defaults: dict[str, Any] = Field(
-        {}, description="Arguments that a call may leave out or pass with just this value."
+        {}, description="Arguments that a call may omit, or pass with exactly this value."
     )
     ignore: Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=100)] = Field(
-        [], description='Arguments that are not compared; "*_id" stands for several.'
+        [], description='Arguments that are not compared; patterns such as "*_id" are allowed.'
     )
 
     @model_validator(mode="before")
@@ -218,13 +221,13 @@ class CallRule(BaseModel):
         if not isinstance(given, dict) or "tool" not in given:
             return given
         if "name" in given:
-            raise ValueError("name and tool are two names of one key; give one of them")
+            raise ValueError("got both name and tool, which are aliases; give one of them")
         return {("name" if key == "tool" else key): value for key, value in given.items()}
 
     @model_validator(mode="after")
     def _one_name(self) -> "CallRule":
         if (self.name is None) == (self.pattern is None):
-            raise ValueError("give either the tool's name or a pattern")
+            raise ValueError("give exactly one of name and pattern")
         return self
 
     def compile(self, mode: ArgsMatch, tolerance: float) -> "CallMatcher":
@@ -265,7 +268,7 @@ class CallMatcher:
             return tool == self.name
         if len(tool) > _MAX_NAME:
             raise TooLarge(
-                f"a tool's name has {len(tool)} characters; patterns take names of at most {_MAX_NAME}"
+                f"a tool's name has {len(tool)} characters; a pattern can match names of at most {_MAX_NAME}"
             )
         if self._compiled is None:
             # Compiled on first use, where the time is checked, because 1,000 patterns take 0.1 s.

@@ -41,17 +41,23 @@ class FieldRule(BaseModel):
 
     model_config = Evaluator.model_config
 
-    path: PlaceText = Field(description='Where the value is: "invoice.items[0].price".')
+    path: PlaceText = Field(description='Path of the value, for example "invoice.items[0].price".')
     match: Literal["exact", "numeric", "date"] = Field(
         "exact",
-        description="exact: equal JSON. numeric: numbers, also written as text, within the tolerance. "
-        "date: the same calendar day, however it is written.",
+        description="How the values are compared. exact: equal JSON values. numeric: numbers, or strings with a "
+        "number, that differ by at most the tolerance. date: the same calendar day; the notations may "
+        "differ.",
     )
-    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    relative: bool = Field(False, description="The tolerance is a part of the expected number.")
-    day_first: bool = Field(False, description="04/05/2026 is the fourth of May, not the fifth of April.")
+    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0, description="Maximum difference between two numbers, for match numeric."
+    )
+    relative: bool = Field(
+        False, description="The tolerance is a fraction of the expected number: 0.01 is 1 %."
+    )
+    day_first: bool = Field(False, description="Read 04/05/2026 as 4 May 2026; if false, as 5 April 2026.")
     required: bool = Field(
-        True, description="A value missing in the answer counts as wrong, else as not there."
+        True,
+        description="A value that is missing in the answer counts as wrong; if false, it does not count.",
     )
     weight: Weight = 1.0
 
@@ -80,7 +86,7 @@ class FieldRule(BaseModel):
     def _allowance(self) -> str:
         if self.match != "numeric" or not self.tolerance:
             return ""
-        return f" +- {self.tolerance:.6g}{' of it' if self.relative else ''}"
+        return f" +- {self.tolerance:.6g}{' times the expected number' if self.relative else ''}"
 
 
 def _number(value: Any) -> float | None:
@@ -164,19 +170,21 @@ def _month(name: str) -> int:
 
 
 class FieldAccuracy(Reference, type="field-accuracy", kind=ASSERTION, inline=True):
-    """The fields of a JSON answer are right.
+    """The fields of a JSON answer are correct.
 
-    Each field is compared with the same place of the expected data; one that
-    the expected data lacks is not compared. Score: the weight of the fields
+    Each field is compared with the value at the same path of the expected data; a
+    field that the expected data lacks is not compared. Score: the weight of the fields
     that are right / the weight of those compared, or 1 or 0 with aggregation
     "all". Passes when everything that has weight is right.
     """
 
-    fields: Annotated[list[FieldRule], Field(min_length=1, max_length=_MAX_FIELDS)]
+    fields: Annotated[list[FieldRule], Field(min_length=1, max_length=_MAX_FIELDS)] = Field(
+        description="Fields to compare."
+    )
     aggregation: Literal["weighted", "all"] = Field(
         "weighted",
-        description="The score. weighted: weight of the fields that are right / weight of those compared. all: 1 "
-        "when all are right, else 0.",
+        description="The score. weighted: weight of the correct fields / weight of the compared fields. all: 1 if "
+        "all are correct, else 0.",
     )
 
     def compare(self, ctx: EvaluatorContext, got: Any, wanted: Any) -> Result:
@@ -188,8 +196,8 @@ class FieldAccuracy(Reference, type="field-accuracy", kind=ASSERTION, inline=Tru
             looks += 1
             if looks > _MAX_LOOKS:
                 raise TooLarge(
-                    f"{len(self.fields)} fields whose values hold more than {_MAX_LOOKS * CHECK_EVERY} values "
-                    "together are too much to be compared"
+                    f"the {len(self.fields)} fields hold more than {_MAX_LOOKS * CHECK_EVERY} values in total, too "
+                    "many to compare"
                 )
             ctx.check_time()
 
@@ -228,4 +236,4 @@ class FieldAccuracy(Reference, type="field-accuracy", kind=ASSERTION, inline=Tru
             if mine is not MISSING:
                 yield rule, rule.agrees(mine, known, check)
             elif rule.required:
-                yield rule, "required, missing"
+                yield rule, "missing, but required"

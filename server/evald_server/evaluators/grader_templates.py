@@ -55,7 +55,8 @@ def _variable(found: re.Match[str]) -> Variable:
     path = _PATH.fullmatch(found[1])
     if path is None:
         raise ValueError(
-            f"{found[0][:80]!r} is no variable; wanted item.KEY or sample.KEY, with .KEY and [0] below it"
+            f"{found[0][:80]!r} is not a variable; wanted item.KEY or sample.KEY, optionally followed by .KEY "
+            "or [0]"
         )
     keys = tuple(
         int(key[2]) if key[2] is not None else str(key[1] or key[3] or key[4])
@@ -63,7 +64,7 @@ def _variable(found: re.Match[str]) -> Variable:
     )
     if path[1] == "sample" and (not keys or keys[0] not in _SAMPLE):
         known = ", ".join(_SAMPLE)
-        raise ValueError(f"{found[0][:80]!r}: evald knows of a sample: {known}")
+        raise ValueError(f"unknown variable {found[0][:80]!r}; the keys of sample are {known}")
     return Variable(path[1], keys, found[1].strip())
 
 
@@ -96,7 +97,7 @@ def value_of(variable: Variable, ctx: EvaluatorContext) -> Any:
         item = ctx.once("grader-item", lambda: ctx.metadata.get("item", _NONE))
         value = _look_up(item, variable.keys)
         if value is _NONE:
-            return Missing(errored("MISSING_DATA", f"The case's metadata have no {variable.text}"))
+            return Missing(errored("MISSING_DATA", f"The case's metadata has no {variable.text}"))
         return value
     if ctx.answer is None:
         return Missing(no_answer(ctx))

@@ -16,7 +16,10 @@ from .texts import MAX_SEARCHED
 
 TemplateText = Annotated[
     str,
-    Field(description="Text with variables: {{item.KEY}} of the metadata's item, {{sample.output_text}}."),
+    Field(
+        description="Text with variables: {{item.KEY}} is a value of the metadata's item, {{sample.output_text}} is "
+        "the answer."
+    ),
 ]
 
 
@@ -56,13 +59,12 @@ class _TextGrader(Evaluator, kind=ASSERTION, inline=True):
 
 
 class StringCheck(_TextGrader, type="string-check"):
-    """`input` compared with `reference`, as OpenAI's `string_check` grader does.
+    """`input` matches `reference` by `operation`, as in OpenAI's `string_check` grader."""
 
-    eq, ne: they are equal, or not. like, ilike: `input` contains
-    `reference`, whose case counts, or not.
-    """
-
-    operation: Literal["eq", "ne", "like", "ilike"]
+    operation: Literal["eq", "ne", "like", "ilike"] = Field(
+        description="eq: the texts are equal. ne: they differ. like: input contains reference. ilike: the same, "
+        "ignoring case."
+    )
 
     def judge(self, text: str, reference: str) -> Result:
         """Return score 1 or 0."""
@@ -80,10 +82,10 @@ class StringCheck(_TextGrader, type="string-check"):
 
 
 class SimilarityCheck(_TextGrader, type="similarity-check"):
-    """`input` is similar enough to `reference`, as OpenAI's `text_similarity` grader measures it."""
+    """`input` is similar enough to `reference`, measured as by OpenAI's `text_similarity` grader."""
 
     measure: Measure = Field("fuzzy-match", description="How the similarity is computed.")
-    threshold: Annotated[float, Field(ge=0, le=1)] = Field(0.8, description="Lowest score that passes.")
+    threshold: Annotated[float, Field(ge=0, le=1)] = Field(0.8, description="Minimum score that passes.")
 
     def judge(self, text: str, reference: str) -> Result:
         """Return the similarity as the score, from 0 to 1."""

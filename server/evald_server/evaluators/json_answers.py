@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import Field
 
-from evald.context import EvaluatorContext, Which
+from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Result, errored, failed, passed, skipped, unproven
 from evald.strict_json import DuplicateKey, TooLarge, parse_json, parse_json_at, refuse_huge_numbers
@@ -17,7 +17,7 @@ from evald_server.jsonschema.pool import PoolBusy, TaskTimeout
 from evald_server.jsonschema.schema import Schema, worker_seconds
 
 from .json_values import MISSING, CheckTime, printable
-from .results import OnMissing, missing, no_answer
+from .results import MessageChoice, OnMissing, missing, no_answer
 
 Extract = Literal["none", "fenced", "first", "object"]
 """The place of the JSON in the answer."""
@@ -30,7 +30,7 @@ _IS_JSON: Final = passed("Response is valid JSON", 1.0)
 _REREADS: Final = 5
 _ATTEMPT: Final = 64
 
-_HALF_CHARACTER: Final = "a string holds half of a surrogate pair, which is no character"
+_HALF_CHARACTER: Final = "a string contains half of a surrogate pair, which is not a character"
 
 
 class Read(NamedTuple):
@@ -43,16 +43,12 @@ class Read(NamedTuple):
 class JsonAnswer(Evaluator):
     """Base of evaluators that read the answer as JSON."""
 
-    message: Which = Field(
-        "last",
-        description="Which of the turn's assistant messages is read. last and first: the last and first one with "
-        "text. all: all of them, joined by line ends.",
-    )
+    message: MessageChoice = "last"
     extract: Extract = Field(
         "none",
-        description="Where in the answer the JSON is. none: the whole answer. fenced: the first fenced code "
-        "block, one marked json before others; without any, the whole answer. first: the first object or array "
-        "that can be read; without any, the whole answer. object: the first object; without any, there is none.",
+        description="Where the JSON is in the answer. none: the whole answer. fenced: the first fenced code block "
+        "marked json, else the first fenced code block, else the whole answer. first: the first JSON "
+        "object or array, else the whole answer. object: the first JSON object, else none.",
     )
 
     def read(self, ctx: EvaluatorContext) -> Read | Result:
@@ -74,7 +70,7 @@ class JsonAnswer(Evaluator):
             text = _fenced(answer, ctx.check_time) if self.extract == "fenced" else answer
             return Read(text, parse_json(text, ctx.check_time))
         except DuplicateKey as problem:
-            return unproven(f"Response is JSON that readers read in different ways: {problem}")
+            return unproven(f"Response is JSON that parsers read in different ways: {problem}")
         except ValueError as problem:
             return _not_json(str(problem))
         except TooLarge as problem:
@@ -133,9 +129,8 @@ def _first_json(text: str, brackets: re.Pattern[str], check: CheckTime) -> Read 
         opening = brackets.search(text, start + 1)
     if opening:
         raise TooLarge(
-            f"no JSON found at the {len(brackets.findall(text))} places of the answer where some may "
-            f"begin, after reading its {len(text)} characters {_REREADS} times over; with extract none or "
-            "fenced they are read once"
+            f"no JSON found at the {len(brackets.findall(text))} places of the answer where JSON may begin, after "
+            f"reading its {len(text)} characters {_REREADS} times; set extract to none or fenced, which read them once"
         )
     return None
 
@@ -144,7 +139,7 @@ def _scalar(text: str) -> Read | Result:
     try:
         return Read(text, parse_json(text))
     except ValueError:
-        return _not_json("it holds no object or array, and is no JSON as a whole")
+        return _not_json("it contains no object or array, and the whole answer is not JSON")
 
 
 class IsJson(JsonAnswer, type="is-json", kind=ASSERTION, label="Is JSON", inline=True):
@@ -171,7 +166,7 @@ class JsonSchema(JsonAnswer, type="json-schema", kind=ASSERTION, label="JSON Sch
     """
 
     schema_: dict[str, Any] | bool = Field(alias="schema", description="JSON Schema of the answer.")
-    only_final: bool = Field(False, description="Skip turns that are not the last one.")
+    only_final: bool = Field(False, description="Skip all turns except the final one.")
 
     @cached_property
     def _compiled(self) -> Schema:
@@ -214,14 +209,17 @@ class JsonSchema(JsonAnswer, type="json-schema", kind=ASSERTION, label="JSON Sch
                 "simplify the schema: combine fewer alternatives, or make them exclude each other early",
             )
         except PoolBusy:
-            return errored("EVALUATOR_BUSY", "Too many costly JSON Schemas are being checked already")
+            return errored(
+                "EVALUATOR_BUSY",
+                "Too many costly JSON Schemas are being checked at the moment; try again later",
+            )
         if errors is None:
             return _not_json(_HALF_CHARACTER)
         return _mismatch(errors) if errors else _MATCHES
 
 
 def _mismatch(errors: Sequence[SchemaError]) -> Result:
-    listed = "; ".join(f"{error['path'] or 'the whole'}: {error['message']}" for error in errors)
+    listed = "; ".join(f"{error['path'] or 'the whole answer'}: {error['message']}" for error in errors)
     shown_errors = [{key: printable(text) for key, text in error.items()} for error in errors]
     return failed(f"Schema validation failed: {printable(listed)}", 0.0, metadata={"errors": shown_errors})
 
@@ -229,8 +227,10 @@ def _mismatch(errors: Sequence[SchemaError]) -> Result:
 class Reference(JsonAnswer):
     """Base of evaluators that compare the answer with expected data."""
 
-    expected: Any = Field(None, description="What to compare with, instead of the context's expected data.")
-    on_missing: OnMissing = Field("fail", description="Verdict when there is nothing to compare with.")
+    expected: Any = Field(None, description="Expected data. Default: the context's expected data.")
+    on_missing: OnMissing = Field(
+        "fail", description="Verdict if there is no expected data; error: ERROR with code MISSING_DATA."
+    )
 
     @cached_property
     def _own(self) -> bool:

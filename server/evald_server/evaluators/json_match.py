@@ -44,7 +44,7 @@ class Difference(NamedTuple):
     wanted: Any
 
     def __str__(self) -> str:
-        where = cut(json_pointer(self.place), _MAX_PLACE) or "the whole"
+        where = cut(json_pointer(self.place), _MAX_PLACE) or "the whole answer"
         if self.wanted is MISSING:
             return f"{where}: unexpected {shown(self.got)}"
         return f"{where}: got {shown(self.got)}, expected {shown(self.wanted)}"
@@ -125,9 +125,7 @@ class Comparison:
     def _look_at_the_clock(self) -> None:
         self._check()
         if self._steps > _MAX_VALUES:
-            raise TooLarge(
-                f"the answer and the expected data have more than {_MAX_VALUES} values to be compared"
-            )
+            raise TooLarge(f"the answer and the expected data have more than {_MAX_VALUES} values to compare")
 
     def _differ(self, got: Any, wanted: Any, place: Place, leaves: int) -> None:
         self.different_leaves += leaves
@@ -230,26 +228,27 @@ class JsonMatch(
     """The answer is JSON that equals the expected data.
 
     The order of keys never counts, 1 equals 1.0, true does not equal 1.
-    Score: the part of the leaves (values that are neither object nor array, or
-    are empty) of both sides together that agree.
+    Score: the share of equal leaves among the leaves of both sides. A leaf is a
+    value that is neither object nor array, or is empty.
     """
 
     mode: Mode = Field(
         "exact",
-        description="What the expected data is of the answer. exact: all of it. subset: a part of it; the answer "
-        "may hold more keys, and more elements behind the expected ones. superset: more than it; the answer may "
-        "lack keys and elements, and must not hold others.",
+        description="How the answer may differ from the expected data. exact: not at all. subset: the expected data "
+        "is a part of the answer, which may have more keys, and more elements after the expected ones. "
+        "superset: the answer is a part of the expected data: it may lack keys and elements, but must "
+        "not have others.",
     )
     arrays: Literal["ordered", "unordered"] = Field(
         "ordered",
-        description="How elements of arrays are compared. ordered: by position. unordered: each with the one "
-        "that it has most in common with.",
+        description="How elements of arrays are compared. ordered: by position. unordered: each with the most "
+        "similar one.",
     )
     ignore: Annotated[list[PathText], Field(max_length=_MAX_IGNORED)] = Field(
         [], description='Paths that are not compared: "meta.id", "items[*].id" or "/items/*/id".'
     )
     tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        0.0, description="Largest difference allowed between two numbers."
+        0.0, description="Maximum difference between two numbers."
     )
 
     @cached_property

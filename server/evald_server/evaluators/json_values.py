@@ -124,12 +124,12 @@ def parse_path(text: str) -> Path:
     while position < len(text):
         found = _STEP.match(text, position)
         if found is None or (position == 0 and text[0] == "."):
-            raise ValueError(f"no path: {text!r}; wanted something like 'items[0].name' or '/items/0/name'")
+            raise ValueError(f"got {text!r}, wanted a path such as 'items[0].name' or '/items/0/name'")
         index, key = found.groups()
         steps.append(key if key is not None else ANY if index == ANY else int(index))
         position = found.end()
     if not steps:
-        raise ValueError("a path must not be empty")
+        raise ValueError("got an empty text, wanted a path such as 'items[0].name' or '/items/0/name'")
     return tuple(steps)
 
 
@@ -137,7 +137,9 @@ def parse_place(text: str) -> Path:
     """Parse a path to one place. Also raises ValueError for `*`, for which `lookup` finds nothing."""
     path = parse_path(text)
     if ANY in path:
-        raise ValueError(f"{text!r}: * stands for several places; wanted one, such as 'items[0].name'")
+        raise ValueError(
+            f"got {text!r}, wanted a path without *, which matches several values; for example 'items[0].name'"
+        )
     return path
 
 
@@ -146,7 +148,7 @@ MAX_PATH: Final = 1000
 
 def _checked(text: str, parse: Callable[[str], Path]) -> str:
     if len(text) > MAX_PATH:
-        raise ValueError(f"a path of {len(text)} characters; at most {MAX_PATH} are allowed")
+        raise ValueError(f"got a path of {len(text)} characters, wanted at most {MAX_PATH}")
     parse(text)
     return text
 

@@ -1,15 +1,14 @@
 """Metrics of a turn: calls, length, tokens, latency, cost, turns."""
 
 from math import isfinite
-from typing import Literal
 
-from evald.context import EvaluatorContext, Which
+from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator, Metric
 from evald.result import METRIC, Result, measured, unavailable
 
 from .budgets import Track, reported_tokens, tokens_of
-from .call_rules import call_evidence, calls_in, joined_names
-from .results import too_large
+from .call_rules import CallScope, call_evidence, calls_in, joined_names
+from .results import MessageChoice, too_large
 from .texts import MAX_SPLIT, LengthUnit, length_of
 
 
@@ -21,7 +20,7 @@ class ToolCallCount(
     A tool call is an entry of an assistant message's `tool_calls`, answered or not.
     """
 
-    scope: Literal["turn", "conversation"] = "turn"
+    scope: CallScope = "turn"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Return the number of tool calls. metadata: the number, and the names of the first 100 in order."""
@@ -39,7 +38,7 @@ class ResponseLength(
     """Length of the answer in characters (Unicode code points) or words (separated by white space)."""
 
     unit: LengthUnit = "characters"
-    message: Which = "last"
+    message: MessageChoice = "last"
 
     def measures(self) -> Metric | None:
         """Return the metric in the unit of the config."""

@@ -8,12 +8,12 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field
 
-from evald.context import EvaluatorContext, Which
+from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Result, failed, passed, unproven
 
 from .json_values import shown, within
-from .results import OnMissing, missing, no_answer, too_large
+from .results import MessageChoice, OnMissing, missing, no_answer, too_large
 
 # No-break, thin and narrow space, which separate thousands, or a number and its fraction.
 _SPACES: Final = "\u00a0\u2009\u202f"
@@ -249,16 +249,19 @@ class Numeric(Evaluator, type="numeric", kind=ASSERTION, aliases={"numeric-diff"
     """
 
     expected: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
-        None, description="Expected number. Left out: the context's."
+        None, description="Expected number. Default: the context's expected number."
     )
-    tolerance: Tolerance = Field(0.0, description="Largest difference that passes.")
+    tolerance: Tolerance = Field(0.0, description="Maximum difference that passes.")
     relative: Tolerance = Field(
-        0.0, description="The same as a share of the expected number: 0.01 is 1 %. The larger of both counts."
+        0.0,
+        description="Maximum difference as a fraction of the expected number: 0.01 is 1 %. The larger one of "
+        "tolerance and relative applies.",
     )
     extract: Literal["first", "last", "any"] = Field(
-        "last", description='Which number of the answer counts; "any" takes the one closest to the expected.'
+        "last",
+        description="Which number of the answer is compared; any: the one closest to the expected number.",
     )
-    message: Which = "last"
+    message: MessageChoice = "last"
     on_missing: OnMissing = "fail"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
@@ -267,7 +270,7 @@ class Numeric(Evaluator, type="numeric", kind=ASSERTION, aliases={"numeric-diff"
         if answer is None:
             return no_answer(ctx)
         if len(answer) > MAX_SCANNED:
-            return too_large("characters to look through for a number", len(answer), MAX_SCANNED)
+            return too_large("characters to search for a number", len(answer), MAX_SCANNED)
         expected = (
             ctx.once("expected-number", lambda: _expected_number(ctx))
             if self.expected is None

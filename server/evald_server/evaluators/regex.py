@@ -11,11 +11,11 @@ from typing import Any, Final
 import re2
 from pydantic import Field, field_validator
 
-from evald.context import EvaluatorContext, Which
+from evald.context import EvaluatorContext
 from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
 from evald.result import ASSERTION, Result, failed, passed
 
-from .results import no_answer, too_large
+from .results import MessageChoice, no_answer, too_large
 
 MAX_PATTERN_BYTES: Final = 1024
 # Memory of a compiled pattern and its tables. Compiling up to this limit takes 7 ms at most.
@@ -60,7 +60,9 @@ def _convert_escape(escape: re.Match[str]) -> str:
     else:
         return escape[0]
     if 0xD800 <= code <= 0xDFFF:
-        raise ValueError(f"{escape[0]} is half of a surrogate pair; text is matched by code point")
+        raise ValueError(
+            f"{escape[0]} is half of a surrogate pair; write both halves, or \\u{{...}} with the code point"
+        )
     return f"\\x{{{code:X}}}"
 
 
@@ -79,23 +81,24 @@ class Regex(Evaluator, type="regex", kind=ASSERTION, inline=True):
 
     pattern: str = Field(
         max_length=MAX_PATTERN_BYTES,
-        description="Regular expression in RE2's syntax, at most 1 KiB. \\d, \\w and \\b are ASCII; \\uXXXX is "
-        "understood; look-around and back-references are refused.",
+        description="Regular expression in RE2's syntax, at most 1 KiB. \\d, \\w and \\b match ASCII only; \\uXXXX "
+        "is supported; look-around and back-references are not.",
     )
     flags: str = Field(
         "",
-        description="i: ignore case. m: ^ and $ match at lines. s: the dot matches line ends. g and u: ignored.",
+        description="i: ignore case. m: ^ and $ match at the start and end of every line. s: the dot matches "
+        "newlines. g and u: ignored.",
         json_schema_extra={"pattern": f"^[{_FLAGS}]*$"},
     )
-    must_match: bool = Field(True, description="False: pass when the answer does not match.")
-    message: Which = "last"
+    must_match: bool = Field(True, description="If false: passes when the answer does not match.")
+    message: MessageChoice = "last"
 
     @field_validator("flags")
     @classmethod
     def _known_flags(cls, flags: str) -> str:
         for flag in flags:
             if flag not in _FLAGS:
-                raise ValueError(f"unknown flag {flag!r}, wanted some of {', '.join(_FLAGS)}")
+                raise ValueError(f"unknown flag {flag!r}; known flags are {', '.join(_FLAGS)}")
             if flags.count(flag) > 1:
                 raise ValueError(f"flag {flag!r} given twice")
         return flags
@@ -104,7 +107,7 @@ class Regex(Evaluator, type="regex", kind=ASSERTION, inline=True):
     def _compiled(self) -> Any:
         size = len(self.pattern.encode())
         if size > MAX_PATTERN_BYTES:
-            raise ValueError(f"{size} bytes, at most {MAX_PATTERN_BYTES}")
+            raise ValueError(f"got {size} bytes, wanted at most {MAX_PATTERN_BYTES}")
         options = re2.Options()
         options.max_mem = MAX_MEMORY_BYTES
         options.log_errors = False
@@ -113,8 +116,8 @@ class Regex(Evaluator, type="regex", kind=ASSERTION, inline=True):
         except re2.error as problem:
             said = problem.args[0]
             text = said.decode() if isinstance(said, bytes) else str(said)
-            hint = "; RE2 has neither look-around nor back-references" if _NOT_LINEAR.match(text) else ""
-            raise ValueError(f"RE2 refuses the pattern: {text}{hint}") from None
+            hint = "; RE2 does not support look-around and back-references" if _NOT_LINEAR.match(text) else ""
+            raise ValueError(f"RE2 does not accept the pattern: {text}{hint}") from None
 
     @cached_property
     def _program_size(self) -> int:
@@ -155,7 +158,7 @@ class Regex(Evaluator, type="regex", kind=ASSERTION, inline=True):
         if work <= INLINE_WORK:
             return self._result(self._compiled.search(text))
         if work > MAX_WORK:
-            return too_large("program size times bytes of text", work, MAX_WORK)
+            return too_large("size of the compiled pattern times bytes of text", work, MAX_WORK)
         return self._search_in_thread(text)
 
     async def _search_in_thread(self, text: bytes) -> Result:

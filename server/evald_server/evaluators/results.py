@@ -6,24 +6,35 @@ from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from evald.context import EvaluatorContext
+from evald.context import EvaluatorContext, Which
 from evald.fields import MOST_WEIGHT, WEIGHTS, is_weight
 from evald.result import Check, Result, errored, passed, skipped, unproven
 
 Item = TypeVar("Item")
 
-OnMissing = Literal["fail", "pass", "skip", "error"]
-"""Verdict of an assertion whose data is missing. "error" gives ERROR with code MISSING_DATA."""
+OnMissing = Annotated[
+    Literal["fail", "pass", "skip", "error"],
+    Field(description="Verdict if the data is missing; error: ERROR with code MISSING_DATA."),
+]
+
+MessageChoice = Annotated[
+    Which,
+    Field(
+        description="Which assistant message of the turn is read. last, first: the last or first one with text. all: "
+        "all with text, joined by newlines."
+    ),
+]
 
 
 def _weight(value: float) -> float:
     if not is_weight(value):
-        raise ValueError(f"wanted {WEIGHTS}, got {value:g}")
+        raise ValueError(f"got {value:g}, wanted {WEIGHTS}")
     return value
 
 
-Weight = Annotated[float, Field(ge=0, le=MOST_WEIGHT), AfterValidator(_weight)]
-"""Share in a weighted mean."""
+Weight = Annotated[
+    float, Field(ge=0, le=MOST_WEIGHT, description="Weight in the weighted mean."), AfterValidator(_weight)
+]
 
 MAX_NAMED: Final = 20
 """Maximum number of texts, tools or differences in a reason."""
@@ -51,7 +62,7 @@ def missing(on_missing: OnMissing, reason: str) -> Result:
 def too_large(what: str, got: int, limit: int) -> Result:
     """Return the ERROR for input that would block the server."""
     return errored(
-        "INPUT_TOO_LARGE", f"{what}: got {got}, this evaluator takes at most {limit}", limit=str(limit)
+        "INPUT_TOO_LARGE", f"{what}: got {got}, this evaluator accepts at most {limit}", limit=str(limit)
     )
 
 

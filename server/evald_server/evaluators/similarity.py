@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 from rapidfuzz.distance import LCSseq, Levenshtein
 
-from evald.context import EvaluatorContext, Which
+from evald.context import EvaluatorContext
 from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
 from evald.result import ASSERTION, Result, failed, passed, reaches
 
-from .results import OnMissing, missing, no_answer, too_large
+from .results import MessageChoice, OnMissing, missing, no_answer, too_large
 
 Measure = Literal[
     "levenshtein",
@@ -189,13 +189,14 @@ class TextSimilarity(
     texts score 1 by every measure.
     """
 
-    expected: str | None = Field(None, description="Expected text. Left out: the context's expected text.")
+    expected: str | None = Field(None, description="Expected text. Default: the context's expected text.")
     measure: Measure = Field("levenshtein", description="How the similarity is computed.")
-    threshold: Annotated[float, Field(ge=0, le=1)] = Field(0.8, description="Lowest score that passes.")
+    threshold: Annotated[float, Field(ge=0, le=1)] = Field(0.8, description="Minimum score that passes.")
     max_distance: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="With levenshtein, in place of the threshold: most edits that pass."
+        None,
+        description="Maximum number of edits that passes; only with measure levenshtein, in place of threshold.",
     )
-    message: Which = "last"
+    message: MessageChoice = "last"
     on_missing: OnMissing = "fail"
 
     def prepare(self) -> None:
@@ -204,7 +205,12 @@ class TextSimilarity(
             self.measure != "levenshtein" or "threshold" in self.model_fields_set
         ):
             raise InvalidConfig(
-                [ConfigProblem("/maxDistance", "goes with levenshtein, and without threshold")]
+                [
+                    ConfigProblem(
+                        "/maxDistance",
+                        "only allowed with measure levenshtein and without threshold; remove it, or change these",
+                    )
+                ]
             )
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
@@ -224,7 +230,7 @@ def _within(answer: str, expected: str, most: int) -> Result:
     if problem := _oversize("levenshtein", answer, expected):
         return problem
     distance = Levenshtein.distance(answer, expected)
-    reason, score = f"{distance} edits, at most {most} wanted", levenshtein_similarity(answer, expected)
+    reason, score = f"{distance} edits, wanted at most {most}", levenshtein_similarity(answer, expected)
     return passed(reason, score, distance) if distance <= most else failed(reason, score, distance)
 
 

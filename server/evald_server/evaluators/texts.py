@@ -5,11 +5,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from evald.context import EvaluatorContext, Which
+from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Result, failed, passed
 
-from .results import OnMissing, joined, missing, no_answer, quoted, too_large
+from .results import MessageChoice, OnMissing, joined, missing, no_answer, quoted, too_large
 
 # Characters times substrings. A search takes 0.7 ns per character, at worst 15, and case folding 6: 2 to 30 ms.
 MAX_SEARCHED = 2_000_000
@@ -17,7 +17,10 @@ MAX_SEARCHED = 2_000_000
 MAX_SPLIT = 500_000
 
 Length = Annotated[int, Field(ge=0)]
-LengthUnit = Literal["characters", "words"]
+LengthUnit = Annotated[
+    Literal["characters", "words"],
+    Field(description="Unit of the length: Unicode code points, or words separated by white space."),
+]
 
 
 class ExactMatch(Evaluator, type="exact-match", kind=ASSERTION, aliases={"equals": {}}, inline=True):
@@ -27,10 +30,10 @@ class ExactMatch(Evaluator, type="exact-match", kind=ASSERTION, aliases={"equals
     `trim` ignores white space around both, `ignoreCase` folds case as Unicode does.
     """
 
-    expected: str | None = Field(None, description="Expected text. Left out: the context's expected text.")
-    trim: bool = Field(False, description="Ignore white space around both texts.")
+    expected: str | None = Field(None, description="Expected text. Default: the context's expected text.")
+    trim: bool = Field(False, description="Ignore white space at the start and end of both texts.")
     ignore_case: bool = Field(False, description="Ignore upper and lower case.")
-    message: Which = "last"
+    message: MessageChoice = "last"
     on_missing: OnMissing = "fail"
 
     @cached_property
@@ -77,7 +80,7 @@ class Contains(
     },
     inline=True,
 ):
-    """The answer contains the text, or all (any) of several.
+    """The answer contains the text, or all or any of several texts.
 
     Score: the fraction found; with `mode: any` 1 or 0. An empty list passes.
     """
@@ -88,14 +91,16 @@ class Contains(
 
     text: str | None = Field(None, description="The text to look for.")
     substrings: list[str] | None = Field(None, description="The texts to look for.")
-    mode: Literal["all", "any"] = Field("all", description="How many of the substrings must be there.")
+    mode: Literal["all", "any"] = Field(
+        "all", description="Whether the answer must contain all substrings, or any one."
+    )
     ignore_case: bool = Field(False, description="Ignore upper and lower case.")
-    message: Which = "last"
+    message: MessageChoice = "last"
 
     @model_validator(mode="after")
     def _one_source(self) -> "Contains":
         if (self.text is None) == (self.substrings is None):
-            raise ValueError("give either text or substrings")
+            raise ValueError("give exactly one of text and substrings")
         return self
 
     @cached_property
@@ -162,7 +167,7 @@ class Contains(
 class _AtOneEnd(Evaluator, kind=ASSERTION, inline=True):
     text: str
     ignore_case: bool = Field(False, description="Ignore upper and lower case.")
-    message: Which = "last"
+    message: MessageChoice = "last"
 
     at_start: ClassVar[bool]
 
@@ -190,14 +195,14 @@ class _AtOneEnd(Evaluator, kind=ASSERTION, inline=True):
 class StartsWith(_AtOneEnd, type="starts-with"):
     """The answer starts with the text."""
 
-    text: str = Field(description="What the answer must start with.")
+    text: str = Field(description="Text that the answer must start with.")
     at_start = True
 
 
 class EndsWith(_AtOneEnd, type="ends-with"):
     """The answer ends with the text."""
 
-    text: str = Field(description="What the answer must end with.")
+    text: str = Field(description="Text that the answer must end with.")
     at_start = False
 
 
@@ -216,17 +221,17 @@ class LengthWithin(
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["min"]}, {"required": ["max"]}]})
 
-    min: Length | None = Field(None, description="Smallest length that passes.")
-    max: Length | None = Field(None, description="Largest length that passes.")
+    min: Length | None = Field(None, description="Minimum length that passes.")
+    max: Length | None = Field(None, description="Maximum length that passes.")
     unit: LengthUnit = "characters"
-    message: Which = "last"
+    message: MessageChoice = "last"
 
     @model_validator(mode="after")
     def _some_range(self) -> "LengthWithin":
         if self.min is None and self.max is None:
-            raise ValueError("no limit; set min, max or both")
+            raise ValueError("no limit set; set min, max or both")
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min must be <= max, got {self.min} and {self.max}")
+            raise ValueError(f"got min {self.min} and max {self.max}, wanted min <= max")
         return self
 
     @cached_property

@@ -13,7 +13,6 @@ from evald.result import ASSERTION, Check, Result, Verdict, errored, failed, pas
 
 from .call_rules import (
     MAX_EXPECTED,
-    SCOPE_DESCRIPTION,
     CallIndex,
     CallMatcher,
     CallRule,
@@ -33,15 +32,17 @@ _MAX_COMPARED: Final = 1_000_000
 
 
 class Expectation(CallRule):
-    """A tool that has to be called, or must not be."""
+    """A tool that must be called, or must not be called."""
 
     min_calls: CallCount | None = Field(
-        None, description="Fewest calls: 1 when not given, but 0 when maxCalls is 0."
+        None, description="Minimum number of calls. Default: 1, or 0 if maxCalls is 0."
     )
-    max_calls: CallCount | None = Field(None, description="Most calls; 0: the tool must not be called.")
+    max_calls: CallCount | None = Field(
+        None, description="Maximum number of calls; 0: the tool must not be called."
+    )
     occurrence: Literal["first", "last"] | CallCount | None = Field(
         None,
-        description="Look at one call of the tool only: the first, the last, or the one at this index from 0.",
+        description="Check only one call of the tool: the first, the last, or the one at this index, counted from 0.",
     )
 
     @property
@@ -56,7 +57,7 @@ class Expectation(CallRule):
         if self.max_calls is not None and self.fewest > self.max_calls:
             raise ValueError(f"minCalls {self.fewest} is more than maxCalls {self.max_calls}")
         if self.occurrence is not None and self.fewest > 1:
-            raise ValueError(f"minCalls {self.fewest} is more than the one call that occurrence names")
+            raise ValueError(f"minCalls {self.fewest} is more than 1, but occurrence selects a single call")
         return self
 
 
@@ -73,9 +74,9 @@ class ExpectationResult(NamedTuple):
 
 
 class ToolUse(Evaluator, type="tool-use", kind=ASSERTION, inline=True):
-    """The tools that are expected were called, as often as expected.
+    """The expected tools were called, as often as expected.
 
-    Calls count whose arguments fit `args`; the call may have more arguments
+    A call counts if its arguments match `args`; it may have more arguments
     unless `argsMatch` says otherwise. A call whose arguments are not JSON meets
     no expectation and may be a forbidden one: what depends on it is not met, and
     negating that does not pass. Score: expectations met / all of them; an
@@ -83,9 +84,10 @@ class ToolUse(Evaluator, type="tool-use", kind=ASSERTION, inline=True):
     """
 
     expectations: Annotated[list[Expectation], Field(max_length=MAX_EXPECTED)] = Field(
-        description="Tools that have to be called, or must not be. The score is the part of them that is met."
+        description="Tools that must be called, or must not be called. The score is the share of expectations that "
+        "are met."
     )
-    scope: CallScope = Field("conversation", description=SCOPE_DESCRIPTION)
+    scope: CallScope = "conversation"
 
     @cached_property
     def _rules(self) -> list[tuple[Expectation, CallMatcher]]:
@@ -113,9 +115,8 @@ class ToolUse(Evaluator, type="tool-use", kind=ASSERTION, inline=True):
             if work > _MAX_COMPARED:
                 return errored(
                     "INPUT_TOO_LARGE",
-                    f"{len(rules)} expectations and {len(index.calls)} calls are too many to be compared: the "
-                    f"calls of the tools expected, counted once for each expectation, may be {_MAX_COMPARED} "
-                    "at most",
+                    f"{len(rules)} expectations and {len(index.calls)} calls are too many to compare: the calls of "
+                    f"the expected tool, summed over all expectations, may be at most {_MAX_COMPARED}",
                     limit=str(_MAX_COMPARED),
                 )
             outcomes.append(_outcome(expectation, rule, index.calls, candidates, ctx.check_time))
@@ -198,20 +199,20 @@ def _why(
 
 
 class ToolCallBudget(Evaluator, type="tool-call-budget", kind=ASSERTION, inline=True):
-    """The number of tool calls is within bounds.
+    """The number of tool calls is within the limits.
 
     Score: 1 within; maxCalls / calls when there are more, calls / minCalls when
     there are fewer. value: the number of calls.
     """
 
-    max_calls: CallCount | None = Field(None, description="Most calls that pass.")
-    min_calls: CallCount | None = Field(None, description="Fewest calls that pass.")
-    scope: CallScope = Field("turn", description=SCOPE_DESCRIPTION)
+    max_calls: CallCount | None = Field(None, description="Maximum number of calls.")
+    min_calls: CallCount | None = Field(None, description="Minimum number of calls.")
+    scope: CallScope = "turn"
 
     @model_validator(mode="after")
     def _some_bound(self) -> "ToolCallBudget":
         if self.max_calls is None and self.min_calls is None:
-            raise ValueError("no bound; set maxCalls or minCalls")
+            raise ValueError("no limit set; set maxCalls or minCalls")
         if self.max_calls is not None and self.min_calls is not None and self.min_calls > self.max_calls:
             raise ValueError(f"minCalls {self.min_calls} is more than maxCalls {self.max_calls}")
         return self
@@ -240,4 +241,4 @@ class ToolCallBudget(Evaluator, type="tool-call-budget", kind=ASSERTION, inline=
         bounds = " and ".join(
             f"at {word} {bound}" for word, bound in (("most", most), ("least", least)) if bound is not None
         )
-        return passed(f"{count} tool call(s), {bounds} wanted", 1.0, count)
+        return passed(f"{count} tool call(s), wanted {bounds}", 1.0, count)

@@ -15,7 +15,6 @@ from evald.strict_json import TooLarge
 
 from .call_rules import (
     ARGS_MATCH_DESCRIPTION,
-    SCOPE_DESCRIPTION,
     ArgsMatch,
     Arguments,
     CallIndex,
@@ -43,10 +42,10 @@ _MAX_EXPECTED: Final = 1000
 
 
 class ExpectedCall(CallRule):
-    """A tool call that is expected."""
+    """An expected tool call."""
 
     max_duration_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
-        None, description="Longest duration of the call, in milliseconds."
+        None, description="Maximum duration of the call, in milliseconds."
     )
 
     def compile(self, mode: ArgsMatch, tolerance: float) -> CallMatcher:
@@ -73,7 +72,7 @@ class Pairing(NamedTuple):
 
 
 class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-trajectory": {}}, inline=True):
-    """The agent made the tool calls that are expected.
+    """The agent made the expected tool calls.
 
     Expected is `expected`, else the tool calls of the context's expected
     messages. The pairing of expected calls with calls made is always the best
@@ -116,31 +115,35 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
         | None
     ) = Field(
         None,
-        description="Expected calls; a text stands for a tool whose arguments do not matter. Left out: the tool "
-        "calls of the context's expected messages.",
+        description="Expected calls; a string is the name of a tool whose arguments are not compared. Default: the "
+        "tool calls of the context's expected messages.",
     )
     mode: Mode = Field(
         "in_order",
-        description="What may differ. in_order: the expected calls in their order, others may come between. "
-        "exact: these calls in this order and no others. strict: the whole conversation has the expected "
-        "messages, as many, of the same roles, each with the same calls in any order; with expected, as exact. "
-        "any_order, superset: the expected calls in any order, and perhaps others. unordered: the expected "
-        "calls in any order and no others. subset: no other than the expected calls, each at most as often "
-        "as expected.",
+        description="How the calls may differ from the expected calls. in_order: the expected calls in this order; "
+        "other calls may be between them. exact: the expected calls in this order, and no others. "
+        "strict: the conversation has as many messages as expected, with the same roles, each with the "
+        "same calls in any order; if expected is set, strict is the same as exact. any_order, superset: "
+        "the expected calls in any order; there may be other calls. unordered: the expected calls in any "
+        "order, and no others. subset: only expected calls, each at most as often as expected.",
     )
     args_match: ArgsMatch = Field("exact", description=ARGS_MATCH_DESCRIPTION)
-    args_match_overrides: dict[str, ArgsMatch] = Field({}, description="How arguments are compared, by tool.")
-    tolerance: Tolerance = Field(0.0, description="Largest difference allowed between two numbers.")
+    args_match_overrides: dict[str, ArgsMatch] = Field(
+        {}, description="argsMatch for single tools, by tool name."
+    )
+    tolerance: Tolerance = Field(0.0, description="Maximum difference between two numbers.")
     score: Literal["mode", "recall", "precision", "f1"] = Field(
         "mode",
-        description="Which number is the score; the verdict is always the mode's. recall: pairs / expected "
-        "calls. precision: pairs / calls made. f1: of both. mode: recall for in_order, any_order and superset, "
-        "precision for subset, else pairs / the longer of both lists.",
+        description="Which number is the score; the verdict depends on mode only. A pair is an expected call with "
+        "its matching call. recall: pairs / expected calls. precision: pairs / calls made. f1: the "
+        "harmonic mean of both. mode: recall for in_order, any_order and superset, precision for subset, "
+        "else pairs / the larger number of calls.",
     )
-    scope: CallScope = Field("conversation", description=SCOPE_DESCRIPTION)
+    scope: CallScope = "conversation"
     on_missing: OnMissing = Field(
         "fail",
-        description="Verdict without expected calls, or without the duration of a call that has a limit.",
+        description="Verdict if there are no expected calls, or if a call with a time limit has no duration; error: "
+        "ERROR with code MISSING_DATA.",
     )
 
     @cached_property
@@ -183,7 +186,7 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
     def _pair(self, rules: Sequence[CallMatcher], index: CallIndex, check: CheckTime) -> Pairs:
         """Return the best pairing of the rules with the calls. Raises TooLarge."""
         patterns = sum(rule.name is None for rule in rules)
-        _refuse_product(patterns, "patterns", len(index.names), "names of tools")
+        _refuse_product(patterns, "patterns", len(index.names), "tool names")
         candidates = [index.positions(rule, check) for rule in rules]
         relevant = sorted(set().union(*candidates))
         _refuse_product(len(rules), "expected calls", len(relevant), "calls of the same tools")
@@ -223,8 +226,9 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
             work += len(known) * len(mine)
             if work > _MAX_WORK:
                 raise TooLarge(
-                    f"{len(known)} expected calls and {len(mine)} calls in message {position + 1}: their products "
-                    f"over all messages may be {_MAX_WORK} at most. Mode exact has no limit"
+                    f"{len(known)} expected calls and {len(mine)} calls in message {position + 1} are too many to "
+                    f"pair: the products of these numbers may be at most {_MAX_WORK} over all messages; mode exact "
+                    "has no limit"
                 )
             found = self._pair(known, CallIndex(mine, check), check)
             pairs += [(len(rules) + left, len(calls) + right) for left, right in found]
@@ -257,7 +261,7 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
             and kept == len(limits)
         )
         if holds and untimed and self.on_missing in {"skip", "error"}:
-            return missing(self.on_missing, f"No duration of the call of {untimed[0].label} available")
+            return missing(self.on_missing, f"No duration available for the call of {untimed[0].label}")
         if misaligned or (expected == 0) != (made == 0):
             score = 0.0
         else:
@@ -292,7 +296,7 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
         """Return why the failure is unproven and must not pass when negated; "" if it is proven."""
         rules, calls, pairs, _ = pairing
         if any(rule.in_time(call) is None for rule, call in limits):
-            return "without the missing duration it is not known whether they match"
+            return "whether they match is unknown because a duration is missing"
         paired, taken = {left for left, _ in pairs}, {right for _, right in pairs}
         compared = [rule for rule in rules if rule.arguments is not None]
         names: dict[str, bool] = {}  # tool name: whether its arguments are compared
@@ -416,8 +420,8 @@ def _ratios(paired: int, expected: int, made: int) -> dict[str, float]:
 def _refuse_product(left: int, what: str, right: int, of_what: str) -> None:
     if left * right > _MAX_WORK:
         raise TooLarge(
-            f"{left} {what} and {right} {of_what} are too many to be paired: their product may be {_MAX_WORK} "
-            "at most. Mode exact has no limit"
+            f"{left} {what} and {right} {of_what} are too many to pair: their product may be at most "
+            f"{_MAX_WORK}; mode exact has no limit"
         )
 
 
@@ -455,7 +459,7 @@ def _nearest(rule: CallMatcher, calls: Sequence[ToolCall], taken: set[int], chec
             check()
         if position not in taken and rule.names(call.name):
             mismatch = rule.mismatch(call, check)
-            why = "is not in its place" if mismatch is None else str(mismatch)
+            why = "is at the wrong position" if mismatch is None else str(mismatch)
             return f" (call {position + 1}: {why})"
     return ""
 
@@ -471,7 +475,7 @@ def _extras(pairing: Pairing) -> Iterator[str]:
 def _duration(rule: CallMatcher, call: ToolCall) -> str:
     taken = call.duration_ms
     said = "has no duration" if taken is None else f"took {taken:.15g}ms"
-    return f"{said}, at most {rule.max_duration_ms:.15g}ms"
+    return f"{said}, wanted at most {rule.max_duration_ms:.15g}ms"
 
 
 def _listed(items: Sequence[str], total: int) -> str:

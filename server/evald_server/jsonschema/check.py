@@ -69,7 +69,7 @@ def _describe(error: jsonschema_rs.ValidationError) -> SchemaError:
     message = error.message if len(error.message) <= _MAX_TEXT else error.message[: _MAX_TEXT - 1] + "…"
     nearest = _nearest(error)
     if nearest is not None:
-        message = f"{message} (nearest: {nearest['path'] or 'the whole'}: {nearest['message']})"
+        message = f"{message} (nearest: {nearest['path'] or 'the whole value'}: {nearest['message']})"
     return {
         "path": json_pointer(error.instance_path),
         "message": message,

@@ -115,7 +115,7 @@ def _checked_text(schema: dict[str, Any] | bool, where: str) -> str:
     except (TypeError, ValueError) as problem:
         raise _invalid(where, f"not JSON: {_printable(str(problem))}") from None
     if size > MAX_BYTES:
-        raise _invalid(where, f"{size} bytes; at most {MAX_BYTES} are allowed")
+        raise _invalid(where, f"got {size} bytes, wanted at most {MAX_BYTES}")
     return text
 
 
@@ -128,7 +128,8 @@ def _draft(schema: dict[str, Any] | bool, where: str) -> str:
                 return draft
     raise _invalid(
         f"{where}/$schema",
-        f"unknown draft {_cut(json.dumps(named))}; wanted one of {', '.join(DRAFTS)}, or none for the last of these",
+        f"unknown draft {_cut(json.dumps(named))}; wanted one of {', '.join(DRAFTS)}, or no $schema for "
+        "the last of these",
     )
 
 
@@ -142,11 +143,11 @@ def _check_size(schema: Mapping[str, Any], where: str) -> None:
             if states > _MAX_PATTERN_STATES:
                 raise _invalid(
                     f"{where}{pattern.place}",
-                    f"the patterns have about {states} states up to here, counted repetitions written out; at most "
-                    f"{_MAX_PATTERN_STATES} are allowed. Ask for lengths with minLength and maxLength instead",
+                    f"up to here the patterns have about {states} states (x{{100}} counts as 100), wanted at most "
+                    f"{_MAX_PATTERN_STATES}; use minLength and maxLength for lengths",
                 )
     if count > MAX_SUBSCHEMAS:
-        raise _invalid(where, f"{count} subschemas; at most {MAX_SUBSCHEMAS} are allowed")
+        raise _invalid(where, f"got {count} subschemas, wanted at most {MAX_SUBSCHEMAS}")
 
 
 def _explain(problem: jsonschema_rs.ValidationError, where: str) -> InvalidConfig:
@@ -155,14 +156,14 @@ def _explain(problem: jsonschema_rs.ValidationError, where: str) -> InvalidConfi
     if kind == "$ref":
         return _invalid(
             where,
-            f'a "$ref" cannot be resolved: {_cut(problem.message)}. References to other documents are '
-            'never followed; put what they point to under "$defs"',
+            f'a "$ref" cannot be resolved: {_cut(problem.message)}. References to other documents are never '
+            'followed; copy the referenced schema to "$defs"',
         )
     if kind == "format" and problem.message.endswith('is not a "regex"'):
         return _invalid(
             place,
-            f"{_cut(problem.message)}, or not one that can be searched in linear time: look-around, "
-            "back-references and programs over 1 MiB are refused",
+            f"{_cut(problem.message)}, or cannot be searched in linear time: look-around, back-references and "
+            "programs over 1 MiB are not supported",
         )
     return _invalid(place, f"not a JSON Schema: {_cut(problem.message)}")
 

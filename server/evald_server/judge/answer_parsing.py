@@ -43,22 +43,22 @@ def parse_object(text: str) -> dict[str, Any]:
             raise ValueError("wanted exactly one fenced block, marked json")
         text = block[1]
     if len(text) > _MAX_OBJECT:
-        raise ValueError(f"{len(text)} characters; at most {_MAX_OBJECT} are read")
+        raise ValueError(f"got {len(text)} characters, wanted at most {_MAX_OBJECT}")
     try:
         data = STRICT_JSON.decode(text.strip())
     except RecursionError:
         raise ValueError("nested too deep") from None
     except DuplicateKey:
-        raise ValueError("a key stands twice") from None
+        raise ValueError("duplicate key") from None
     if not isinstance(data, dict):
-        raise ValueError("no object")  # noqa: TRY004 - of JSON
+        raise ValueError("not an object")  # noqa: TRY004 - of JSON
     return data
 
 
 def require_object(data: AnswerData | None) -> AnswerData:
     """Return the data. Raises UnusableAnswer for None."""
     if data is None:
-        raise UnusableAnswer("it is no JSON object")
+        raise UnusableAnswer("it is not a JSON object")
     return data
 
 

@@ -170,7 +170,7 @@ class SpendStore:
         if not self._warned:
             self._warned = True
             _log.warning(
-                "what the judges have cost today cannot be kept in %s, so that a restart begins the day anew: %s",
+                "cannot save today's cost of the judges in %s, so a restart resets it to 0: %s",
                 self._path.name,
                 type(problem).__name__,
             )
@@ -233,31 +233,34 @@ class Budget:
         if max_usd is None:
             if self.limits_caller:
                 raise JudgeError(
-                    _CODE, "The judge's model has no price, so that the ceiling on costs cannot be kept"
+                    _CODE,
+                    "The judge's model has no price, so the limit on costs cannot be enforced; the "
+                    "operator sets its price in the config file",
                 )
             max_usd = 0.0
         call = (spending.cost_usd or 0.0) + spending.reserved_usd
         if self._per_call is not None and call + max_usd > self._per_call:
             raise JudgeError(
                 _CODE,
-                f"The next request to the judge may cost up to ${max_usd:.4g}; this evaluation has used "
-                f"${call:.4g} of the ${self._per_call:.4g} that it may cost (judge_max_usd_per_call)",
+                f"The next request to the judge may cost up to ${max_usd:.4g}; this evaluation "
+                f"has used ${call:.4g} of its limit of ${self._per_call:.4g} "
+                "(judge_max_usd_per_call)",
             )
         day = self._used(SERVER)
         if self._per_day is not None and day + max_usd > self._per_day:
             raise JudgeError(
                 _CODE,
-                f"The next request to the judge may cost up to ${max_usd:.4g}, and the server's ceiling of "
-                f"${self._per_day:.4g} a day (judge_max_usd_per_day) is used up to ${day:.4g}; "
-                f"the day ends at midnight UTC",
+                f"The next request to the judge may cost up to ${max_usd:.4g}, and the server "
+                f"has used ${day:.4g} of its limit of ${self._per_day:.4g} a day "
+                "(judge_max_usd_per_day); the limit resets at midnight UTC",
             )
         if per_day is not None and self._used(name) + max_usd > per_day:
             self._limited()
             raise JudgeError(
                 _CODE,
-                f"The next request to the judge may cost up to ${max_usd:.4g}, and the ${per_day:.4g} a day that "
-                f"{name} may spend on judges (judge_usd_per_day) are used up to ${self._used(name):.4g}; "
-                f"the day ends at midnight UTC",
+                f"The next request to the judge may cost up to ${max_usd:.4g}, and {name} has "
+                f"used ${self._used(name):.4g} of its limit of ${per_day:.4g} a day "
+                "(judge_usd_per_day); the limit resets at midnight UTC",
             )
         counted = per_day is not None or name in self._spent or len(self._spent) < _MAX_ACCOUNTS
         accounts = (SERVER, name) if name and counted else (SERVER,)

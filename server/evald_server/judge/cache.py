@@ -217,7 +217,7 @@ class DiskCache:
         if not self._warned:
             self._warned = True
             _log.warning(
-                "the judge's cache %s cannot be used, so every answer is asked for anew: %s",
+                "cannot use the judge's cache %s, so every request goes to the model: %s",
                 self._path.name,
                 problem,
             )

@@ -82,7 +82,7 @@ def parse_problem(status: int, content: bytes) -> EndpointProblem:
 
 def _from_data(data: Any) -> ChatCompletion:
     if not isinstance(data, Mapping):
-        raise NotACompletion("JSON that is no object")
+        raise NotACompletion("JSON that is not an object")
     found = []
     for item in _choices(data, f'an object "{_word(data.get("object"))}" without choices'):
         if item.get("error"):
@@ -103,7 +103,7 @@ def _from_events(content: bytes) -> ChatCompletion:
         if data is None:
             break
         if not isinstance(data, Mapping):
-            raise NotACompletion("events that are no objects")
+            raise NotACompletion("events that are not objects")
         kind = _word(data.get("type") or data.get("object"))
         for item in _choices(data, f'events "{kind}" without choices'):
             delta = item.get("delta")
@@ -127,7 +127,7 @@ def _choices(data: Mapping[str, Any], otherwise: str) -> Iterator[Mapping[str, A
         raise NotACompletion(f"{len(choices)} choices")
     for choice in choices:
         if not isinstance(choice, Mapping):
-            raise NotACompletion("a choice that is no object")
+            raise NotACompletion("a choice that is not an object")
         yield choice
 
 

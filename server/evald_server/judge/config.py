@@ -53,8 +53,12 @@ class Panelist(BaseModel):
     model_config = Evaluator.model_config
 
     judge: Text | None = Field(None, description="Name of the judge in the server's config.")
-    model: Text | None = Field(None, description="Another model than the one that is configured there.")
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    model: Text | None = Field(
+        None, description="Model to use in place of the model that is configured for the judge."
+    )
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(
+        None, description="Sampling temperature of this judge. Default: the evaluator's temperature."
+    )
 
 
 def _from_name(value: Any) -> Any:
@@ -70,69 +74,93 @@ class LlmJudge(
     deterministic=False,
     required_data=("messages",),
 ):
-    """A model judges the turn, by criteria or by a rubric in plain language.
+    """A model judges the turn by criteria or a rubric in plain language.
 
     One of five ways to say what is wanted: `successCriteria` and
     `failureCriteria`, `criteria`, `rubric`, `items`, or `grader`.
     """
 
-    success_criteria: Text | None = Field(None, description="When the conversation has succeeded.")
-    failure_criteria: Text | None = Field(None, description="When it has failed, whatever else is true.")
+    success_criteria: Text | None = Field(
+        None, description="Condition for success of the conversation, in plain language."
+    )
+    failure_criteria: Text | None = Field(
+        None,
+        description="Condition for failure of the conversation; if it is met, the verdict is "
+        "FAILED even if the success criteria are met.",
+    )
     failure_criteria_mode: FailureMode = Field(
         "on_max_messages",
-        description="on_max_messages: met failure criteria count on the final turn, or when turns are not counted.",
+        description="When met failure criteria count. every_turn: on every turn. on_max_messages: "
+        "on the final turn, or on every turn if the caller does not count turns.",
     )
-    criteria: Text | None = Field(None, description="What a good turn is, for a score from 0 to 1.")
+    criteria: Text | None = Field(
+        None, description="What a good turn is; the judge gives a score from 0 to 1."
+    )
     threshold: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        None, description="With criteria or items: the least score that passes; 0.8 when left out."
+        None, description="With criteria or items: minimum score that passes. Default: 0.8."
     )
-    rubric: Text | None = Field(None, description="What is good and bad, for a whole number from 0 to 10.")
+    rubric: Text | None = Field(
+        None, description="What a good and a bad turn is; the judge gives a whole number from 0 to 10."
+    )
     pass_score: Annotated[float, Field(ge=0, le=10)] = Field(
-        DEFAULT_PASS_SCORE, description="With a rubric: the least number that passes."
+        DEFAULT_PASS_SCORE, description="With rubric: minimum number that passes."
     )
     prompt_template: Text | None = Field(
         None,
-        description="With a rubric: the request in your words, with {rubric} and {output} in it. It must ask "
+        description="With rubric: your own prompt. It must contain {rubric} and {output}, and ask "
         "for the lines SCORE: and REASON:.",
     )
     items: Annotated[list[Item], Field(min_length=1, max_length=100)] | None = Field(
-        None, description="Items, each met or not; the score is the weight of those met."
+        None,
+        description="Items that the judge marks as met or not met. Score: weight of the items met "
+        "/ weight of all items.",
     )
     grader: ModelGrader | None = Field(
         None,
-        description="A prompt with variables and numbers or labels for an answer, as in OpenAI's graders.",
+        description="A prompt with variables, answered with a number or a label, as in OpenAI's graders.",
     )
     prompt: Text | None = Field(None, description="Replaces the system message.")
-    judge: Text | None = Field(None, description="Name of a judge in the server's config, else the default.")
-    model: Text | None = Field(None, description="Another model than the one that is configured there.")
+    judge: Text | None = Field(
+        None, description="Name of a judge in the server's config. Default: the server's default judge."
+    )
+    model: Text | None = Field(
+        None, description="Model to use in place of the model that is configured for the judge."
+    )
     judges: (
         Annotated[
             list[Annotated[Panelist, BeforeValidator(_from_name, json_schema_input_type=str | Panelist)]],
             Field(min_length=1, max_length=10),
         ]
         | None
-    ) = Field(None, description="A panel, by strict majority; a text is the name of a judge.")
-    samples: Annotated[int, Field(ge=1, le=20)] = Field(
-        1, description="How often each judge is asked, at most; it votes as most of its answers do."
+    ) = Field(
+        None,
+        description="A panel of judges, which decides by strict majority; a string is the name of a judge.",
     )
-    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    samples: Annotated[int, Field(ge=1, le=20)] = Field(
+        1,
+        description="Maximum number of times that each judge is asked; its vote is the majority of "
+        "its answers.",
+    )
+    temperature: Annotated[float, Field(ge=0, le=2)] = Field(0.0, description="Sampling temperature.")
     max_output_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
-        None, description="Most tokens of an answer; 1024 when left out, more with many items."
+        None, description="Maximum tokens of an answer. Default: 1024, more with many items."
     )
     include_history: bool = Field(
         True, description="Show the whole conversation, not only the last user message and the turn."
     )
     include_expected: bool = Field(False, description="Show the context's expected answer.")
     include_system: bool = Field(False, description="Show system and developer messages.")
-    only_final: bool = Field(False, description="Skip turns that are not final.")
+    only_final: bool = Field(False, description="Skip all turns except the final one.")
     on_missing: OnMissing = Field(
-        "fail", description="Verdict when an expected answer is to be shown and missing."
+        "fail",
+        description="Verdict if includeExpected is set and there is no expected answer; error: "
+        "ERROR with code MISSING_DATA.",
     )
     # Not part of the config's digest: naming a card does not change the judge.
     calibration: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None,
         exclude=True,
-        description="Id of the calibration card of this judge, repeated in results in place of the operator's.",
+        description="Id of the calibration card of this judge, shown in results in place of the operator's.",
     )
 
     def prepare(self) -> None:
@@ -171,24 +199,27 @@ class LlmJudge(
         if not given:
             yield ConfigProblem(
                 "",
-                "says not what to judge by; wanted one of: successCriteria and failureCriteria (or one of "
-                "them), criteria, rubric, items, grader",
+                "no criteria to judge by; wanted one of: successCriteria or failureCriteria "
+                "(or both), criteria, rubric, items, grader",
             )
         elif len(given) > 1:
             first, second = (next(key for key in _MODES[mode][0] if self._has(key)) for mode in given[:2])
-            text = f"given together with {to_camel(first)}, but a judge is asked in one way only; use two evaluators"
+            text = (
+                f"got both {to_camel(second)} and {to_camel(first)}, wanted one of them; use two "
+                "evaluators to check both"
+            )
             yield _problem(second, text)
         else:
             keys, allowed = _MODES[given[0]]
             for key in sorted(frozenset().union(*(more for _, more in _MODES.values())) - allowed):
                 yield from self._without_meaning(
-                    (key,), f"{to_camel(keys[0])}; it goes with {_modes_of(key)}"
+                    (key,), f"{to_camel(keys[0])}; it applies to {_modes_of(key)}"
                 )
 
     def _template_problems(self) -> Iterator[ConfigProblem]:
         if self.grader is not None:
             yield from self._without_meaning(
-                ("prompt", *_VIEW_KEYS), "grader, whose input says what is shown"
+                ("prompt", *_VIEW_KEYS), "grader, whose input defines what the judge sees"
             )
             return
         if self.prompt_template is None or self.rubric is None:
@@ -198,27 +229,30 @@ class LlmJudge(
             text = f"unknown placeholder {{{name}}}; the placeholders are {{rubric}} and {{output}}"
             yield _problem("prompt_template", text)
         for name in sorted(PLACEHOLDERS - found):
-            text = f"{{{name}}} is missing, so that the judge would not see it"
+            text = f"{{{name}}} is missing, so the judge would not see it"
             yield _problem("prompt_template", text)
-        yield from self._without_meaning(_VIEW_KEYS, "promptTemplate, which shows the answer alone")
+        yield from self._without_meaning(_VIEW_KEYS, "promptTemplate, which shows only the answer")
 
     def _panel_problems(self) -> Iterator[ConfigProblem]:
         if self.judges is None:
             return
         for key in ("judge", "model"):
             if self._has(key):
-                yield _problem(key, "given together with judges; name the judge in one of the two places")
+                yield _problem(key, f"got both {key} and judges, wanted one of them")
         for position, panelist in enumerate(self.judges):
             first = self.judges.index(panelist)
             if first < position:
-                text = f"the same as judges[{first}], so that it would vote twice; to ask a judge several times set samples"
+                text = (
+                    f"the same as judges[{first}], so it would vote twice; set samples to ask a "
+                    "judge several times"
+                )
                 yield ConfigProblem(f"/judges/{position}", text)
 
     def _without_meaning(self, keys: Sequence[str], beside: str) -> Iterator[ConfigProblem]:
         """Yield a problem for each of these keys that is set."""
         for key in keys:
             if key in self.model_fields_set:
-                yield _problem(key, f"has no meaning with {beside}")
+                yield _problem(key, f"not allowed with {beside}")
 
     def _has(self, key: str) -> bool:
         return getattr(self, key) is not None
@@ -238,7 +272,8 @@ def _item_problems(items: Sequence[Item]) -> Iterator[ConfigProblem]:
     for position, name in enumerate(names):
         if names.index(name) < position:
             yield ConfigProblem(
-                f"/items/{position}/id", f"{name!r} is the id of items[{names.index(name)}] already"
+                f"/items/{position}/id",
+                f"got {name!r}, which is already the id of items[{names.index(name)}]; wanted unique ids",
             )
     if not sum(item.weight for item in items):
-        yield ConfigProblem("/items", "all weights are 0, so that there is no score; wanted one above 0")
+        yield ConfigProblem("/items", "all weights are 0, so there is no score; wanted at least one above 0")

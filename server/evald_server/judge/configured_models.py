@@ -56,8 +56,9 @@ class ConfiguredModels:
         model = model or options.model
         if not model:
             raise ValueError(
-                f'judge "{options.name}" has no model: name one in the config of the evaluator, or let the operator '
-                f"set EVALD_JUDGE_MODEL, or model in [judges.{options.name}] of the config file"
+                f'judge "{options.name}" has no model: set model in the '
+                "evaluator's config, or the operator sets EVALD_JUDGE_MODEL, or model in "
+                f"[judges.{options.name}] of the config file"
             )
         allowed = options.models | ({options.model} if options.model else set())
         if options.models and model not in allowed:
@@ -67,9 +68,10 @@ class ConfiguredModels:
             )
         if self._budget.has_ceiling and endpoint.price(model) is None:
             raise ValueError(
-                f'nobody knows the price of model "{model[:100]}", so the ceiling on costs cannot be kept: the operator '
-                f'sets it in [judges.{options.name}.prices."{model[:100]}"] of the config file, or takes '
-                "judge_max_usd_per_call or judge_max_usd_per_day away"
+                f'the price of model "{model[:100]}" is unknown, so the limit on costs cannot '
+                "be enforced: the operator sets it in "
+                f'[judges.{options.name}.prices."{model[:100]}"] of the config file, or removes '
+                "judge_max_usd_per_call and judge_max_usd_per_day"
             )
         return EndpointModel(
             endpoint,
@@ -117,11 +119,12 @@ class ConfiguredModels:
                 return self.endpoints[self._default]
             if self.endpoints:
                 raise ValueError(
-                    f"several judges are configured and none is the default; name one of {known}"
+                    f"several judges are configured and none is the default; set judge to one of {known}"
                 )
             raise ValueError(
-                "no judge is configured: the operator sets EVALD_JUDGE_BASE_URL, EVALD_JUDGE_MODEL and "
-                "EVALD_JUDGE_API_KEY, or OPENAI_API_KEY and EVALD_JUDGE_MODEL, or [judges.NAME] in the config file"
+                "no judge is configured: the operator sets EVALD_JUDGE_BASE_URL, "
+                "EVALD_JUDGE_MODEL and EVALD_JUDGE_API_KEY, or OPENAI_API_KEY and "
+                "EVALD_JUDGE_MODEL, or [judges.NAME] in the config file"
             )
         if judge not in self.endpoints:
             listed = f"configured are {known}" if known else "none is configured"
@@ -229,7 +232,7 @@ def _read_text(setting: str, path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
-        why = problem.strerror if isinstance(problem, OSError) else "it is no text"
+        why = problem.strerror if isinstance(problem, OSError) else "not UTF-8 text"
         raise ValueError(f"{setting} {path}: {why}") from None
 
 
@@ -243,11 +246,14 @@ def _card_id(setting: str, path: Path) -> str:
     except (ValueError, TooLarge) as problem:
         raise ValueError(f"{setting} {path}: not JSON: {problem}") from None
     if not isinstance(card, dict) or card.get("format") != FORMAT:
-        raise ValueError(f"{setting} {path}: no calibration card; wanted a file of `evald calibrate --card`")
+        raise ValueError(
+            f"{setting} {path}: not a calibration card; wanted a file written by `evald calibrate --card`"
+        )
     wanted = card_id(card)
     if card.get("id") != wanted:
         raise ValueError(
-            f"{setting} {path}: the card was changed: what it says has the id {wanted}; calibrate again"
+            f"{setting} {path}: the card was modified: its id does not match its content, "
+            f"whose id is {wanted}; calibrate again"
         )
     return wanted
 

@@ -244,12 +244,12 @@ class Endpoint:
         except NotACompletion as error:
             raise errors.failed(
                 "JUDGE_UNAVAILABLE",
-                f"got {error}, wanted a chat completion; the operator checks that the base_url is that of an "
-                "OpenAI-compatible API, such as https://api.openai.com/v1",
+                f"got {error}, wanted a chat completion; the operator checks that base_url is "
+                "the address of an OpenAI-compatible API, such as https://api.openai.com/v1",
             ) from None
         except CutOff as error:
             raise errors.failed(
-                "JUDGE_TRUNCATED", f"the answer breaks off: {error}", retryable=True
+                "JUDGE_TRUNCATED", f"the answer is incomplete: {error}", retryable=True
             ) from None
         except AttemptFailed:
             raise
@@ -264,7 +264,8 @@ class Endpoint:
                 raise errors.failed(
                     "JUDGE_UNAVAILABLE",
                     f'the answer is compressed ("{str(cause)[:40]}"), although the request says '
-                    "Accept-Encoding: identity; the operator switches that off at the endpoint or its proxy",
+                    "Accept-Encoding: identity; the operator turns compression off at the endpoint "
+                    "or its proxy",
                 ) from None
             library = type(error).__module__.partition(".")[0]
             if not isinstance(error, OSError) and library not in _HTTP_LIBRARIES:
@@ -325,12 +326,12 @@ class Endpoint:
             text = f"the endpoint cannot be reached ({why})"
             return errors.failed("JUDGE_UNAVAILABLE", text, retryable=True, free=True)
         if "Timeout" in kind:
-            text = f"the endpoint was silent for {self.options.timeout_seconds:.3g} s"
+            text = f"the endpoint sent no data for {self.options.timeout_seconds:.3g} s"
             return errors.failed("JUDGE_TIMEOUT", text, retryable=True)
         if receiving:
-            text = "the answer breaks off: the connection ended"
+            text = "the answer is incomplete: the connection was closed"
             return errors.failed("JUDGE_TRUNCATED", text, retryable=True)
-        text = f"the endpoint ended the connection without an answer ({kind})"
+        text = f"the endpoint closed the connection without an answer ({kind})"
         return errors.failed("JUDGE_UNAVAILABLE", text, retryable=True)
 
 
@@ -343,10 +344,10 @@ def _connect_problem(error: BaseException, seconds: float) -> str:
     """Return why the connection failed, without the address."""
     reasons = {
         "ConnectionRefusedError": "connection refused",
-        "gaierror": "the name is not known",
+        "gaierror": "its host name cannot be resolved",
         "SSLCertVerificationError": "its certificate is not valid",
         "SSLError": "TLS failed",
-        "ProxyError": "the proxy does not let it through",
+        "ProxyError": "the proxy refused the connection",
         "ConnectTimeout": f"no connection within {seconds:g} s",
     }
     cause: BaseException | None = error

@@ -104,12 +104,12 @@ class EndpointErrors:
         if status == 429 and code in _NO_QUOTA:
             return failed(
                 "JUDGE_RATE_LIMITED",
-                f"the account has no quota left: add credit or raise its limit{said}",
+                f"the account has no quota left; the operator adds credit or raises its limit{said}",
             )
         if status == 429:
             return failed(
                 "JUDGE_RATE_LIMITED",
-                f"the endpoint limits the rate (HTTP 429){said}",
+                f"the endpoint's rate limit is exceeded (HTTP 429){said}",
                 retryable=True,
                 overloaded=True,
                 retry_after=retry_after,
@@ -117,7 +117,7 @@ class EndpointErrors:
         if status >= 500 or status in _RETRYABLE:
             return failed(
                 "JUDGE_UNAVAILABLE",
-                f"the endpoint is out of order (HTTP {status}){said}",
+                f"the endpoint failed (HTTP {status}){said}",
                 retryable=True,
                 overloaded=status in _OVERLOADED,
                 retry_after=retry_after,
@@ -131,18 +131,18 @@ class EndpointErrors:
         if status in (402, 403):
             return failed(
                 "JUDGE_UNAVAILABLE",
-                f"the endpoint forbids the request (HTTP {status}){said}; the operator sees to it that "
-                f'the account may use model "{self._model}"',
+                f"the endpoint forbids the request (HTTP {status}){said}; the operator checks "
+                f'that the account may use model "{self._model}"',
             )
         if code in _FILTERED:
-            return failed("JUDGE_REFUSED", f"a filter of the endpoint refused the question{said}")
+            return failed("JUDGE_REFUSED", f"a content filter of the endpoint refused the prompt{said}")
         if code in _TOO_LONG or any(words in problem.message.lower() for words in _TOO_LONG_TEXTS):
-            return failed(
-                "INPUT_TOO_LARGE", f'the question is longer than model "{self._model}" can read{said}'
-            )
+            return failed("INPUT_TOO_LARGE", f'the prompt is longer than model "{self._model}" accepts{said}')
         if code == _BROKEN_FORMAT:
             # The model generated a completion, so the request may have a cost.
-            return AttemptFailed(self.unusable("the model broke the form of its answer"), problem=problem)
+            return AttemptFailed(
+                self.unusable("the model's answer does not have the requested format"), problem=problem
+            )
         if status == 404 or code == "model_not_found":
             return failed(
                 "JUDGE_UNAVAILABLE",
@@ -152,8 +152,8 @@ class EndpointErrors:
         if 300 <= status < 400:
             return failed(
                 "JUDGE_UNAVAILABLE",
-                f"the endpoint redirects (HTTP {status}), and questions go nowhere but to the base_url; "
-                "the operator sets it to the place that it redirects to",
+                f"the endpoint redirects (HTTP {status}), and redirects are not followed; the "
+                "operator sets base_url to the address that it redirects to",
             )
         return failed("JUDGE_UNAVAILABLE", f"the endpoint refuses the request (HTTP {status}){said}")
 
@@ -177,15 +177,15 @@ class EndpointErrors:
         if completion.refusal:
             return self.unusable("the model refused to judge", completion.refusal, "JUDGE_REFUSED")
         if finish in _FINISH_FILTER:
-            return self.unusable("a filter of the endpoint cut the answer off", code="JUDGE_REFUSED")
+            return self.unusable("a content filter of the endpoint cut the answer off", code="JUDGE_REFUSED")
         if finish in _FINISH_LENGTH:
             why = f"the answer reached its limit of {max_tokens} tokens; raise maxOutputTokens"
             return self.unusable(why, completion.text or "", "JUDGE_TRUNCATED")
         if completion.calls_tools or finish in _FINISH_TOOLS:
-            return self.unusable("the model called a tool, although it was offered none")
+            return self.unusable("the model called a tool, although the request offered none")
         if finish not in _FINISH_STOP:
             finish = self._describe_finish(completion.finish)
-            return self.unusable(f"the completion does not say that the answer is whole: {finish}")
+            return self.unusable(f"the completion does not say that the answer is complete: {finish}")
         if completion.text is None:
             return self.unusable("the answer has no content")
         if not completion.text.strip():

@@ -47,31 +47,33 @@ class GraderMessage(BaseModel):
 
     model_config = Evaluator.model_config
 
-    role: Literal["system", "developer", "user"]
+    role: Literal["system", "developer", "user"] = Field(description="Role of the message.")
     content: Annotated[str, Field(min_length=1)] = Field(
-        description="Text with variables: {{item.KEY}} of the metadata's item, {{sample.output_text}}."
+        description="Text with variables: {{item.KEY}} is a value of the metadata's item, "
+        "{{sample.output_text}} is the answer."
     )
 
 
 class ModelGrader(BaseModel):
-    """A prompt with variables, and the numbers or labels that answer it."""
+    """A prompt with variables, answered with a number or a label."""
 
     model_config = Evaluator.model_config
 
     input: Annotated[list[GraderMessage], Field(min_length=1, max_length=100)] = Field(
-        description="The prompt. System messages without variables before all others replace the system message."
+        description="Messages of the prompt. System messages at the start that have no variables "
+        "replace the judge's system message."
     )
     labels: (
         Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=100)] | None
-    ) = Field(None, description="The labels to choose from; left out, the answer is a number.")
+    ) = Field(None, description="Labels that the judge chooses from. Default: none; the answer is a number.")
     passing_labels: Annotated[list[str], Field(min_length=1)] | None = Field(
-        None, description="With labels: those that pass."
+        None, description="With labels: the labels that pass."
     )
     range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
-        None, description="Lowest and highest number of an answer; [0, 1] when left out."
+        None, description="Minimum and maximum of the number. Default: [0, 1]."
     )
     pass_threshold: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
-        None, description="Lowest number that passes; left out, four fifths of the way up the range."
+        None, description="Minimum number that passes. Default: minimum + 0.8 * (maximum - minimum) of range."
     )
 
     @model_validator(mode="after")
@@ -81,17 +83,19 @@ class ModelGrader(BaseModel):
                 raise ValueError("passingLabels without labels")
             low, high = self.bounds
             if not (low < high and math.isfinite(high - low)):
-                raise ValueError(f"range: {low:g} to {high:g} is no range")
+                raise ValueError(
+                    f"range: got {low:g} to {high:g}, wanted a minimum below the maximum, both finite"
+                )
             if not low <= self.threshold <= high:
                 raise ValueError(f"passThreshold: {self.threshold:g} is not within {low:g} to {high:g}")
         else:
             if self.range is not None or self.pass_threshold is not None:
-                raise ValueError("range and passThreshold have no meaning with labels")
+                raise ValueError("got range or passThreshold, which are not allowed with labels; remove them")
             if len(set(self.labels)) < len(self.labels):
-                raise ValueError("labels: one of them is there twice")
+                raise ValueError("labels: got a label twice, wanted unique labels")
             unknown = sorted(set(self.passing_labels or ()).difference(self.labels))
             if self.passing_labels is None or unknown:
-                got = f"{unknown[0]!r} is no label" if unknown else "missing"
+                got = f"{unknown[0]!r} is not one of the labels" if unknown else "missing"
                 raise ValueError(f"passingLabels: {got}; wanted some of the labels")
         for message in self.input:
             parse_template(message.content)
@@ -178,7 +182,7 @@ class GraderMode(RubricMode):
             )
         label = data.get("label")
         if label not in self._grader.labels:
-            raise UnusableAnswer('"label" is none of the labels')
+            raise UnusableAnswer('"label" is not one of the labels')
         passes = label in (self._grader.passing_labels or ())
         return Judgement(
             passes,

@@ -75,7 +75,7 @@ async def _call_once(
     try:
         return Vote(mode.parse(answer, ctx), None, answer), None
     except UnusableAnswer as unusable:
-        message = f"{display_name(model)}: the answer holds no verdict: {unusable}"
+        message = f"{display_name(model)}: the answer contains no verdict: {unusable}"
         return Vote(None, JudgeError("JUDGE_UNPARSEABLE", message), answer), str(unusable)
 
 
@@ -311,11 +311,11 @@ class EndpointModel:
         if limiter.pause_seconds:
             return JudgeError(
                 "JUDGE_RATE_LIMITED",
-                f"{judge}: the endpoint asked to be left alone for longer than the evaluation may take",
+                f"{judge}: the endpoint asked to wait longer than the time limit of the evaluation",
             )
         why = "no answer"
         if call.queued:
-            why = f"no place among the {limiter.limit} requests at a time"
+            why = f"no free slot among its {limiter.limit} concurrent requests"
         return JudgeError("JUDGE_TIMEOUT", f"{judge}: {why} within {call.seconds:.3g} s")
 
 

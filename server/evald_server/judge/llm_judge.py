@@ -70,8 +70,8 @@ class CompiledJudge:
         if shown.characters > MAX_CHARACTERS:
             return errored(
                 "INPUT_TOO_LARGE",
-                f"The conversation has {shown.characters} characters; a judge is shown at most {MAX_CHARACTERS}. "
-                "Judge a part of it, or set includeHistory to false",
+                f"The conversation has {shown.characters} characters; a judge is shown at most "
+                f"{MAX_CHARACTERS}; evaluate a part of it, or set includeHistory to false",
             )
         if small:
             evidence = self._prompt.evidence(shown)
@@ -115,7 +115,7 @@ class CompiledJudge:
             problem = ctx.missing_answer
         else:
             kind = ctx.once("degenerate", lambda: degenerate_kind(ctx))
-            problem = f"The answer is {kind}, so that there is nothing to judge" if kind else ""
+            problem = f"The answer is {kind}, so there is nothing to judge" if kind else ""
         if problem:
             return Result(Verdict.FAILED, problem, 0.0, pending=mode.can_pass_later(ctx), unproven=True)
         if config.include_expected and not has_expected(ctx):

@@ -387,7 +387,7 @@ def _parse_lines(text: str) -> tuple[int, str]:
         raise UnusableAnswer("it has no line SCORE:")
     if not re.fullmatch(r"[0-9]{1,3}", score) or int(score) > BEST_SCORE:
         raise UnusableAnswer(
-            f"the line SCORE: holds no whole number from 0 to {BEST_SCORE}, and nothing but that"
+            f"the line SCORE: does not contain a whole number from 0 to {BEST_SCORE} and nothing else"
         )
     return int(score), clean_text(values.get("REASON", ""))
 
@@ -410,10 +410,16 @@ class Item(BaseModel):
 
     model_config = Evaluator.model_config
 
-    id: Annotated[str, Field(min_length=1, max_length=100)] = Field(description="Names the item.")
-    text: Annotated[str, Field(min_length=1)] = Field(description="What must hold.")
+    id: Annotated[str, Field(min_length=1, max_length=100)] = Field(
+        description="Id of the item; unique in the list."
+    )
+    text: Annotated[str, Field(min_length=1)] = Field(
+        description="What the turn must meet, in plain language."
+    )
     weight: Weight = 1.0
-    required: bool = Field(False, description="Missed, it fails the verdict, and the score is 0.")
+    required: bool = Field(
+        False, description="If this item is not met, the verdict is FAILED and the score 0."
+    )
 
 
 class ItemsMode(RubricMode):
@@ -443,7 +449,7 @@ class ItemsMode(RubricMode):
         score = 0.0 if missed else min(1.0, sum(item.weight for item in met) / total)
         summary = f"{len(met)} of {len(self._items)} items met, score {score:.4g}"
         if missed:
-            summary += f"; required and missed: {', '.join(missed)}"
+            summary += f"; required but not met: {', '.join(missed)}"
         reasoning = get_optional_text(data, "reasoning", "overall_reasoning")
         return Judgement(
             not missed and reaches(score, self._threshold),
@@ -460,11 +466,11 @@ class ItemsMode(RubricMode):
         for position, check in enumerate(checks):
             name = get_text(check, "id")
             if name not in known:
-                raise UnusableAnswer(f'"checks[{position}].id" is no id of an item')
+                raise UnusableAnswer(f'"checks[{position}].id" is not the id of an item')
             if name in found:
-                raise UnusableAnswer(f'"checks[{position}].id" stands there a second time')
+                raise UnusableAnswer(f'"checks[{position}].id" is a duplicate')
             found[name] = get_bool(check, "satisfied"), get_optional_text(check, "reasoning")
         lacking = [item.id for item in self._items if item.id not in found]
         if lacking:
-            raise UnusableAnswer(f'"checks" lacks {len(lacking)} of the items: {", ".join(lacking[:5])}')
+            raise UnusableAnswer(f'"checks" is missing {len(lacking)} of the items: {", ".join(lacking[:5])}')
         return found

@@ -281,8 +281,8 @@ class Panel:
         alike = sum(one is not None and one.passes is vote.passes for one in counted)
         what = "judges" if len(self._members) > 1 else "samples"
         if vote.passes is None:
-            return f" ({alike} of {len(counted)} {what} gave no vote, which could have decided)"
-        tie = ", a tie is no pass" if decide(self._votes) is Decision.TIED else ""
+            return f" ({alike} of {len(counted)} {what} gave no vote, which could have changed the decision)"
+        tie = ", a tie does not pass" if decide(self._votes) is Decision.TIED else ""
         return f" ({alike} of {len(counted)} {what} agree{tie})"
 
 
