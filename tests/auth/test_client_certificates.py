@@ -404,7 +404,7 @@ async def test_a_file_of_clients_that_breaks_changes_nothing(
     async with _serving(authority, tmp_path) as server, server.connected("ci") as live:
         server.clients.write_text("[[clients]]\n")
         await until(lambda: "clients[0]: san is missing" in caplog.text)
-        assert "its last valid content stays in use" in caplog.text
+        assert "the last valid content of the file stays in use" in caplog.text
         assert (await live.unary(request(CONTAINS))).summary.success
 
 
