@@ -239,7 +239,9 @@ def test_a_large_suite_is_refused_or_run_as_a_small_one_is(cli: Any, tmp_path: P
     ended = shown.split("suite run ")[1].split()[0]
     for _ in range(5):  # a server that refuses a suite run ends a call whose cases are still being sent
         refused = cli("test", suite, "--resume", ended, code=2)
-        assert "got a suite run that is completed, wanted one that is interrupted" in " ".join(refused.split())
+        assert "got a suite run that is completed, wanted one that is interrupted" in " ".join(
+            refused.split()
+        )
     wrong = _file(tmp_path, f'{text}\n{{"id": "c7", "input": "a", "output": "b"}}\n', "wrong.jsonl")
     assert f'{wrong}:4002: the id "c7" a second time, as in line 9' in cli("test", wrong, code=2)
     assert 'no suite run is of "wrong"' in cli("history", "wrong", code=2)
