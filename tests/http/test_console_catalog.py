@@ -67,7 +67,7 @@ async def test_an_evaluator_type_is_shown_with_its_facts() -> None:
     facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(?:<code>)?(.*?)(?:</code>)?</dd>", found.body.decode()))
     assert facts["Type"] == "regex"
     assert facts["Kind"] == "Assertion"
-    assert {"Version", "Same result every time"} <= set(facts)
+    assert {"Version", "Deterministic"} <= set(facts)
 
 
 async def test_an_instance_of_a_remote_evaluator_is_shown() -> None:
