@@ -104,14 +104,14 @@ STATES: dict[str, tuple[Callable[[Guarded], Metadata], str, str]] = {
     "twice": (
         lambda server: bearer(server.keys[Role.ADMIN]) + bearer(server.keys[Role.ADMIN]),
         "CREDENTIALS_INVALID",
-        "authorization is there twice",
+        "more than one authorization header",
     ),
     "another scheme": (
         lambda server: (("authorization", f"Basic {server.keys[Role.ADMIN]}"),),
         "CREDENTIALS_INVALID",
-        "no bearer token",
+        "not a bearer token",
     ),
-    "no key": (lambda _: bearer("eyJhbGciOiJub25lIn0.e30."), "CREDENTIALS_INVALID", "no API key"),
+    "no key": (lambda _: bearer("eyJhbGciOiJub25lIn0.e30."), "CREDENTIALS_INVALID", "not an API key"),
 }
 
 

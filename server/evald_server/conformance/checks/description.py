@@ -29,14 +29,14 @@ async def _is_named(trial: Trial) -> None:
             raise RuleBroken(f"plugin.{field} is empty")
 
 
-@rule("EV02", "It speaks evald.plugin.v1.")
+@rule("EV02", "The plugin supports evald.plugin.v1.")
 async def _speaks_the_contract(trial: Trial) -> None:
     versions = list(trial.link.info.contract_versions)
     if CONTRACT not in versions:
         raise RuleBroken(f"contract_versions is {versions}, wanted {CONTRACT!r} among them")
 
 
-@rule("EV03", "It offers at least one type, and each type once.")
+@rule("EV03", "The plugin offers at least one type, and each type once.")
 async def _offers_types_once(trial: Trial) -> None:
     counts = Counter(found.type for found in trial.link.info.evaluator_types)
     if not counts:
@@ -89,15 +89,15 @@ async def _schemas_are_valid(trial: Trial) -> None:
             )
         schema = schema_of(found)
         if schema is None:
-            raise RuleBroken(f'"{found.type}": config_schema_json is no JSON object')
+            raise RuleBroken(f'"{found.type}": config_schema_json is not a JSON object')
         problem = next(is_schema.iter_errors(schema), None)
         if problem is not None:
             raise RuleBroken(f'"{found.type}": config_schema_json: {problem.message[:200]}')
         if schema.get("type", "object") != "object":
-            raise RuleBroken(f'"{found.type}": the schema is of a {schema["type"]!r}, wanted "object"')
+            raise RuleBroken(f'"{found.type}": the schema has the type {schema["type"]!r}, wanted "object"')
 
 
-@rule("EV09", "Config schemas refer to nothing outside.")
+@rule("EV09", "Config schemas have no external references.")
 async def _schemas_stand_alone(trial: Trial) -> None:
     for found in trial.link.info.evaluator_types:
         for reference in _references(schema_of(found)):
@@ -124,7 +124,7 @@ async def _concurrency_is_a_number(trial: Trial) -> None:
         raise RuleBroken(f"max_concurrency is {trial.link.info.max_concurrency}, wanted 0 or more")
 
 
-@rule("EV11", "Metric descriptors make sense.")
+@rule("EV11", "Metric descriptors are consistent.")
 async def _metrics_can_be_read(trial: Trial) -> None:
     for found in trial.link.info.evaluator_types:
         metric = found.metric
@@ -136,14 +136,16 @@ async def _metrics_can_be_read(trial: Trial) -> None:
                 f'"{found.type}": {len(bounds)} metric.bucket_bounds, wanted at most {_MAX_BUCKETS}'
             )
         if metric.HasField("minimum") and metric.HasField("maximum") and metric.minimum > metric.maximum:
-            raise RuleBroken(f'"{found.type}": metric.minimum {metric.minimum:g} is above {metric.maximum:g}')
+            raise RuleBroken(
+                f'"{found.type}": metric.minimum {metric.minimum:g} is above metric.maximum {metric.maximum:g}'
+            )
 
 
-@rule("EV12", "Describe always says the same.", TARGET)
+@rule("EV12", "Describe always returns the same description.", TARGET)
 async def _describes_itself_alike(trial: Trial) -> None:
     again = await trial.target.describe()
     if again != trial.link.info:
-        raise RuleBroken("a second Describe gives another description")
+        raise RuleBroken("a second Describe returns another description")
 
 
 @rule("EV13", "Health of the service is SERVING.", TARGET)
