@@ -98,7 +98,7 @@ def _passed_over(data: Any) -> dict[str, Any]:
 
 
 _CHANGES: Final = {
-    "retry": "Retry a run that ended in an error",
+    "retry": "Retry a run that ended in an error, from its beginning",
     "cancel": "Cancel a run that is queued or running",
     "resume": "Resume a run that was interrupted",
 }
