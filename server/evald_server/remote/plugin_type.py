@@ -221,7 +221,7 @@ def _read_schema(text: str, path: str) -> tuple[Mapping[str, Any], Schema]:
         first = problem.problems[0]
         raise invalid(path, f"{first.path}: {first.message}" if first.path else first.message) from None
     if checker.inline_bytes < _MIN_INLINE_BYTES:
-        raise invalid(path, "checking a config with this schema could take too long; simplify the schema")
+        raise invalid(path, "checking a config with this schema could take very long; make it simpler")
     return schema, checker
 
 
