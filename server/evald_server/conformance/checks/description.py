@@ -89,12 +89,12 @@ async def _schemas_are_valid(trial: Trial) -> None:
             )
         schema = schema_of(found)
         if schema is None:
-            raise RuleBroken(f'"{found.type}": config_schema_json is not a JSON object')
+            raise RuleBroken(f'"{found.type}": config_schema_json is no JSON object')
         problem = next(is_schema.iter_errors(schema), None)
         if problem is not None:
             raise RuleBroken(f'"{found.type}": config_schema_json: {problem.message[:200]}')
         if schema.get("type", "object") != "object":
-            raise RuleBroken(f'"{found.type}": the schema has the type {schema["type"]!r}, wanted "object"')
+            raise RuleBroken(f'"{found.type}": the schema is of a {schema["type"]!r}, wanted "object"')
 
 
 @rule("EV09", "Config schemas have no external references.")
@@ -136,16 +136,14 @@ async def _metrics_can_be_read(trial: Trial) -> None:
                 f'"{found.type}": {len(bounds)} metric.bucket_bounds, wanted at most {_MAX_BUCKETS}'
             )
         if metric.HasField("minimum") and metric.HasField("maximum") and metric.minimum > metric.maximum:
-            raise RuleBroken(
-                f'"{found.type}": metric.minimum {metric.minimum:g} is above metric.maximum {metric.maximum:g}'
-            )
+            raise RuleBroken(f'"{found.type}": metric.minimum {metric.minimum:g} is above {metric.maximum:g}')
 
 
-@rule("EV12", "Describe always returns the same description.", TARGET)
+@rule("EV12", "Describe always says the same.", TARGET)
 async def _describes_itself_alike(trial: Trial) -> None:
     again = await trial.target.describe()
     if again != trial.link.info:
-        raise RuleBroken("a second Describe returns another description")
+        raise RuleBroken("a second Describe gives another description")
 
 
 @rule("EV13", "Health of the service is SERVING.", TARGET)

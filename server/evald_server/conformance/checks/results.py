@@ -75,7 +75,7 @@ def _numbers_are_finite(output: _Output) -> str | None:
     return None
 
 
-@rule("EV83", "Metrics measure a value, and never fail.", looks_back=True)
+@rule("EV83", "Metrics measure, and never fail.", looks_back=True)
 async def _metrics_never_fail(trial: Trial) -> None:
     metrics = {
         found.type
