@@ -303,7 +303,7 @@ async def test_all_kinds_of_calls_work_on_the_port_of_certificates(server: Serve
         bad = await refusal(live.raw(f"{EVALUATION}EvaluateUnary", b"\xff"))
         assert bad.reason == "UNREADABLE_MESSAGE"
         empty: Any = live.channel.stream_unary(f"{EVALUATION}EvaluateUnary")(iter(()))
-        with pytest.raises(grpc.aio.AioRpcError, match="without its message"):
+        with pytest.raises(grpc.aio.AioRpcError, match="without a request message"):
             await empty
         big = request(CONTAINS, answer="hello " * 300_000)
         assert (await live.unary(big)).summary.success
@@ -404,7 +404,7 @@ async def test_a_file_of_clients_that_breaks_changes_nothing(
     async with _serving(authority, tmp_path) as server, server.connected("ci") as live:
         server.clients.write_text("[[clients]]\n")
         await until(lambda: "clients[0]: san is missing" in caplog.text)
-        assert "its last valid content stays in use" in caplog.text
+        assert "the last valid content of the file stays in use" in caplog.text
         assert (await live.unary(request(CONTAINS))).summary.success
 
 
@@ -521,20 +521,20 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "clients is a text": (lambda path: path.write_text('clients = "a"'), "clients: wanted tables"),
     "no principal": (lambda path: path.write_text(CLIENT.replace("principal", "#")), "principal is missing"),
     "an unknown field": (lambda path: path.write_text(CLIENT + "rates = 1"), "rates: unknown"),
-    "an unknown role": (lambda path: path.write_text(CLIENT.replace("caller", "root")), "roles: wanted some of"),
+    "an unknown role": (lambda path: path.write_text(CLIENT.replace("caller", "root")), "roles: wanted one or more of"),
     "a name that cannot be": (lambda path: path.write_text(CLIENT.replace('"a"', '"jwt:a"')), "principal: wanted"),
     "types that cannot be": (lambda path: path.write_text(CLIENT + 'types = ["*a"]'), "types: wanted"),
     "a pattern of hosts": (lambda path: path.write_text(CLIENT.replace("a.ex", "spiffe://a.ex").replace("org", "*")), "san: wanted"),
     "a pattern of domains": (lambda path: path.write_text(CLIENT.replace("a.example.org", "spiffe://*")), "san: wanted"),
     "a pattern of DNS": (lambda path: path.write_text(CLIENT.replace("org", "*")), "san: wanted"),
     "a pattern in the middle": (lambda path: path.write_text(CLIENT.replace("a.example.org", "spiffe://a/*/b")), "san: wanted"),
-    "twice": (lambda path: path.write_text(CLIENT + CLIENT), "is there twice"),
+    "twice": (lambda path: path.write_text(CLIENT + CLIENT), "is listed twice"),
     "limits of nobody": (lambda path: path.write_text(CLIENT + "[[principals]]\nrate = 5"), "principals[0]: principal is missing"),
     "limits without one": (lambda path: path.write_text(CLIENT + '[[principals]]\nprincipal = "jwt:a"'), "principals[0]: wanted at least one of"),
     "a limit that cannot be": (lambda path: path.write_text(CLIENT + '[[principals]]\nprincipal = "a"\nrate = -1'), "principals[0]: rate: wanted"),
     "a limit that is no number": (lambda path: path.write_text(CLIENT + '[[principals]]\nprincipal = "a"\nin_flight = true'), "principals[0]: in_flight: wanted a number"),
     "limits of what cannot be": (lambda path: path.write_text(CLIENT + '[[principals]]\nprincipal = "a*"\nrate = 5'), "principals[0]: principal: wanted"),
-    "limits twice": (lambda path: path.write_text(CLIENT + 2 * '[[principals]]\nprincipal = "jwt:*"\nrate = 5\n'), "principals[1]: 'jwt:*' is there twice"),
+    "limits twice": (lambda path: path.write_text(CLIENT + 2 * '[[principals]]\nprincipal = "jwt:*"\nrate = 5\n'), "principals[1]: 'jwt:*' is listed twice"),
     "an unknown limit": (lambda path: path.write_text(CLIENT + '[[principals]]\nprincipal = "a"\nrates = 5'), "principals[0]: rates: unknown"),
 }  # fmt: skip
 

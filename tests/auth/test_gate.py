@@ -104,14 +104,14 @@ STATES: dict[str, tuple[Callable[[Guarded], Metadata], str, str]] = {
     "twice": (
         lambda server: bearer(server.keys[Role.ADMIN]) + bearer(server.keys[Role.ADMIN]),
         "CREDENTIALS_INVALID",
-        "authorization is there twice",
+        "more than one authorization header",
     ),
     "another scheme": (
         lambda server: (("authorization", f"Basic {server.keys[Role.ADMIN]}"),),
         "CREDENTIALS_INVALID",
-        "no bearer token",
+        "not a bearer token",
     ),
-    "no key": (lambda _: bearer("eyJhbGciOiJub25lIn0.e30."), "CREDENTIALS_INVALID", "no API key"),
+    "no key": (lambda _: bearer("eyJhbGciOiJub25lIn0.e30."), "CREDENTIALS_INVALID", "not an API key"),
 }
 
 
@@ -283,7 +283,7 @@ async def test_a_file_of_keys_that_breaks_changes_nothing(
     key = make_key(path, "ci", Role.CALLER)
     async with guarded(path) as live:
         path.write_text("[keys.x\n")
-        await until(lambda: "its last valid content stays in use" in caplog.text)
+        await until(lambda: "the last valid content of the file stays in use" in caplog.text)
         assert (await live.unary(request(CONTAINS), metadata=bearer(key))).summary.success
         path.unlink()
         await until(lambda: "there is no such file" in caplog.text)
@@ -367,9 +367,9 @@ async def test_a_key_is_in_no_log_metric_or_error(tmp_path: Path, caplog: pytest
                     except grpc.aio.AioRpcError as error:
                         seen += [error.details() or "", repr(error.trailing_metadata())]
             path.write_text(path.read_text() + f'\n[keys.{good[6:18]}x]\nnote = "{good}"\n')
-            await until(lambda: "its last valid content" in caplog.text)
+            await until(lambda: "the last valid content" in caplog.text)
             path.write_text(f'"{good}" = \n')
-            await until(lambda: caplog.text.count("its last valid content") == 2)
+            await until(lambda: caplog.text.count("the last valid content") == 2)
             seen.append(live.app.telemetry.exposition("")[0].decode())
     seen += [caplog.text, *(json.dumps(vars(record), default=str) for record in caplog.records)]
     digests = [hashlib.sha256(key.encode()).hexdigest() for key in (good, late)]

@@ -515,23 +515,23 @@ KEY_SETS: dict[str, tuple[Callable[[Issuer], Any], str]] = {
     "not JSON": (lambda _: b"{", "not JSON"),
     "deep": (lambda _: b"[" * 100_000, "not JSON"),
     "another object": (lambda _: b'{"key": 1}', "wanted a JSON Web Key Set"),
-    "empty": (lambda _: b'{"keys": []}', "no key in it is of use"),
+    "empty": (lambda _: b'{"keys": []}', "contains no usable key"),
     "private": (lambda i: {"keys": [i.keys["one"].as_dict(private=True)]}, "a private key"),
     "symmetric": (
         lambda _: {"keys": [{"kty": "oct", "kid": "a", "k": "AAAA"}]},
-        "no key in it is of use",
+        "contains no usable key",
     ),
-    "without a kid": (lambda i: {"keys": [_without(i, "kid")]}, "no key in it is of use"),
-    "for encryption": (lambda i: {"keys": [{**_without(i), "use": "enc"}]}, "no key in it is of use"),
-    "another algorithm's": (lambda i: {"keys": [{**_without(i), "alg": "ES384"}]}, "no key in it is of use"),
+    "without a kid": (lambda i: {"keys": [_without(i, "kid")]}, "contains no usable key"),
+    "for encryption": (lambda i: {"keys": [{**_without(i), "use": "enc"}]}, "contains no usable key"),
+    "another algorithm's": (lambda i: {"keys": [{**_without(i), "alg": "ES384"}]}, "contains no usable key"),
     "a short RSA key": (
         lambda _: {"keys": [{"kty": "RSA", "kid": "a", "e": "AQAB", "n": "AAAA" * 40}]},
-        "no key in it is of use",
+        "contains no usable key",
     ),
-    "a short RSA key behind zeros": (lambda _: {"keys": [_short_key()]}, "no key in it is of use"),
+    "a short RSA key behind zeros": (lambda _: {"keys": [_short_key()]}, "contains no usable key"),
     "a point that is on no curve": (
         lambda i: {"keys": [{**_without(i), "x": _without(i)["y"]}]},
-        "no key in it is of use",
+        "contains no usable key",
     ),
 }
 

@@ -54,7 +54,7 @@ def test_a_plugin_that_fulfils_the_contract_passes(evald: Any, target: Callable[
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PASSED" in done.stdout
     assert "EV20" in done.stdout
-    assert "give --slow TYPE=JSON" in done.stdout
+    assert "give one with --slow TYPE=JSON" in done.stdout
 
 
 def test_a_broken_rule_fails_and_says_why(evald: Any, target: Callable[[str], str]) -> None:
@@ -107,7 +107,7 @@ def test_a_plugin_that_dials_out_is_waited_for(evald: Any, start: Start) -> None
         pytest.param(
             ["--target", "127.0.0.1:1", "--wait", "0.2"],
             4,
-            "nobody answers at 127.0.0.1:1 within 0.2s",
+            "no plugin answers at 127.0.0.1:1 within 0.2s",
             id="nobody listens",
         ),
         pytest.param(
@@ -162,4 +162,4 @@ def test_a_config_for_a_type_that_is_not_offered_is_wrong_usage(
 def test_an_address_that_is_taken_is_wrong_usage(evald: Any, target: Callable[[str], str]) -> None:
     done = evald("conformance", "--connect", "--listen", target(""))
     assert done.returncode == 2
-    assert "is another program using it" in done.stderr
+    assert "another program may be using it" in done.stderr

@@ -242,7 +242,9 @@ def test_a_large_suite_is_refused_or_run_as_a_small_one_is(cli: Any, tmp_path: P
     ended = shown.split("suite run ")[1].split()[0]
     for _ in range(5):  # a server that refuses a suite run ends a call whose cases are still being sent
         refused = cli("test", suite, "--resume", ended, code=2)
-        assert "only an interrupted suite run can be resumed; it is completed" in " ".join(refused.split())
+        assert "got a suite run that is completed, wanted one that is interrupted" in " ".join(
+            refused.split()
+        )
     wrong = _file(tmp_path, f'{text}\n{{"id": "c7", "input": "a", "output": "b"}}\n', "wrong.jsonl")
     assert f'{wrong}:4002: duplicate id "c7", first used in line 9' in cli("test", wrong, code=2)
     assert 'no suite run of "wrong" is stored' in cli("history", "wrong", code=2)
@@ -342,7 +344,7 @@ def test_an_interrupted_suite_run_goes_on_where_it_stopped(
     changed = text.replace("question 0}", "question 0, evaluators: [{type: contains, config: {text: no}}]}")
     _file(tmp_path, changed + _connectors(agent))
     refused = cli("test", suite, "--resume", code=2)
-    assert "open.cases_digest: differs from what the suite run was begun with" in refused
+    assert "open.cases_digest: differs from the value that the suite run was started with" in refused
     _file(tmp_path, text + _connectors(agent))
     asked = Counter(agent.asked)
     shown = [json.loads(line) for line in cli("test", suite, "--json", "--resume").splitlines()]

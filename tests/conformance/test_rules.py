@@ -333,7 +333,7 @@ def test_a_config_for_a_type_that_is_not_offered_is_refused() -> None:
 def test_a_plugin_that_dies_leaves_the_rest_untried() -> None:
     report = run(report_on(Plugin("death"), "connect"))
     assert unmet(report)[0][:2] == ("EV25", "failed")
-    untried = [found for found in unmet(report)[1:] if "not been there since EV25" in found[2]]
+    untried = [found for found in unmet(report)[1:] if "not answered since rule EV25" in found[2]]
     looking_back = [rule.number for rule in RULES if rule.looks_back]
     assert unmet(report)[1:] == untried
     assert len(untried) > 10

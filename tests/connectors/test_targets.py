@@ -68,7 +68,10 @@ async def test_a_name_is_checked_again_for_every_request() -> None:
             await agent.invoke(turn())
             found[0] = "10.0.0.1"
             failed = await failure(agent)
-        assert "no rule names it. The operator allows targets with connector_allowed" in failed.message
+        assert (
+            "no rule allows it. The operator of the server allows targets with the setting connector_allowed"
+            in failed.message
+        )
         assert len(server.requests) == 1
 
 

@@ -19,8 +19,8 @@ BODY = {"messages": CHAT, "evaluators": [REGEX]}
 
 BAD_BODIES: dict[str, tuple[str, str, Any, str]] = {
     "no JSON": ("POST", "/scenarios", "{bad", "body: "),
-    "no UTF-8": ("POST", "/scenarios", b'{"name": "\xff"}', "body: no UTF-8 at byte 10"),
-    "nothing": ("POST", "/scenarios", "", "body: got nothing; wanted JSON"),
+    "no UTF-8": ("POST", "/scenarios", b'{"name": "\xff"}', "body: invalid UTF-8 at byte 10"),
+    "nothing": ("POST", "/scenarios", "", "body: empty; wanted JSON"),
     "NaN": ("POST", "/evaluate", '{"messages": [], "latencyMs": NaN}', "body: "),
     "too much": (
         "POST",
@@ -94,7 +94,7 @@ BAD_QUERIES = {
     "/runs?limit=x": "limit: got 'x'",
     "/runs?verdict=bogus": "verdict: got 'bogus' (str); wanted PASSED or FAILED or ERROR or SKIPPED",
     "/runs?since=yesterday": "since: got 'yesterday'",
-    "/runs?cursor=zzz": "page_token: not a token",
+    "/runs?cursor=zzz": "page_token: not a page token",
     "/runs/none/events?after=-1": "Last-Event-ID: got '-1'",
     "/suite-runs/compare?base=a": "new: missing; wanted the id of a suite run",
     "/suite-runs/compare?base=a&new=b&maxDrop=2": "maxDrop: got '2'",
@@ -140,7 +140,7 @@ async def test_other_statuses_say_what_is_wrong() -> None:
             assert response.status_code == status, (method, path, response.text)
             if method != "HEAD":
                 assert response.json()["error"], path
-        assert response.json()["error"].startswith("evald has no such thing: start a run")
+        assert response.json()["error"].startswith("evald does not support POST /api")
         assert (await client.request("PATCH", "/api/runs")).headers["allow"] == "GET, POST, HEAD"
         assert (await client.head("/api/status")).status_code == 200
 
@@ -405,7 +405,7 @@ async def test_a_body_that_is_too_large_is_refused(path: str) -> None:
     async with api(max_message_bytes=2000) as client:
         response = await client.post(f"/api{path}", **ndjson([{"evaluators": ["x" * 3000]}]))
     assert response.status_code == 413
-    assert response.json()["error"] == "the body has more than 2000 bytes, the limit"
+    assert response.json()["error"] == "the body is larger than 2000 bytes, the limit"
 
 
 async def test_who_may_not_call_is_refused_before_the_body_is_read(tmp_path: Path) -> None:

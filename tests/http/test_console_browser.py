@@ -174,7 +174,7 @@ def test_times_are_those_of_the_reader(browser: Any, web: str) -> None:
 def test_base_and_new_are_compared_from_the_list(browser: Any, web: str) -> None:
     with opened(browser, web + "/console/suites") as page:
         page.get_by_role("button", name="Compare base with new").click()
-        assert page.locator("h1").inner_text() == "Base against new"
+        assert page.locator("h1").inner_text() == "Comparison of suite runs"
 
 
 class Gate:

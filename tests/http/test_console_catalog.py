@@ -1,6 +1,7 @@
-"""Pages that show what a server has: instances of remote evaluators, and calibration cards."""
+"""Pages that show what a server has: evaluator types, instances of remote evaluators, and calibration cards."""
 
 import json
+import re
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -58,6 +59,15 @@ async def test_a_calibration_card_is_shown_with_its_bounds(tmp_path: Path) -> No
     assert one.agreement is not None
     assert f"{one.agreement.accuracy.low:.1%}".replace("%", " %") in page.text.replace("\u202f", " ")
     assert [found["id"] for found in listed.json] == [one.id]
+
+
+async def test_an_evaluator_type_is_shown_with_its_facts() -> None:
+    async with async_server(web="127.0.0.1:0") as server:
+        found = await send(server.web_address or "", "GET", "/console/evaluators/regex")
+    facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(?:<code>)?(.*?)(?:</code>)?</dd>", found.body.decode()))
+    assert facts["Type"] == "regex"
+    assert facts["Kind"] == "Assertion"
+    assert {"Version", "Deterministic"} <= set(facts)
 
 
 async def test_an_instance_of_a_remote_evaluator_is_shown() -> None:

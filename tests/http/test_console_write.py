@@ -213,7 +213,7 @@ async def test_every_persona_can_be_found_by_its_name(browser: Browser) -> None:
         ids[number] = stored.json()["id"]
     page = await browser.page(made["scenarios"])
     assert f"persona:{ids[299]}" not in page
-    assert "There are more than fit here." in page
+    assert "Not all matches are listed" in page
     found = await browser.press(made["scenarios"], "find", {"find-persona": "persona 299"}, page)
     assert found.status_code == 200
     assert re.findall(r'name="persona:([^"]+)"', found.text) == [maria, ids[299]], "chosen ones stay"
@@ -237,7 +237,7 @@ async def test_the_second_who_saves_the_same_is_told_and_keeps_what_was_typed(br
         assert first.status_code == 303, wrong(first.text)
         told = await browser.press(path, "save", {"/name": "second"}, opened[1])
         assert told.status_code == 412
-        assert f"Not saved: the stored {kind[:-1]} was changed <time" in told.text
+        assert f"Not saved: the stored {kind[:-1]} was changed on <time" in told.text
         assert f'href="{path}" target="_blank">Open the stored one</a>' in told.text
         assert posted(told.text)["/name"] == "second"
         assert 'value="first"' in await browser.page(path)
@@ -376,14 +376,14 @@ async def test_literal_secrets_do_not_come_back_after_an_error(browser: Browser)
     refused = await browser.press(NEW["connectors"], "save", typed, page)
     assert refused.status_code == 400
     assert "sesame" not in refused.text
-    assert "What may be a secret is not shown again" in refused.text
+    assert "Values that may be secrets are not shown again" in refused.text
     shown = posted(refused.text)
     assert [shown[f"/headers/{index}/value"] for index in range(3)] == ["", "", "${EVALD_SECRET_AGENT}"]
     assert shown["/headers/1/name"] == "X-Team"
     named = {"/name": "agent", "/baseUrl": "http://127.0.0.1:9", "/headers/0/name": "X-Other"}
     again = await browser.press(NEW["connectors"], "save", named, refused.text)
     assert again.status_code == 400, "nothing is stored in place of what was left out"
-    assert any("X-Team: no value" in said for said in wrong(again.text))
+    assert any("X-Team: missing value" in said for said in wrong(again.text))
     boxed = (await browser.press(NEW["connectors"], "json:/headers", typed, page)).text
     refused = await browser.press(NEW["connectors"], "save", {"json:/headers": '[{"sesame": '}, boxed)
     assert (refused.status_code, "sesame" in refused.text) == (400, False)
@@ -408,7 +408,7 @@ async def test_what_is_saved_is_in_the_form_again(browser: Browser) -> None:
         ("scenarios", {"/name": "a", "/maxMessages": "-3"}, "/maxMessages", "-3"),
         ("scenarios", {"/name": "a", "/maxMessages": "many"}, "/maxMessages", "many"),
         ("personas", {"/name": ""}, "/name", ""),
-        ("personas", {"/name": "a", "json:/script": "[1"}, "json:/script", "not JSON"),
+        ("personas", {"/name": "a", "json:/script": "[1"}, "json:/script", "not valid JSON"),
         ("connectors", {"/name": "a", "/type": "http", "/baseUrl": ""}, "/baseUrl", "http://HOST"),
     ],
 )
@@ -453,7 +453,7 @@ async def test_a_box_with_what_is_no_json_comes_back_as_it_was(browser: Browser)
     broken = {"/name": "a", "json:/evaluators/0/config": '{"pattern": "<b>'}
     refused = await browser.press(NEW["scenarios"], "save", broken, page)
     assert refused.status_code == 400
-    assert "not JSON" in at_field(refused.text, "json:/evaluators/0/config")
+    assert "not valid JSON" in at_field(refused.text, "json:/evaluators/0/config")
     assert posted(refused.text)["json:/evaluators/0/config"] == '{"pattern": "<b>'
     mended = {"json:/evaluators/0/config": '{"pattern": "BK"}'}
     saved = await browser.press(NEW["scenarios"], "save", mended, refused.text)
@@ -707,7 +707,7 @@ async def test_an_import_that_is_sent_twice_stores_everything_once(browser: Brow
     refused = await browser.client.post("/console/scenarios/import", data={"lines": other})
     assert refused.status_code == 400
     assert [said.partition(" '")[0] for said in wrong(refused.text)] == [
-        "line 1: another scenario has the id"
+        "line 1: another scenario already has the id"
     ]
     assert len(await browser.exported()) == 3
 
@@ -728,7 +728,7 @@ async def test_a_large_import_does_not_come_back_and_can_be_sent_again(browser: 
     assert (done.status_code, "3 scenarios imported" in done.text) == (200, True), wrong(done.text)
     many = "\n".join(json.dumps({"name": f"{n}", "evaluators": ["regx"]}) for n in range(150))
     refused = await browser.client.post("/console/scenarios/import", data={"lines": many})
-    assert (len(wrong(refused.text)), wrong(refused.text)[-1]) == (101, "and 50 more lines")
+    assert (len(wrong(refused.text)), wrong(refused.text)[-1]) == (101, "50 more lines were not stored")
     wrong_json = await browser.client.post("/console/scenarios/import", data={"lines": f"{text}\n{{"})
     assert (wrong_json.status_code, len(wrong_json.content) < 20_000) == (400, True)
 
@@ -785,8 +785,8 @@ async def test_an_evaluator_that_breaks_is_neither_pass_nor_fail(browser: Browse
     ("changes", "said"),
     [
         ({"conversation": ""}, "conversation"),
-        ({"conversation": "[{]"}, "no JSON"),
-        ({"conversation": "[" * 5000}, "no JSON"),
+        ({"conversation": "[{]"}, "not valid JSON"),
+        ({"conversation": "[" * 5000}, "not valid JSON"),
         ({"conversation": '{"role": 3}'}, "role"),
         ({"conversation": "[3]"}, "messages[0]"),
         ({"conversation": '{"mesages": []}'}, "mesages"),
@@ -944,7 +944,7 @@ async def test_what_no_page_can_show_is_no_fault_of_the_server(
 ) -> None:
     sent = await browser.client.post("/console/try", data=fields)
     assert sent.status_code in (200, 400)
-    assert "half of a pair" in sent.text or "9" in fields["do"]
+    assert "half of a surrogate pair" in sent.text or "9" in fields["do"]
 
 
 async def test_nobody_unknown_has_a_form_or_an_import_read(locked: tuple[Browser, Path]) -> None:

@@ -242,7 +242,7 @@ def test_what_is_tried_shows_each_result_when_it_is_there(browser: Any, web: str
         page.fill("#conversation", "[{")
         page.get_by_role("button", name="Evaluate").click()
         page.locator("#results .error").wait_for()
-        assert "no JSON" in page.inner_text("#results .error")
+        assert "not valid JSON" in page.inner_text("#results .error")
         assert "?" not in page.url.replace("?type=slow", "")
 
 

@@ -101,7 +101,7 @@ def test_text_that_is_no_json_is_named_and_shown_again() -> None:
     field = fields_of(schema, found, "", problems)
     box = next(one for one in field.fields if one.pointer == "/schema")
     assert box.value == '{"type": '
-    assert "not JSON" in box.errors[0]
+    assert "not valid JSON" in box.errors[0]
 
 
 def test_15_every_violation_stands_at_its_field() -> None:

@@ -52,7 +52,7 @@ ROWS: Final = [
     Row("another address", 200, {"host": "192.0.2.1:50080"}),
     Row("an IPv6 address", 200, {"host": "[::1]"}),
     Row("an IPv6 address and a port", 200, {"host": "[2001:db8::1]:8080"}),
-    Row("a name of web_hosts", 200, {"host": "EVALD.test:443"}),
+    Row("a host in web_hosts", 200, {"host": "EVALD.test:443"}),
     Row("a foreign name", 421, {"host": "evil.example"}),
     Row("a foreign name with the port", 421, {"host": "evil.example:50080"}),
     Row("a name that begins like an address", 421, {"host": "127.0.0.1.evil.example"}),
@@ -330,7 +330,7 @@ def test_an_address_that_fails_too_often_has_to_wait_and_no_other(tmp_path: Path
     for _ in range(10):
         with pytest.raises(CallFailed, match="not valid"):
             _sign_in(access, "evald_x_y")
-    with pytest.raises(CallFailed, match="10 sign-ins that failed have come from this address") as limited:
+    with pytest.raises(CallFailed, match="10 failed sign-ins have come from this address") as limited:
         _sign_in(access, key)
     assert limited.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
     other = _request()

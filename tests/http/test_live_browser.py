@@ -26,7 +26,7 @@ def test_a_live_page_whose_connection_is_cut_shows_everything_once(browser: Any)
             proxy.down = True
             proxy.cut()
             page.locator(FAULT).wait_for()
-            assert page.inner_text(FAULT) == "The connection is lost. Trying again."
+            assert page.inner_text(FAULT) == "Connection lost. Reconnecting."
             GATE.open()  # what happens meanwhile comes later
             proxy.down = False
             page.get_by_text(f"answered: <b>assistant {turn}</b>").first.wait_for()
@@ -55,7 +55,7 @@ def test_a_run_that_is_deleted_while_it_is_watched_is_said_to_be_and_asked_for_n
         assert httpx.delete(run, trust_env=False).status_code == 204
         GATE.open()  # its evaluator waits no more
         proxy.down = False
-        page.get_by_text("The run was deleted. This page shows the run as it was.").wait_for()
+        page.get_by_text("The run was deleted. This page shows the last known state of the run.").wait_for()
         before = len(asked)
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
         page.locator("#said", has_text="deleted").wait_for(state="attached")  # for screen readers
@@ -73,7 +73,7 @@ def test_what_is_tried_says_that_its_answer_broke_off_and_keeps_what_came(browse
         page.get_by_role("button", name="Evaluate").click()
         page.locator("#results th", has_text="Response Length").wait_for()
         proxy.cut()
-        page.get_by_text("The answer broke off: not all results are here.").wait_for()
+        page.get_by_text("The response ended too early: some results are missing.").wait_for()
         assert page.locator("#results th", has_text="Response Length").is_visible()
         GATE.open()
         page.close()

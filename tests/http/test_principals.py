@@ -167,7 +167,7 @@ async def test_an_instance_is_removed_over_http_by_its_own_plugin_and_by_admins(
         assert 'name="instance" value="lease"' in pages[admin]
         assert "Deregister" not in pages[viewer]
         form = (await send(web(live), "GET", "/console/personas/new", cookie)).body.decode()
-        assert "Your role may read this, and not save it" in form
+        assert "Your role allows you to read this, but not to change it" in form
         form = dict(bearer(admin)) | FORM
         sent = await send(web(live), "POST", "/console/remotes", form, b"instance=lease")
         assert (sent.status, sent.headers["location"]) == (303, "/console/remotes")

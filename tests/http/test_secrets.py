@@ -708,7 +708,7 @@ async def test_files_that_break_and_a_server_that_stops_tell_no_secret(
     await logged("not a TOML file")
     private = {"kty": "oct", "kid": "one", "k": markers.plant("symmetric"), "d": markers.plant("private")}
     (tmp_path / "jwks.json").write_text(json.dumps({"keys": [private]}))
-    await logged("a private key is in it")
+    await logged("contains a private key")
     (tmp_path / "jwks.json").write_text(json.dumps(private)[:-1])
     await logged("not JSON")
     await _read_all(server)

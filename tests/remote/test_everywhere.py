@@ -198,7 +198,7 @@ def test_the_log_has_a_line_for_every_change_and_none_of_the_conversation(
             for _ in range(4):
                 await live.unary(request(WORD, answer="secret words"))
             await dialled.stop()
-            await until(lambda: ": gone" in caplog.text)
+            await until(lambda: ": disconnected" in caplog.text)
 
     with caplog.at_level(logging.INFO, "evald.remote"):
         run(main())
@@ -207,11 +207,11 @@ def test_the_log_has_a_line_for_every_change_and_none_of_the_conversation(
     for wanted in (
         r"acme.tests listening-1 \(registered, 127.0.0.1:\d+\): registered for 30 s",
         r"listening-1 .*: pending -> active",
-        r"listening-1 .*: active -> unhealthy: its health service says",
+        r"listening-1 .*: active -> unhealthy: health check: its status is not",
         r"listening-1 .*: unhealthy -> active",
         r"worker-1 \(connected, .*\): connected, offers acme.word 1.0.0",
         r"worker-1 .* broke the contract of acme.word: score: ",
-        r"worker-1 .*: gone",
+        r"worker-1 .*: disconnected",
     ):
         assert re.search(wanted, text), f"{wanted} is not in\n{text}"
     assert len(lines) < 12

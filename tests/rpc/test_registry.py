@@ -387,7 +387,7 @@ async def test_a_watch_tells_the_instances_and_then_their_changes() -> None:
             plugin.health = 2
             changed = (await anext(events)).upserted
             assert changed.state == registry_pb2.Registration.STATE_UNHEALTHY
-            assert "does not serve" in changed.last_error
+            assert "is not SERVING" in changed.last_error
             plugin.health = 1
             assert (await anext(events)).upserted.state == registry_pb2.Registration.STATE_ACTIVE
             revision = live.app.remotes.instances.revision

@@ -356,7 +356,7 @@ async def test_a_case_without_a_check_is_refused() -> None:
     async with floor() as (_, stub):
         refused = await refusal(play(stub, SuiteOpen(suite="s"), [_case()]))
         assert refused.fields == ["cases[0].evaluators"]
-        assert '"a" has no check' in refused.message
+        assert '(case "a")' in refused.message
 
 
 async def test_a_replayed_recording_is_no_agent_for_a_suite() -> None:
@@ -486,7 +486,7 @@ async def test_fewer_cases_than_announced_give_no_verdict() -> None:
         first = opened(case_count=3, suite_run_id="one")
         refused = await refusal(play(stub, first, [recorded("a", "hello"), recorded("b", "hello")]))
         assert refused.fields == ["open.case_count"]
-        assert "3 cases were announced, and 2 came" in refused.message
+        assert "got 3, but 2 cases were sent" in refused.message
         await until(lambda: _is(stub, "one", INTERRUPTED))
         outcome = await play(
             stub, opened(case_count=3, suite_run_id="one", resume=True), [recorded("c", "hello")]
@@ -498,10 +498,10 @@ async def test_messages_come_in_order() -> None:
     async with floor() as (live, _):
         for messages, text in (
             ([], "the stream ended before its first message"),
-            ([RunSuiteRequest(cases=[_case()])], "the first message opens the suite run"),
+            ([RunSuiteRequest(cases=[_case()])], "the first message must open the suite run"),
             ([RunSuiteRequest(open=opened())] * 2, "only the first message may open the suite run"),
-            ([b"\xff"], "are no evald.v1.RunSuiteRequest"),
-            ([b"\x12\x01\xff"], "missing; the first message opens"),
+            ([b"\xff"], "cannot parse evald.v1.RunSuiteRequest"),
+            ([b"\x12\x01\xff"], "missing; the first message must open"),
         ):
             call = live.channel.stream_stream("/evald.v1.SuiteService/RunSuite")
             data = [one if isinstance(one, bytes) else one.SerializeToString() for one in messages]
@@ -556,7 +556,7 @@ async def test_a_suite_run_goes_on_after_its_caller_went_away_and_no_case_runs_t
             assert stored[result.case_id] == result
         assert counts == {f"ask {number}": 1 for number in range(40)}
         refused = await refusal(play(stub, first))
-        assert "it is completed" in refused.message
+        assert "that is completed" in refused.message
         refused = await refusal(play(stub, opened(suite_run_id="one")))
         assert refused.reason == "RESOURCE_EXISTS"
         refused = await refusal(play(stub, opened(suite_run_id="none", resume=True)))

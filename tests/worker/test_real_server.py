@@ -87,7 +87,7 @@ evald.{way}sys.argv[1])
     assert "Traceback" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "ERROR" in line]
     assert "rejects this worker" in line
-    assert "Put your own prefix before it" in line
+    assert "add a prefix to the name" in line
 
 
 def _one_of_each(*evaluators: Any, way: str) -> evald.Evaluation:

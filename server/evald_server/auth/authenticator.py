@@ -73,8 +73,8 @@ class Authenticator:
                 self._count("none", "missing")
                 raise AccessDenied(
                     "CREDENTIALS_MISSING",
-                    "this server wants an API key or a token: send it as `authorization: Bearer ...`, with the SDK by "
-                    "token=, with commands by --token-file, with both by EVALD_TOKEN",
+                    "this server requires an API key or a token: send it as `authorization: Bearer ...`; the SDK takes "
+                    "it as token=, commands as --token-file, and both from EVALD_TOKEN",
                     "no credentials",
                 )
             principal = named
@@ -96,7 +96,7 @@ class Authenticator:
             held = ", ".join(sorted(principal.roles))
             raise AccessDenied(
                 "ROLE_MISSING",
-                f"{principal.name} has {f'the role {held}' if held else 'no role'}; {method} is for: {wanted}",
+                f"{principal.name} has {f'the role {held}' if held else 'no role'}; {method} needs one of: {wanted}",
                 "wrong role",
                 principal,
                 method=method,
@@ -133,7 +133,7 @@ class Authenticator:
     def _same(self, now: Principal, before: Principal) -> Principal:
         """Return the current principal. Raises AccessDenied if its credentials now belong to another principal."""
         if now.name != before.name:
-            raise denied("of another principal now", before)
+            raise denied("belongs to another principal now", before)
         return now
 
     def _token(self, headers: Iterable[tuple[str, str | bytes]]) -> str | None:
@@ -142,13 +142,13 @@ class Authenticator:
         for name, value in headers:
             if name == "authorization":
                 if credentials is not None:
-                    raise self._invalid("other", "authorization is there twice")
+                    raise self._invalid("other", "more than one authorization header")
                 credentials = value
         if not credentials:
             return None
         # Scheme names are case-insensitive.
         if not isinstance(credentials, str) or credentials[: len(_BEARER)].lower() != _BEARER:
-            raise self._invalid("other", "no bearer token")
+            raise self._invalid("other", "not a bearer token")
         return credentials[len(_BEARER) :]
 
     def _checked(
@@ -165,7 +165,7 @@ class Authenticator:
         found = None if self.keys is None else self.keys.ring.find(token)
         if found is None:
             if not token.startswith(PREFIX):
-                raise self._invalid("other", "no API key")
+                raise self._invalid("other", "not an API key")
             raise self._invalid("key", "unknown or forged" if is_well_formed(token) else "malformed")
         key, principal = found
         if not self._is_active(key):

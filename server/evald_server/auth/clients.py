@@ -166,7 +166,7 @@ class ClientFile(WatchedFile[_Clients]):
 def _read(path: Path) -> _Clients:
     data = read_toml(
         path,
-        missing="docs/security.md says what stands in it",
+        missing="docs/security.md describes its content",
         wanted="wanted TOML: a list `denied`, tables [[clients]] with san, principal and roles, and tables "
         "[[principals]] with principal and limits",
     )
@@ -196,7 +196,7 @@ def _tables(
                 raise TypeError("wanted a table")
             key, found = read(table)
             if key in seen:
-                raise ValueError(f"{key[:100]!r} is there twice")
+                raise ValueError(f"{key[:100]!r} is listed twice")
         except (KeyError, TypeError, ValueError) as problem:
             raise place_problem(f"{path}: {name}[{number}]", problem) from None
         seen.add(key)
@@ -213,7 +213,7 @@ def _client(table: Mapping[str, Any]) -> tuple[str, Principal]:
     san = read_text("san", table["san"])
     if not _SAN.fullmatch(san) or (san.endswith("*") and not _PATTERN.fullmatch(san)):
         raise ValueError(
-            "san: wanted the name in the certificate, or spiffe://DOMAIN/PATH/* for all below it"
+            "san: wanted the name in the certificate, or spiffe://DOMAIN/PATH/* for all names below it"
         )
     principal = read_text("principal", table["principal"])
     check_name(principal)

@@ -59,7 +59,7 @@ def read_toml(path: Path, *, missing: str, wanted: str) -> dict[str, Any]:
     try:
         found = path.stat()
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise FileProblem(f"{path}: others than its owner may write it; chmod 600 it")
+            raise FileProblem(f"{path}: other users can write this file; run chmod 600 on it")
         if found.st_size > _MAX_BYTES:
             raise FileProblem(f"{path}: {found.st_size} bytes; at most {_MAX_BYTES} are allowed")
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -76,14 +76,14 @@ def read_toml(path: Path, *, missing: str, wanted: str) -> dict[str, Any]:
 def read_text(name: str, value: Any) -> str:
     """Return a field's value if it is a text. Raises TypeError."""
     if not isinstance(value, str):
-        raise TypeError(f"{name}: wanted a text")
+        raise TypeError(f"{name}: wanted a string")
     return value
 
 
 def read_texts(name: str, value: Any) -> tuple[str, ...]:
     """Return a field's value if it is a list of texts. Raises TypeError."""
     if not isinstance(value, list):
-        raise TypeError(f"{name}: wanted a list of texts")
+        raise TypeError(f"{name}: wanted a list of strings")
     return tuple(read_text(name, one) for one in value)
 
 
@@ -92,7 +92,7 @@ def read_roles(value: Any) -> tuple[Role, ...]:
     try:
         return tuple(Role(role) for role in read_texts("roles", value))
     except ValueError:
-        raise ValueError(f"roles: wanted some of {', '.join(Role)}") from None
+        raise ValueError(f"roles: wanted one or more of {', '.join(Role)}") from None
 
 
 def read_limits(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,11 +61,11 @@ def read_key_set(data: bytes) -> KeySet:
             'wanted a JSON Web Key Set: {"keys": [...]}'
         )
     if len(entries) > _MAX_KEYS:
-        raise ValueError(f"{len(entries)} keys; wanted at most {_MAX_KEYS}")
+        raise ValueError(f"got {len(entries)} keys, wanted at most {_MAX_KEYS}")
     keys = {}
     for entry in entries:
         if isinstance(entry, dict) and "d" in entry:
-            raise ValueError("a private key is in it; wanted public keys alone")
+            raise ValueError("contains a private key; wanted only public keys")
         if isinstance(entry, dict) and _is_useful(entry):
             try:
                 key = jwk.import_key(entry)
@@ -75,7 +75,7 @@ def read_key_set(data: bytes) -> KeySet:
             except Exception:  # noqa: BLE001 - whatever the library raises for numbers that are no key
                 _log.warning("key set: the key %r cannot be used", entry["kid"])
     if not keys:
-        raise ValueError(f"no key in it is of use; wanted public keys with a kid, for {', '.join(FAMILIES)}")
+        raise ValueError(f"contains no usable key; wanted public keys with a kid, for {', '.join(FAMILIES)}")
     return keys
 
 
@@ -114,7 +114,7 @@ class JwksFile(WatchedFile[KeySet]):
                     continue
             except FileProblem as problem:
                 self._outcome("failed")
-                _log.error("jwt_jwks_file: %s; the keys of before still count", problem)
+                _log.error("jwt_jwks_file: %s; the previous keys stay in use", problem)
             else:
                 self._outcome("ok")
 
@@ -177,9 +177,9 @@ class JwksUrl:
         except (OSError, ValueError) as problem:
             self._failed = True
             self._outcome("failed")
-            _log.error("jwt_jwks_url: %s; the keys of before count for a day", problem)
+            _log.error("jwt_jwks_url: %s; the previous keys stay in use for a day", problem)
             if self.keys and self._clock() - self._succeeded >= _KEPT_SECONDS:
-                _log.error("jwt_jwks_url: no keys for a day: no token counts any longer")
+                _log.error("jwt_jwks_url: no keys could be fetched for a day; all tokens are refused now")
                 self.keys = {}
             return
         self._failed, self._succeeded = False, self._clock()

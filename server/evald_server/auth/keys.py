@@ -46,7 +46,7 @@ _FORM: Final = re.compile(rf"{PREFIX}[a-z0-9]{{{_ID_LENGTH}}}_[A-Za-z0-9_-]{{43}
 _NO_DIGEST: Final = bytes(32)
 
 _HEADER: Final = (
-    "# API keys of evald, written by `evald keys`. Digests only: the keys themselves are nowhere.\n"
+    "# API keys of evald, written by `evald keys`. It has only digests of the keys, not the keys.\n"
 )
 
 
@@ -173,8 +173,8 @@ def read_keys(path: Path) -> dict[str, ApiKey]:
     """Return the keys of a file by id. Raises FileProblem."""
     data = read_toml(
         path,
-        missing=f"evald keys create --keys-file {path} makes it",
-        wanted="not a TOML file as evald keys writes it",
+        missing=f"evald keys create --keys-file {path} creates it",
+        wanted="not a TOML file as written by evald keys",
     )
     tables = data.pop("keys", {})
     if data or not isinstance(tables, dict):
@@ -208,7 +208,7 @@ def _key(key_id: str, table: Mapping[str, Any]) -> ApiKey:
     if not isinstance(table, dict):
         raise TypeError("wanted a table")
     if unknown := table.keys() - known:
-        raise ValueError(f"{min(unknown)[:40]} is no field of a key")
+        raise ValueError(f"{min(unknown)[:40]}: unknown; known are {', '.join(sorted(known))}")
     key = ApiKey(
         key_id,
         read_text("digest", table["digest"]),
@@ -228,7 +228,7 @@ def _key(key_id: str, table: Mapping[str, Any]) -> ApiKey:
 def _check(key: ApiKey) -> None:
     """Raise ValueError for an invalid key."""
     if not _ID.fullmatch(key.id):
-        raise ValueError(f"wanted an id of {_ID_LENGTH} small letters and digits")
+        raise ValueError(f"wanted an id of {_ID_LENGTH} lower case letters and digits")
     if not _DIGEST.fullmatch(key.digest):
         raise ValueError("digest: wanted 64 hexadecimal digits")
     check_name(key.principal)
@@ -242,7 +242,7 @@ def _check(key: ApiKey) -> None:
 
 def _seconds(name: str, value: Any) -> float:
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise ValueError(f"{name}: wanted a time with its zone, such as 2027-01-31T12:00:00Z")
+        raise ValueError(f"{name}: wanted a time with a time zone, such as 2027-01-31T12:00:00Z")
     return value.timestamp()
 
 

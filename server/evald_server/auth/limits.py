@@ -63,7 +63,7 @@ class PrincipalLimits:
             if usage.tokens < 1:
                 self._limited("rate")
                 wait = (1 - usage.tokens) / principal.rate
-                raise _refused(principal, f"{principal.rate:g} calls a second", "rate", wait)
+                raise _refused(principal, f"{principal.rate:g} calls per second", "rate", wait)
             usage.tokens -= 1
         usage.in_flight += 1
         return usage.end
@@ -78,7 +78,7 @@ class PrincipalLimits:
 def _refused(principal: Principal, what: str, limit: str, seconds: float) -> AccessDenied:
     return AccessDenied(
         "RATE_LIMITED",
-        f"{principal.name} may have {what}, and has them; try again in {seconds:.3g} s",
+        f"{principal.name} has reached its limit of {what}; try again in {seconds:.3g} s",
         f"limit {limit}",
         principal,
         retry_seconds=seconds,

@@ -70,13 +70,15 @@ class Principal:
 def check_name(name: str) -> None:
     """Raise ValueError if this is not a valid name of a principal in a file."""
     if not _NAME.fullmatch(name):
-        raise ValueError("principal: wanted 1 to 64 letters, digits and . _ @ / -, a letter or digit first")
+        raise ValueError(
+            "principal: wanted 1 to 64 letters, digits and . _ @ / -, starting with a letter or digit"
+        )
 
 
 def check_limits(rate: float | None, in_flight: int | None, judge_usd_per_day: float | None) -> None:
     """Raise ValueError if these are not valid limits of a principal."""
     if rate is not None and not 0 < rate <= 1e6:
-        raise ValueError("rate: wanted calls a second, above 0 and at most 1000000")
+        raise ValueError("rate: wanted calls per second, above 0 and at most 1000000")
     if in_flight is not None and not 1 <= in_flight <= 1_000_000:
         raise ValueError("in_flight: wanted 1 to 1000000 calls")
     if judge_usd_per_day is not None and not 0 <= judge_usd_per_day <= 1e6:

@@ -33,15 +33,14 @@ def denied(why: str, principal: Principal | None = None) -> AccessDenied:
     if why == "expired":
         return AccessDenied(
             "CREDENTIALS_EXPIRED",
-            "the API key or token has expired; get a new one from whoever gave it to you",
+            "the API key or token has expired; get a new one from the operator of the server or the issuer of the token",
             why,
             principal,
         )
     return AccessDenied(
         "CREDENTIALS_INVALID",
-        "the credentials are not valid; wanted one API key or token as the operator or the issuer gave it to you, "
-        "where it is a header as `authorization: Bearer ...`, and on ports that require it a certificate that is not "
-        "denied",
+        "the credentials are not valid; wanted one API key or token of this server, in a header as "
+        "`authorization: Bearer ...`, and on ports that require it a client certificate that is not denied",
         why,
         principal,
     )

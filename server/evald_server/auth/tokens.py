@@ -83,7 +83,7 @@ class TokenVerifier:
             return principal
         if len(token) > _MAX_BYTES:
             raise denied("longer than 8 KiB")
-        self._failures.check(peer, "tokens that do not count", "tokens")
+        self._failures.check(peer, "invalid tokens", "tokens")
         keys = self.source.keys
         try:
             principal, expires = self._read(token, keys)
@@ -99,7 +99,7 @@ class TokenVerifier:
         if keys is not self._ids[0]:
             self._ids = (keys, frozenset(key.id for key in keys.values()))
         if principal.key_id not in self._ids[1]:
-            raise denied("its key has left the set", principal)
+            raise denied("its key was removed from the key set", principal)
         if principal.expires is not None and self._now() >= principal.expires + _STREAM_SECONDS:
             raise denied("expired", principal)
 
@@ -129,7 +129,7 @@ class TokenVerifier:
                 raise denied(f"token: {name} in its header")
         kid = header.get("kid")
         if not isinstance(kid, str) or header["alg"] not in FAMILIES:
-            raise denied("token: no kid, or another algorithm")
+            raise denied("token: no kid, or an algorithm that is not allowed")
         key = keys.get((kid, FAMILIES[header["alg"]]))
         if key is None:
             self.source.want()

@@ -130,4 +130,4 @@ class Link(ABC):
     def record_unreadable(self, task: task_pb2.EvaluationTask, data: bytes) -> PluginReply:
         """Record an unreadable output."""
         self.outputs.append(RecordedOutput(task, None))
-        return PluginReply(detail=f"{len(data)} bytes that are no output")
+        return PluginReply(detail=f"cannot parse an output from the {len(data)} bytes received")

@@ -101,4 +101,4 @@ def _add_case(suite: ET.Element, finding: Finding) -> None:
     elif finding.outcome is RuleOutcome.NOT_SHOWN:
         ET.SubElement(case, "skipped", message=xml_text(finding.text))
     elif finding.outcome is RuleOutcome.WARNING:
-        ET.SubElement(case, "system-out").text = xml_text(f"should hold, but does not: {finding.text}")
+        ET.SubElement(case, "system-out").text = xml_text(f"recommended, but not fulfilled: {finding.text}")

@@ -62,13 +62,13 @@ class Trial(NamedTuple):
     def need_samples(self) -> list[Sample]:
         """Return the samples. Raises NotTestable if there are none."""
         if not self.samples:
-            raise NotTestable("no config is known that fits; give --config TYPE=JSON")
+            raise NotTestable("no valid config is known; give one with --config TYPE=JSON")
         return self.samples
 
     def need_slow(self) -> Sample:
         """Return the slow sample. Raises NotTestable if there is none."""
         if self.slow is None:
-            raise NotTestable("needs a config that takes 5 s or more; give --slow TYPE=JSON")
+            raise NotTestable("needs a config that takes 5 s or more; give one with --slow TYPE=JSON")
         return self.slow
 
 

@@ -109,7 +109,7 @@ class ConnectStream:
             try:
                 frame = pb.ConnectRequest.FromString(data)
             except DecodeError:
-                self.problems.append(f"{len(data)} bytes that are no frame")
+                self.problems.append(f"cannot parse a frame from the {len(data)} bytes received")
                 continue
             async with self._changed:
                 self.frames.append(frame)
@@ -123,7 +123,7 @@ class ConnectStream:
             task_id = frame.completed.task_id
             waiting = self.open.pop(task_id, None)
             if waiting is None:
-                why = "is not open any more" if task_id in self._given else "was never given"
+                why = "is not open any more" if task_id in self._given else "was never sent"
                 self.problems.append(f"completed {task_id[:60]!r}, which {why}")
                 return
             self.credit += 1
@@ -134,7 +134,7 @@ class ConnectStream:
         elif kind == "progress":
             self._check_progress(frame.progress)
         elif kind == "hello":
-            self.problems.append("a second hello")
+            self.problems.append("sent a second hello")
         self.most_credit = max(self.most_credit, self.credit + len(self.open))
 
     def _check_progress(self, progress: pb.TaskProgress) -> None:
@@ -185,7 +185,7 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
                 else server.add_secure_port(self.address, credentials)
             )
         except RuntimeError:
-            raise OSError(f"{self.address} cannot be had; is another program using it?") from None
+            raise OSError(f"cannot listen at {self.address}; another program may be using it") from None
         self.address = f"{self.address.rpartition(':')[0]}:{port}"
         await server.start()
         self._server = server
@@ -197,7 +197,7 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
                 async with asyncio.timeout(seconds):
                     await self._arrived.wait_for(lambda: len(self.streams) > after)
             except TimeoutError:
-                without = f"; {self._refused} came without the token" if self._refused else ""
+                without = f"; {self._refused} connections came without the token" if self._refused else ""
                 raise PluginGone(
                     f"no plugin has dialled {self.address} within {seconds:g}s{without}"
                 ) from None

@@ -49,7 +49,7 @@ async def check(
         finding = await _try(rule, trial)
         findings.append(finding)
         if finding.outcome is RuleOutcome.FAILED and not await _lives(link, pace):
-            gone = f"the plugin has not been there since {rule.number}"
+            gone = f"the plugin has not answered since rule {rule.number}"
     return ConformanceReport(link.mode, link.info, findings)
 
 

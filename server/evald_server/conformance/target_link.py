@@ -58,7 +58,7 @@ class TargetLink(Link):
         except TimeoutError:
             await self.close()
             over = " over TLS with these certificates" if self.tls else ""
-            raise PluginGone(f"nobody answers at {self.address}{over} within {seconds:g}s") from None
+            raise PluginGone(f"no plugin answers at {self.address}{over} within {seconds:g}s") from None
         except grpc.aio.AioRpcError as problem:
             await self.close()
             raise PluginGone(
@@ -98,7 +98,7 @@ class TargetLink(Link):
             async with asyncio.timeout(seconds):
                 await self.channel.channel_ready()
         except TimeoutError:
-            raise PluginGone(f"nobody answers at {self.address} any more") from None
+            raise PluginGone(f"no plugin answers at {self.address} any more") from None
 
     async def health(self, seconds: float = _CALL_SECONDS) -> int:
         """Return the health status of the service. Raises AioRpcError."""

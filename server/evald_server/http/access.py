@@ -143,7 +143,7 @@ class WebAccess:
         """Return the principal of a key. Raises AccessDenied."""
         assert self._authenticator is not None
         try:
-            self._failures.check(peer, "sign-ins that failed", "sign_in")
+            self._failures.check(peer, "failed sign-ins", "sign_in")
         except AccessDenied:
             self._authenticator.limited()
             raise

@@ -81,9 +81,9 @@ class Bridge:
             if method is None:
                 # The gate refuses unknown methods, after it has checked the credentials.
                 await self._calls.unary(name, b"", self._access.caller(request))
-                raise AssertionError(f"{name} is no method of the contract")
+                raise AssertionError(f"{name} is not a method of the contract")
             if method.client_streaming:
-                text = f"{method.name} takes a stream of messages: gRPC only"
+                text = f"{method.name} takes a stream of messages, and is available over gRPC only"
                 raise CallFailed(grpc.StatusCode.UNIMPLEMENTED, text, b"")
             await self._access.admit(self._calls, request, method.name)
             caller = self._access.caller(request, _timeout(request))
@@ -147,7 +147,7 @@ def _from_json(kind: type[Message], data: bytes, key: str) -> bytes:
         said = re.sub(r" which is .*(?= at )", "", " ".join(str(problem).split()))
         text = "nested too deep" if isinstance(problem, RecursionError) else said[:500]
         raise CallError(
-            "UNREADABLE_MESSAGE", f"the body is no {name} in ProtoJSON: {text}", expected=name
+            "UNREADABLE_MESSAGE", f"cannot parse {name} from the body as ProtoJSON: {text}", expected=name
         ) from None
 
 
@@ -189,11 +189,11 @@ def _opened(data: bytes) -> bytes:
         flags, length = struct.unpack_from(">BI", data)
         if flags & _COMPRESSED:
             raise CallFailed(
-                grpc.StatusCode.INTERNAL, "a message is compressed, and no encoding is named", b""
+                grpc.StatusCode.INTERNAL, "got a compressed message, wanted an uncompressed one", b""
             )
         if not flags and length == len(data) - 5:
             return data[5:]
-    text = f"wanted one message in one envelope of Connect, got {len(data)} bytes that are something else"
+    text = f"got {len(data)} bytes, wanted exactly one message in one Connect envelope"
     raise CallFailed(grpc.StatusCode.UNIMPLEMENTED, text, b"")
 
 

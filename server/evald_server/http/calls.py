@@ -158,7 +158,7 @@ class Calls:
         patience: seconds before the first None.
         """
         if self._streams >= self._max_streams:
-            text = f"{self._max_streams} streams are open on the web port, which is the limit"
+            text = f"{self._max_streams} streams are open on the web port, which is the limit; end one, or try again later"
             problem = CallError("TOO_MANY_STREAMS", text, limit=str(self._max_streams))
             raise CallFailed(problem.code, problem.message, problem.details())
         first, rest = (request, None) if isinstance(request, bytes) else (b"", request)

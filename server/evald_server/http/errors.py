@@ -144,12 +144,12 @@ async def on_http_exception(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException)
     message = problem.detail
     if problem.status_code == 404:
-        message = f"there is nothing at {request.url.path[:200]}"
+        message = f"{request.url.path[:200]} does not exist"
         if request.url.path.startswith("/api"):
             message += "; /api/openapi.json lists all paths"
     if problem.status_code == 405:
         allowed = (problem.headers or {}).get("Allow", "")
-        message = f"{request.url.path[:200]} takes {allowed}, got {request.method[:20]}"
+        message = f"{request.url.path[:200]}: got method {request.method[:20]}, wanted {allowed}"
     return refusal(request, problem.status_code, message, dict(problem.headers or {}))
 
 

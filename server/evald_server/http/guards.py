@@ -106,20 +106,22 @@ class Guards:
         headers = request.headers
         # The parser limits only heads that arrive in several pieces.
         if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEAD_BYTES:
-            return refusal(request, 431, f"the headers have more than {MAX_HEAD_BYTES} bytes")
+            return refusal(request, 431, f"the headers are larger than {MAX_HEAD_BYTES} bytes, the limit")
         if "transfer-encoding" in headers and "content-length" in headers:
             # Request smuggling: a proxy may take the body's length from the other header, and see a second request.
-            text = "Content-Length stands beside Transfer-Encoding; wanted one of them"
+            text = "got Content-Length and Transfer-Encoding, wanted only one of them"
             return refusal(request, 400, text, {"Connection": "close"})
         host = _host_name(headers.get("host", ""))
         if host not in self._hosts and not _is_literal(host):
-            wanted = "an address, localhost, or a name of web_hosts (EVALD_WEB_HOSTS)"
+            wanted = "an IP address, localhost, or a host in web_hosts (EVALD_WEB_HOSTS)"
             return refusal(request, 421, f"Host: got {headers.get('host', '')[:200]!r}, wanted {wanted}")
         if request.method in _READING:
             return None
         if not self._may_write(headers):
-            wanted = "this server's own pages, or an origin of web_origins (EVALD_WEB_ORIGINS)"
-            return refusal(request, 403, f"a page of another origin may not write; wanted {wanted}")
+            wanted = "a page of this server, or an origin in web_origins (EVALD_WEB_ORIGINS)"
+            return refusal(
+                request, 403, f"Origin: got a request from a page of another origin, wanted {wanted}"
+            )
         if request.url.path.startswith("/api/"):
             kind = media_type(headers)
             if kind not in _JSON_TYPES and (kind or _has_body(headers)):
@@ -199,7 +201,7 @@ class Bodies:
                     async with asyncio.timeout(_BODY_SECONDS):
                         body = await read()
                 except TimeoutError:
-                    text = f"the body did not come within {_BODY_SECONDS:g} s"
+                    text = f"the body did not arrive within {_BODY_SECONDS:g} s"
                     raise HTTPException(408, text, {"Connection": "close"}) from None
                 whole.set()
             return {"type": "http.request", "body": body, "more_body": False}
@@ -230,7 +232,9 @@ class Bodies:
             whose = f" of {name}"
         elif self._held <= _MAX_BODIES * self._limit:
             return
-        raise failed(CallError("OVERLOADED", f"too many large requests{whose} at a time; try again"))
+        raise failed(
+            CallError("OVERLOADED", f"too many large requests{whose} at the same time; try again later")
+        )
 
 
 def media_type(headers: Headers) -> str:
@@ -246,7 +250,7 @@ def _check_size(size: int, limit: int) -> None:
     """Raise CallFailed for a body that is too large."""
     # The handler checks the exact limit of a message in an envelope.
     if size > limit + _ENVELOPE_BYTES:
-        text = f"the body has more than {limit} bytes, the limit"
+        text = f"the body is larger than {limit} bytes, the limit"
         raise failed(CallError("MESSAGE_TOO_LARGE", text, limit=str(limit)))
 
 

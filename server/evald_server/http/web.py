@@ -226,7 +226,7 @@ class _Connection(H11Protocol):
         before = self.conn.their_state
         try:
             if len(_SHORT_CHUNK.findall(data)) > _MAX_SHORT_CHUNKS:
-                self.send_400_response("The body comes in too many chunks of fewer than 256 bytes.")
+                self.send_400_response("The body arrives in too many chunks of fewer than 256 bytes.")
                 return
             super().data_received(data)
         except h11.LocalProtocolError:  # garbage while a response is being sent

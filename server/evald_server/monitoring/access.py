@@ -56,23 +56,19 @@ class AccessMetrics:
                 add_count(limits, {"limit": limit}, count)
             yield limits
         if self._reloads:
-            reloads = counter(
-                "evald_tls_reloads", "Times that changed certificates were read again, by the outcome."
-            )
+            reloads = counter("evald_tls_reloads", "Reloads of changed certificates, by outcome.")
             for outcome, count in self._reloads.copy().items():
                 add_count(reloads, {"outcome": outcome}, count)
             yield reloads
         if self._key_sets:
-            key_sets = counter(
-                "evald_jwks_reads", "Times that the keys of tokens were read again, by the outcome."
-            )
+            key_sets = counter("evald_jwks_reads", "Reloads of the keys that verify tokens, by outcome.")
             for outcome, count in self._key_sets.copy().items():
                 add_count(key_sets, {"outcome": outcome}, count)
             yield key_sets
         if self._expiries:
             expiry = GaugeMetricFamily(
                 "evald_tls_certificate_expiry_seconds",
-                "When the certificate in use expires, as Unix time.",
+                "Expiry of the certificate in use, as Unix time.",
                 labels=["file"],
             )
             for file, seconds in self._expiries.items():

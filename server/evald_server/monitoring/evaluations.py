@@ -54,8 +54,8 @@ class EvaluationMetrics:
         for name in allowed_labels:
             if not _LABEL_NAME.fullmatch(name) or name in ("rpc", "verdict"):
                 raise ValueError(
-                    f"allowed_labels: {name!r} cannot be a label: wanted letters, digits and '_', no digit or "
-                    "'__' at the start, and neither 'rpc' nor 'verdict', which are taken"
+                    f"allowed_labels: got {name!r}, wanted letters, digits and '_', without a digit or '__' at the "
+                    "start; 'rpc' and 'verdict' are reserved"
                 )
         self._limit = limit
         self._allowed_labels = tuple(dict.fromkeys(allowed_labels))
@@ -96,7 +96,7 @@ class EvaluationMetrics:
                 add_count(evaluations, {**labels, "verdict": VERDICT_NAMES[verdict]}, tally.counts[verdict])
         durations = HistogramMetricFamily(
             "evald_evaluation_duration_seconds",
-            "How long the evaluation of a turn took in the server, queueing left out.",
+            "Duration of the evaluation of a turn in the server, without queueing.",
             labels=(),
         )
         add_histogram(durations, [], self._durations)

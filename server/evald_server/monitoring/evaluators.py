@@ -277,12 +277,12 @@ class EvaluatorMetrics:
         """Yield the current metric families."""
         results = counter(
             "evald_evaluator_results",
-            "Results of evaluators, by verdict. The truth about pass rates: rate of passed over rate of "
-            "passed and failed, enforced assertions only. Shadow results changed no verdict.",
+            "Results of evaluators, by verdict. For pass rates, divide the rate of passed by the rate of "
+            "passed and failed, of enforced assertions only. Shadow results did not change any verdict.",
         )
         ratios = GaugeMetricFamily(
             "evald_assertion_pass_ratio",
-            "Share of passed among the passed and failed enforced results of the last 5 minutes, for people. "
+            "Share of passed among the passed and failed enforced results of the last 5 minutes, for display only. "
             "Never average it over pods or time: use evald_evaluator_results_total for that. "
             "Absent when nothing passed or failed.",
             labels=["evaluator"],
@@ -343,14 +343,14 @@ def _value_families(types: Iterable[TypeSeries]) -> Iterator[Metric]:
             f"evald_metric_value_{unit}",
             f"Values measured by evaluators whose unit is {unit}"
             + (", or a plain number, or one without a family of its own." if unit == "count" else ".")
-            + " Buckets can differ between evaluators: never add evaluators up.",
+            + " Buckets can differ between evaluators: never sum over evaluators.",
             labels=["evaluator"],
         )
         for unit in BOUNDS_BY_UNIT
     }
     last = GaugeMetricFamily(
         "evald_metric_last_value",
-        "The value measured last, for people. Of one pod, and of one conversation among many.",
+        "The last measured value, for display only: of one pod, and of one conversation among many.",
         labels=["evaluator", "unit"],
     )
     for series in types:

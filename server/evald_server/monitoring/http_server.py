@@ -50,8 +50,8 @@ _INDEX: Final = """\
 evald
 
 /metrics  Prometheus telemetry
-/healthz  200 while the process lives
-/readyz   200 while it takes calls, else 503
+/healthz  200 while the process runs
+/readyz   200 while it accepts calls, else 503
 """
 
 
@@ -144,7 +144,7 @@ class HttpServer(socketserver.ThreadingTCPServer):
                 return HttpResponse(200, b"ready\n") if self._ready() else HttpResponse(503, b"not ready\n")
             case "/":
                 return HttpResponse(200, _INDEX.encode())
-        return HttpResponse(404, b"there is no such page; / lists those that there are\n")
+        return HttpResponse(404, b"no such page; / lists the existing ones\n")
 
     # Not prometheus_client.make_wsgi_app: it compresses even for `gzip;q=0`, always at level 9, copies the requested
     # version into its response, and refuses HEAD.

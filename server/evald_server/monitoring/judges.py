@@ -129,15 +129,15 @@ class JudgeMetrics:
         """Yield the current metric families."""
         requests = counter(
             "evald_judge_requests",
-            "Requests to the models that judge, each attempt on its own, by the outcome.",
+            "Requests to judge models, each attempt counted, by outcome.",
         )
         tokens = counter("evald_judge_tokens", "Tokens of judges, as their endpoints report them.")
-        cost = counter("evald_judge_cost_usd", "What judges have cost, by the prices in the config.")
-        lookups = counter("evald_judge_cache", "Answers of judges looked for in the cache, by the result.")
+        cost = counter("evald_judge_cost_usd", "Cost of judges, by the prices in the config.")
+        lookups = counter("evald_judge_cache", "Lookups of judge answers in the cache, by result.")
         common = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
         durations = HistogramMetricFamily(
             "gen_ai_client_operation_duration_seconds",
-            "How long requests to models took. error_type is empty for those that went well.",
+            "Duration of requests to judge models. error_type is empty for successful ones.",
             labels=(*common, "error_type"),
         )
         usage = HistogramMetricFamily(

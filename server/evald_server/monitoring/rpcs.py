@@ -118,7 +118,7 @@ class RpcMetrics:
         names = ("grpc_type", "grpc_service", "grpc_method")
         durations = HistogramMetricFamily(
             "grpc_server_handling_seconds",
-            "How long RPCs took in the server until they completed.",
+            "Duration of RPCs in the server until they completed.",
             labels=names,
         )
         called = [tally for tally in list(self._tallies.values()) if tally.codes is not None]

@@ -57,12 +57,12 @@ class RunMetrics:
         turns = counter("evald_run_turns", "Turns of runs that were evaluated.")
         add_count(turns, {}, self._turns)
         durations = HistogramMetricFamily(
-            "evald_run_duration_seconds", "How long runs took from their start to their end.", labels=()
+            "evald_run_duration_seconds", "Duration of runs from their start to their end.", labels=()
         )
         add_histogram(durations, [], self._durations)
         yield from (runs, turns, durations)
-        yield gauge("evald_runs_running", "Runs whose conversation goes on now.", self._running)
-        yield gauge("evald_runs_queued", "Runs that wait for their turn.", self._queued)
+        yield gauge("evald_runs_running", "Runs whose conversation is in progress.", self._running)
+        yield gauge("evald_runs_queued", "Runs in the queue.", self._queued)
 
 
 class SuiteMetrics:
@@ -86,4 +86,4 @@ class SuiteMetrics:
         for outcome, count in self._outcomes.copy().items():
             add_count(runs, {"outcome": outcome}, count)
         yield runs
-        yield gauge("evald_suite_runs_running", "Suite runs whose cases run now.", self._running)
+        yield gauge("evald_suite_runs_running", "Suite runs in progress.", self._running)

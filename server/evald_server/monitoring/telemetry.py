@@ -148,7 +148,7 @@ class Telemetry(Collector):
         yield from self.suites.families()
         yield overflow_family(self._limit, self._rpc_limit, self._judges.model_limit)
         build = GaugeMetricFamily(
-            "evald_build_info", "Always 1. The labels say what runs.", labels=list(self._build)
+            "evald_build_info", "Always 1. The labels describe the server.", labels=list(self._build)
         )
         build.add_metric(list(self._build.values()), 1)
         yield build

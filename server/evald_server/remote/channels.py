@@ -64,7 +64,7 @@ async def connect(channel: grpc.aio.Channel, seconds: float) -> None:
             while (state := channel.get_state(try_to_connect=True)) is not _READY:
                 if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
                     raise NotConnected(
-                        "no connection: nobody answers there, or not as the TLS profile wants it"
+                        "cannot connect: no server listens there, or the TLS handshake with this profile failed"
                     )
                 await channel.wait_for_state_change(state)
     except TimeoutError:

@@ -83,7 +83,10 @@ class PluginConnection:
         try:
             response = plugin_pb2.DescribeResponse.FromString(data)
         except DecodeError:
-            raise Refusal("PLUGIN_DIFFERS", "Describe: the answer is no DescribeResponse") from None
+            raise Refusal(
+                "PLUGIN_DIFFERS",
+                f"Describe: cannot parse DescribeResponse from the {len(data)} bytes received",
+            ) from None
         return await load_plugin(response.plugin)
 
     async def lost(self, seconds: float) -> bool:
@@ -105,14 +108,14 @@ class PluginConnection:
                 data = await self._health(_HEALTH_REQUEST, timeout=self._seconds)
                 status = health_pb2.HealthCheckResponse.FromString(data).status
                 if status != health_pb2.HealthCheckResponse.SERVING:
-                    raise NotServing("its health service says that it does not serve", certain=True)
+                    raise NotServing("health check: its status is not SERVING", certain=True)
                 return
         except grpc.aio.AioRpcError as problem:
             if problem.code() not in (_Code.UNIMPLEMENTED, _Code.NOT_FOUND):
                 raise NotServing(f"health check: {_shown(problem)}") from None
             self._has_health = False
         except DecodeError:
-            raise NotServing("health check: the answer cannot be read") from None
+            raise NotServing("health check: cannot parse the response") from None
         try:
             await self._describe(_DESCRIBE_REQUEST, timeout=self._seconds)
         except grpc.aio.AioRpcError as problem:
@@ -163,7 +166,7 @@ def _translated(problem: grpc.aio.AioRpcError) -> Exception:
     if code is _Code.UNIMPLEMENTED:
         return ContractError("the plugin does not implement Evaluate")
     if code is _Code.RESOURCE_EXHAUSTED and _LARGE in text:
-        return ContractError(f"output: too large: {text}")
+        return ContractError(f"the output is too large: {text}")
     return _ERRORS.get(code, PluginFailed)(text)
 
 

@@ -103,7 +103,7 @@ def _read_unix(text: str, rest: str) -> Target:
     if not path.startswith("/") or (rest.startswith("//") and not rest.startswith("///")):
         raise _unreadable(text, "wanted unix:PATH with an absolute path")
     if any(part in ("", ".", "..") for part in path.split("/")[1:]):
-        raise _unreadable(text, "wanted a path without '.', '..' and empty parts")
+        raise _unreadable(text, "wanted a path without the parts '.' and '..' and without empty parts")
     return Target("unix", "", 0, path)
 
 
@@ -117,7 +117,7 @@ def _read_host(text: str, scheme: str, rest: str) -> Target:
     if host.startswith("[") and host.endswith("]"):
         address = _literal(text, host[1:-1])
         if address.version != 6 or scheme == "ipv4":
-            raise _unreadable(text, "wanted an IPv6 address in brackets, after another scheme than ipv4")
+            raise _unreadable(text, "wanted an IPv6 address in brackets, and a scheme other than ipv4")
         return Target("ipv6", str(address), int(digits))
     if ":" in host or "[" in host or "]" in host:
         raise _unreadable(text, "wanted an IPv6 address in brackets")
@@ -180,7 +180,7 @@ class DialAllowlist:
         except ValueError as problem:
             name = rule.removeprefix("*.")
             if "/" in rule or _NUMERIC.fullmatch(name.rpartition(".")[2]):
-                raise ValueError(f"{rule!r}: no network: {problem}") from None
+                raise ValueError(f"{rule!r}: not a network: {problem}") from None
             if not all(_LABEL.fullmatch(label) for label in name.split(".")):
                 raise ValueError(
                     f"{rule!r}: wanted a network such as 10.0.0.0/8, a host name such as *.evals.svc, "
@@ -191,22 +191,22 @@ class DialAllowlist:
     def check_socket(self, target: Target) -> None:
         """Raise Refusal if a Unix socket is not allowed."""
         if not any(target.path.startswith(directory) for directory in self._directories):
-            raise _not_allowed(f"unix:{target.path}", "no rule names its directory", self.setting)
+            raise _not_allowed(f"unix:{target.path}", "no rule allows its directory", self.setting)
 
     def check(self, target: Target, address: Address) -> None:
         """Raise Refusal if an address of a target is not allowed."""
         shown = target.authority if target.scheme != "dns" else f"{target.authority}, which is {address},"
         if any(address in network for network in _LOOPBACK):
             if not any(_within(address, network, _LOOPBACK) for network in self._networks):
-                raise _not_allowed(shown, "no rule names this machine itself", self.setting)
+                raise _not_allowed(shown, "no rule allows loopback addresses", self.setting)
             return
         if any(address in network for network in _NEVER) or _is_isatap(address):
-            why = "it is link-local, multicast, a metadata service or the like"
+            why = "link-local, multicast, metadata and other special addresses are never allowed"
             raise _not_allowed(shown, why, self.setting)
         if target.scheme == "dns" and any(_matches(target.host, name) for name in self._names):
             return
         if not any(address in network for network in self._networks):
-            raise _not_allowed(shown, "no rule names it", self.setting)
+            raise _not_allowed(shown, "no rule allows it", self.setting)
 
 
 class Dial(NamedTuple):
@@ -267,9 +267,11 @@ def _parsed(target: Target, text: str, setting: str) -> Address:
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
-        raise _not_allowed(target.authority, "its name has an address that cannot be read", setting) from None
+        raise _not_allowed(
+            target.authority, "its name resolves to an address that cannot be parsed", setting
+        ) from None
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
-        raise _not_allowed(target.authority, "its name has a link-local address", setting)
+        raise _not_allowed(target.authority, "its name resolves to a link-local address", setting)
     return address
 
 
@@ -295,5 +297,5 @@ def _unreadable(text: str, wanted: str) -> Refusal:
 
 
 def _not_allowed(shown: str, why: str, setting: str) -> Refusal:
-    hint = f". The operator allows targets with {setting}" if setting else ""
+    hint = f". The operator of the server allows targets with the setting {setting}" if setting else ""
     return Refusal("TARGET_NOT_ALLOWED", f"target: {shown} is not allowed: {why}{hint}", "target")

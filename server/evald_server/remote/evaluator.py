@@ -105,7 +105,7 @@ class RemoteEvaluator:
         if size > self._limits.task_bytes:
             return errored(
                 "INPUT_TOO_LARGE",
-                f"The task has {size} bytes; at most {self._limits.task_bytes} are sent to a remote evaluator",
+                f"The task has {size} bytes; a remote evaluator gets at most {self._limits.task_bytes}",
                 size=str(size),
                 limit=str(self._limits.task_bytes),
             )
@@ -189,7 +189,9 @@ class RemoteEvaluator:
             return _contract_violation(plugin_type, instance, problem)
         except PluginBusy as problem:
             instance.last_error = printable(f"busy: {problem}")
-            return _errored(instance, "EVALUATOR_BUSY", "The instance has no room for the task")
+            return _errored(
+                instance, "EVALUATOR_BUSY", "The instance of the remote evaluator is at its limit of tasks"
+            )
         except PluginFailed as problem:
             worked = True
             return _failed(plugin_type, instance, problem)
@@ -251,7 +253,11 @@ def _is_fair(instance: Instance, seconds: float) -> bool:
 
 def _unavailable(instance: Instance, problem: PluginUnavailable) -> Result:
     instance.last_error = printable(str(problem))
-    return _errored(instance, "REMOTE_UNAVAILABLE", "The instance went away, or could not be reached")
+    return _errored(
+        instance,
+        "REMOTE_UNAVAILABLE",
+        "The instance of the remote evaluator disconnected or could not be reached",
+    )
 
 
 def _timeout(instance: Instance, seconds: float) -> Result:
@@ -268,9 +274,8 @@ def _changed(plugin_type: PluginType, instance: Instance) -> Result:
     return _errored(
         instance,
         "CONTRACT_VIOLATION",
-        f'"{plugin_type.name}" in version "{plugin_type.version}" is offered with another kind or config '
-        "schema than when the call or session began. Begin a new one; the plugin should give what "
-        "differs a new version",
+        f'The kind or config schema of "{plugin_type.name}" {plugin_type.version} has changed since the call or '
+        "session began. Start a new one; a plugin that changes a type should change its version, too",
     )
 
 

@@ -117,7 +117,7 @@ class GrpcInstance(Instance):
             except (PluginUnavailable, NotServing) as problem:
                 self._mark_unhealthy(str(problem))
             except OSError as problem:
-                self._mark_unhealthy(f"cannot be resolved: {problem}")
+                self._mark_unhealthy(f"cannot resolve the target: {problem}")
             except Refusal as problem:
                 self._mark_unhealthy(str(problem))
                 self.refused, wait = problem, _MAX_WAIT

@@ -86,7 +86,7 @@ def read_answer(kind: type[_Answer], data: bytes, max_bytes: int) -> _Answer:
         return kind.FromString(data)
     except DecodeError:
         raise ContractError(
-            f"output: not a readable {kind.DESCRIPTOR.name}: garbage, text that is not UTF-8, or metadata "
+            f"output: cannot parse {kind.DESCRIPTOR.name}: malformed, text that is not UTF-8, or metadata "
             "nested deeper than 32 levels"
         ) from None
 
@@ -203,7 +203,7 @@ class Instance:
         if now < self._complain_after:
             self._unlogged += 1
             return
-        more = f" ({self._unlogged} more like this before)" if self._unlogged else ""
+        more = f" ({self._unlogged} earlier problems were not logged)" if self._unlogged else ""
         self._complain_after, self._unlogged = now + _COMPLAINT_SECONDS, 0
         _log.error("remote instance %s %s%s", self.name, self.last_error, more)
 

@@ -71,13 +71,16 @@ def check_instance_id(instance_id: str, field: str = "instance_id") -> None:
             field, f"got {instance_id[:80]!r}, wanted 1 to {_MAX_ID_LENGTH} printable ASCII characters"
         )
     if instance_id.startswith(STATIC_PREFIX):
-        raise invalid(field, f'starts with "{STATIC_PREFIX}", which the server keeps for itself')
+        raise invalid(
+            field,
+            f'got {instance_id[:80]!r}, wanted an id that does not start with "{STATIC_PREFIX}", which is reserved',
+        )
 
 
 def check_owner(instance: Instance, principal: Principal, field: str) -> None:
     """Raise Refusal if an instance belongs to another principal. A restored instance has no owner yet."""
     if instance.owner is not None and not principal.owns(instance.owner.name):
-        raise Refusal("NOT_OWNER", f"{field}: belongs to another principal", field)
+        raise Refusal("NOT_OWNER", f"{field}: the instance belongs to another principal", field)
 
 
 def check_types(plugin: Plugin, principal: Principal, path: str = "plugin") -> None:
@@ -90,8 +93,8 @@ def _check_type(name: str, place: str, principal: Principal) -> None:
     if not principal.may_offer(name):
         raise Refusal(
             "TYPE_NOT_ALLOWED",
-            f'{place}.type: got "{name}", wanted a type that the key of {principal.name} may offer: '
-            f"{', '.join(principal.types) or 'it may offer none'}",
+            f'{place}.type: got "{name}", wanted a type that the key of {principal.name} allows: '
+            f"{', '.join(principal.types) or 'it allows none'}",
             f"{place}.type",
         )
 
@@ -142,8 +145,8 @@ class InstanceRegistry:
             if self._catalogue.is_taken(name):
                 raise Refusal(
                     "TYPE_TAKEN",
-                    f'{place}.type: "{name}" is an evaluator of the server itself; a plugin cannot '
-                    "replace it. Put your own prefix before it",
+                    f'{place}.type: the server has its own evaluator "{name}", which a plugin cannot replace; '
+                    f'add a prefix to the name, such as "acme.{name}"',
                     f"{place}.type",
                 )
             _check_type(name, place, principal)
@@ -152,8 +155,8 @@ class InstanceRegistry:
             if pool is not None and others and pool.plugin_type.fingerprint != plugin_type.fingerprint:
                 raise Refusal(
                     "SCHEMA_DIFFERS",
-                    f'{place}: "{name}" in version "{plugin_type.version}" has another kind or config schema '
-                    f"on {len(others)} other instances. Give it a new version",
+                    f'{place}: "{name}" {plugin_type.version} has another kind or config schema on '
+                    f"{len(others)} other instances; give it a new version",
                     place,
                 )
 
@@ -169,7 +172,7 @@ class InstanceRegistry:
             raise Refusal(
                 "INSTANCE_ID_TAKEN",
                 f'instance_id: "{instance_id}" is in use by an instance that is {old.mode.name.lower()}; '
-                "an id must be unique per process and way in",
+                "each process needs its own id, and so does each way to connect",
                 "instance_id",
             )
         return old
@@ -219,7 +222,7 @@ class InstanceRegistry:
         """Forget the types that are due to leave the catalogue."""
         for pool in [pool for pool in self.pools.values() if pool.has_left()]:
             _log.info(
-                "remote type %s %s: nobody offers it any more; it leaves the catalogue",
+                "remote type %s %s: removed from the catalogue, because no instance offers it any more",
                 *pool.plugin_type.key,
             )
             self._forget(pool)
@@ -239,7 +242,7 @@ class InstanceRegistry:
         oldest = self.revision - len(self._changes)
         if not oldest <= revision <= self.revision:
             raise UnknownRevision(
-                f"revision {revision} is not known; this server knows {oldest} to {self.revision}"
+                f"revision {revision} is not available; this server has {oldest} to {self.revision}"
             )
         last: dict[str, int] = {}
         # Backwards, because a watcher is usually only a few changes behind.

@@ -35,8 +35,8 @@ _MAX_SHOWN: Final = 100
 
 # Why an instance cannot be deregistered, and the alternative, by mode.
 _WITHOUT_LEASE: Final = {
-    Mode.CONNECTED: "a worker that dials in, wanted one that has registered; stop the worker, or revoke its key",
-    Mode.STATIC: "a target of the server's config, wanted an instance that has registered; take it out of the config",
+    Mode.CONNECTED: "an instance that dials in, wanted one that has registered; stop its process, or revoke its key",
+    Mode.STATIC: "a target of the server's config, wanted an instance that has registered; remove it from the config",
 }
 
 
@@ -97,15 +97,17 @@ class LeaseRegistry:
         if not self._allowlist:
             raise Refusal(
                 "TARGET_NOT_ALLOWED",
-                "target: this server dials back to nobody. The operator allows targets with remote_allowed; "
-                "a plugin that dials out (Connect) needs none",
+                "target: this server does not connect to plugins that register. The operator of the server allows "
+                "targets with the setting remote_allowed; a plugin can also connect to the server instead (Connect)",
                 "target",
             )
         check_instance_id(request.instance_id)
         plugin = await load_plugin(request.plugin)
         if plugin.name in self._blocked:
             raise Refusal(
-                "PLUGIN_BLOCKED", f'plugin.name: the operator has blocked "{plugin.name}"', "plugin.name"
+                "PLUGIN_BLOCKED",
+                f'plugin.name: the operator of the server has blocked "{plugin.name}"',
+                "plugin.name",
             )
         ttl = self._ttl(request)
         tls = self._tls(request.tls_profile)
@@ -210,7 +212,7 @@ class LeaseRegistry:
             return ""
         instance = self._instances.by_id.get(lease.instance_id)
         if isinstance(instance, GrpcInstance):
-            how = f"{'revoked' if revokes else 'deregistered'}{', drains' if drain else ''}"
+            how = f"{'revoked' if revokes else 'deregistered'}{', draining' if drain else ''}"
             _log.info("remote instance %s: %s", instance.name, how)
             if drain and instance.active:
                 instance.set_state(InstanceState.DRAINING, "deregistered")
@@ -244,7 +246,7 @@ class LeaseRegistry:
         """End a lease at once if its owner may no longer offer its types."""
         current = self._current(owner)
         if current is None:
-            self._withdraw(lease_id, f"{owner.name} may no longer bring evaluators")
+            self._withdraw(lease_id, f"{owner.name} may no longer offer evaluators")
             return
         try:
             check_types(plugin, current)
@@ -276,11 +278,11 @@ class LeaseRegistry:
         older = self._instances.by_id.get(row.instance_id)
         if older is not None and older.lease is not None:
             # The server was killed while a new registration replaced this one.
-            self._withdraw(older.lease.id, "registered again later")
+            self._withdraw(older.lease.id, "replaced by a later registration")
         try:
             plugin = read_plugin(task_pb2.PluginInfo.FromString(row.plugin))
             if plugin.name in self._blocked:
-                raise Refusal("PLUGIN_BLOCKED", "the operator has blocked it")
+                raise Refusal("PLUGIN_BLOCKED", "the operator of the server has blocked the plugin")
             if forbidden is not None:
                 raise forbidden
             self._instances.check(plugin)
@@ -333,7 +335,9 @@ class LeaseRegistry:
         if not profile:
             return None
         if profile not in self._tls_profiles:
-            raise invalid("tls_profile", f"got {profile[:80]!r}, which the server's config does not have")
+            raise invalid(
+                "tls_profile", f"got {profile[:80]!r}, wanted a profile of the server's setting remote_tls"
+            )
         return self._tls_profiles[profile]
 
     async def _tick(self) -> None:
@@ -341,7 +345,7 @@ class LeaseRegistry:
             await asyncio.sleep(_TICK_SECONDS)
             for lease in self._leases.expire():
                 self._expired()
-                self._lost(lease, f"lease ran out after {lease.ttl:g} s")
+                self._lost(lease, f"the lease was not renewed within {lease.ttl:g} s")
             for instance in list(self._instances.by_id.values()):
                 if instance.lease and instance.owner and instance.plugin:
                     self._check_rights(instance.lease.id, instance.owner, instance.plugin)
@@ -405,6 +409,6 @@ def _confirm(instance: GrpcInstance, plugin: Plugin) -> None:
         offered = ", ".join(f"{one.name} {one.version}" for one in plugin.types)
         raise Refusal(
             "PLUGIN_DIFFERS",
-            f"target: Describe offers {offered}, with other types, versions or schemas than were registered",
+            f"target: Describe returns types, versions or schemas other than the registered ones: {offered}",
             "target",
         )

@@ -81,7 +81,11 @@ class PluginType:
         text = json.dumps(data)
         if len(text) > self.checker.inline_bytes * _PLAN_FACTOR:
             raise InvalidConfig(
-                [ConfigProblem("", f"{len(text)} characters, which is too large for the type's schema")]
+                [
+                    ConfigProblem(
+                        "", f"got {len(text)} characters, which is too long to check with this schema"
+                    )
+                ]
             )
         errors = self.checker.errors(data, text)
         raise InvalidConfig([ConfigProblem(error["path"], error["message"]) for error in errors])
@@ -136,7 +140,7 @@ def _read_plugin(pb: task_pb2.PluginInfo, path: str) -> Plugin:
         spoken = ", ".join(version[:40] for version in pb.contract_versions[:5]) or "none"
         raise Refusal(
             "CONTRACT_VERSION_UNSUPPORTED",
-            f"{path}.contract_versions: got {spoken}; this server speaks {CONTRACT}",
+            f"{path}.contract_versions: got {spoken}; this server supports {CONTRACT}",
             f"{path}.contract_versions",
         )
     for name in ("name", "version", "sdk"):
@@ -149,7 +153,7 @@ def _read_plugin(pb: task_pb2.PluginInfo, path: str) -> Plugin:
         raise invalid(f"{path}.evaluator_types", "empty; wanted at least one evaluator type")
     if len(pb.evaluator_types) > MAX_TYPES:
         raise invalid(
-            f"{path}.evaluator_types", f"{len(pb.evaluator_types)} of them; at most {MAX_TYPES} are allowed"
+            f"{path}.evaluator_types", f"got {len(pb.evaluator_types)} types, wanted at most {MAX_TYPES}"
         )
     types: dict[str, PluginType] = {}
     for index, item in enumerate(pb.evaluator_types):
@@ -172,7 +176,7 @@ def _read_type(pb: evaluator_pb2.EvaluatorType, path: str) -> PluginType:
     if not TYPE_PATTERN.fullmatch(pb.type):
         raise invalid(
             f"{path}.type",
-            f"got {pb.type[:80]!r}, wanted lower case letters, digits, '-' and '.', at most 63",
+            f"got {pb.type[:80]!r}, wanted at most 63 characters: lower case letters, digits, '-' and '.'",
         )
     version = pb.version or "1.0.0"
     if not _VERSION.fullmatch(version):
@@ -262,4 +266,4 @@ def _check_text(text: str, path: str, max_length: int) -> None:
         raise invalid(path, f"{len(text)} characters; at most {max_length} are allowed")
     # These texts are shown in terminals and logs.
     if not all(character.isprintable() or character == "\n" for character in text):
-        raise invalid(path, "holds control characters; wanted text for people")
+        raise invalid(path, "contains control characters; wanted printable text")

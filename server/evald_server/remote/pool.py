@@ -113,8 +113,7 @@ class InstancePool:
         if len(self._waiters) >= self._limits.queued:
             raise NoPlace(
                 "EVALUATOR_BUSY",
-                f"{self.inflight} tasks of this remote evaluator run and {len(self._waiters)} calls wait, "
-                "which is the limit",
+                f"This remote evaluator is at its limit: {self.inflight} tasks run and {len(self._waiters)} calls wait",
             )
         slot: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         waiter = _Waiter(slot, avoid, patient)
@@ -125,7 +124,7 @@ class InstancePool:
         except TimeoutError:
             self._abandon(waiter)
             raise NoPlace(
-                "EVALUATOR_BUSY", "No instance of this remote evaluator had a place in time"
+                "EVALUATOR_BUSY", "No instance of this remote evaluator could accept the task in time"
             ) from None
         except BaseException:
             self._abandon(waiter)
@@ -189,11 +188,11 @@ class InstancePool:
     def _check_live(self, avoid: Instance | None) -> None:
         """Raise NoPlace if no instance will have a slot soon."""
         if len(self._live) <= (avoid in self._live):
-            raise NoPlace("REMOTE_UNAVAILABLE", "No live instance of this remote evaluator")
+            raise NoPlace("REMOTE_UNAVAILABLE", "This remote evaluator has no live instance")
         if not any(instance.breaker.allows() for instance in self._live if instance is not avoid):
             raise NoPlace(
                 "REMOTE_CIRCUIT_OPEN",
-                "Every instance of this remote evaluator failed too often and is left alone for a while",
+                "All instances of this remote evaluator failed too often and get no tasks for a while",
             )
 
     def _abandon(self, waiter: _Waiter) -> None:

@@ -144,7 +144,7 @@ class Remotes:
         early leaves before it gets them. busy: returns the number of running evaluations.
         """
         await _until_none(lambda: queued() + self.instances.queued())
-        self.sessions.drain("the server stops", grace)
+        self.sessions.drain("the server is stopping", grace)
         await _until_none(busy)
         self.sessions.end()
 

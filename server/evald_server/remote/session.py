@@ -40,7 +40,8 @@ def read_frame(data: bytes) -> wire_pb2.ConnectRequest:
         return wire_pb2.ConnectRequest.FromString(data)
     except DecodeError:
         raise Refusal(
-            "UNREADABLE_MESSAGE", f"the {len(data)} bytes are no evald.plugin.v1.ConnectRequest"
+            "UNREADABLE_MESSAGE",
+            f"cannot parse evald.plugin.v1.ConnectRequest from the {len(data)} bytes received",
         ) from None
 
 
@@ -167,7 +168,7 @@ class WorkerSession(Instance):
     async def run(self, task: RemoteTask) -> task_pb2.EvaluationOutput:
         """See Instance."""
         if self._over.done():
-            raise PluginUnavailable("the session is over")
+            raise PluginUnavailable("the session has ended")
         task_id, unsent = task.pb.task_id, [_Frame(task=task.pb).SerializeToString()]
         output: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._tasks[task_id] = pending = _PendingTask(output, task.progress, unsent)
@@ -239,10 +240,10 @@ class WorkerSession(Instance):
                 self._pong(frame.pong)
             elif kind == "draining":
                 reason = frame.draining.reason
-                why = f"the worker drains: {reason}" if reason else "the worker drains"
+                why = f"the worker is draining: {reason}" if reason else "the worker is draining"
                 self.set_state(InstanceState.DRAINING, why)
             elif kind == "hello":
-                raise invalid("frame", "a second hello; wanted it once, as the first frame")
+                raise invalid("frame", "got a second hello, wanted it only as the first frame")
             # Frame kinds of a later contract are ignored.
 
     async def _write(self, frames: Frames) -> None:
@@ -281,8 +282,8 @@ class WorkerSession(Instance):
     def _reject(self, task_id: str) -> None:
         """Fail one pending task, because a worker that answers an unknown id will not answer one of its tasks."""
         shown = printable(task_id)[:60]
-        self.complain(f"answered a task that it was never given: {shown!r}")
-        problem = ContractError(f"task_id: got {shown!r}, which this plugin was never given")
+        self.complain(f"completed a task that it never received: {shown!r}")
+        problem = ContractError(f"task_id: got {shown!r}, which is not a task of this plugin")
         for pending in self._tasks.values():
             if pending.fail(problem):
                 return

@@ -34,7 +34,7 @@ class WorkerSessions:
             session = await self._accept(data, peer, principal)
             break
         else:
-            raise invalid("frame", "the stream ended before its hello")
+            raise invalid("frame", "the stream ended before the hello frame")
         instances = self._instances
         try:
             await session.serve(frames)
@@ -46,7 +46,7 @@ class WorkerSessions:
             instances.remove(session)
             if session.state is InstanceState.DRAINING:
                 instances.left_in_order(session, instances.limits.lease_seconds)
-            _log.info("remote instance %s: gone", session.name)
+            _log.info("remote instance %s: disconnected", session.name)
             await session.flush()
         # For the reader, a broken stream ends like a half-closed one, but gRPC cancels the call a moment later.
         await asyncio.sleep(_CANCEL_SECONDS)

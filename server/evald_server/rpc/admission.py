@@ -20,7 +20,9 @@ def check_deadline(plan: Plan, seconds: float | None) -> None:
     if seconds is None:
         return
     if seconds <= 0:
-        raise CallError("DEADLINE_TOO_SHORT", "the call's deadline was over before it began")
+        raise CallError(
+            "DEADLINE_TOO_SHORT", "the call's deadline had passed before the call began; set a later deadline"
+        )
     if plan.waits and seconds <= RESERVE_SECONDS:
         raise _too_short(seconds)
 
@@ -133,6 +135,6 @@ class Admission:
 def _too_short(seconds: float) -> CallError:
     return CallError(
         "DEADLINE_TOO_SHORT",
-        f"the call has {seconds * 1000:.0f} ms left and {RESERVE_SECONDS * 1000:.0f} ms are kept to send the "
-        f"answer, so evaluators that wait have no time; give the call a later deadline",
+        f"the call has {seconds * 1000:.0f} ms left, and {RESERVE_SECONDS * 1000:.0f} ms of them are reserved for "
+        f"sending the response, so no time is left for evaluators that wait; set a later deadline",
     )

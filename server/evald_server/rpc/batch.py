@@ -52,7 +52,7 @@ class BatchService:
                 message = parse(_Request, data, "evald.v1.EvaluateBatchRequest")
                 if batch is None:
                     if not message.HasField("open"):
-                        raise invalid("open", "missing; the first message opens the batch")
+                        raise invalid("open", "missing; the first message must open the batch")
                     scope = scope_of(stream.context, self._engine.new_id())
                     opened = message.open
                     if opened.evaluators:

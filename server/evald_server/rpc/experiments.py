@@ -40,9 +40,9 @@ class ExperimentService(ResourceService[Experiment]):
         """See ResourceService."""
         size = len(resource.scenario_ids) * max(len(resource.persona_ids), 1)
         if not size:
-            return [BadField("experiment.scenario_ids", "empty; wanted the ids of one scenario or more")]
+            return [BadField("experiment.scenario_ids", "empty; wanted at least one scenario id")]
         if size > MAX_RUNS:
-            return [BadField("experiment", f"{size} runs; at most {MAX_RUNS} are allowed")]
+            return [BadField("experiment", f"got {size} runs, wanted at most {MAX_RUNS}")]
         found = await self._scenarios.unknown(resource.scenario_ids, "experiment.scenario_ids")
         found += await self._personas.unknown(resource.persona_ids, "experiment.persona_ids")
         return found + await self._connectors.missing(resource.connector_id, "experiment.connector_id")

@@ -315,7 +315,7 @@ async def _reloaded(setting: str, reload: Callable[[], bool]) -> bool:
     try:
         return await in_reader(reload)
     except FileProblem as problem:
-        _log.error("%s: %s; its last valid content stays in use", setting, problem)
+        _log.error("%s: %s; the last valid content of the file stays in use", setting, problem)
         return False
 
 

@@ -68,14 +68,14 @@ class Health:
         if request is None:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "not a HealthCheckRequest")
         if request.service not in self._services:
-            await abort(context, grpc.StatusCode.NOT_FOUND, f"no service {request.service[:100]!r} here")
+            await abort(context, grpc.StatusCode.NOT_FOUND, f"unknown service {request.service[:100]!r}")
         return _Status(status=self._status(request.service))
 
     async def _watch(self, request: Any, context: Any) -> None:
         if request is None:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "not a HealthCheckRequest")
         if len(self._watchers) >= self._max_watches:
-            text = f"{self._max_watches} watches of health are open, which is the limit; Check answers all the time"
+            text = f"{self._max_watches} health watches are open, which is the limit; use Check, which is always answered"
             problem = CallError("TOO_MANY_STREAMS", text, limit=str(self._max_watches))
             await abort(context, problem.code, problem.message, problem.details())
         changed = asyncio.Event()

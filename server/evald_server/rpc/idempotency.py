@@ -105,7 +105,7 @@ def check_length(request_id: str) -> None:
 
 def reused() -> CallError:
     """Return the error of a request whose id was used for another one."""
-    message = "was used for another request already; a new request needs a new id"
+    message = "was already used for another request; a new request needs a new id"
     return invalid("request_id", message, "REQUEST_ID_REUSED")
 
 

@@ -70,14 +70,16 @@ class MessageTimeout:
                 self._timed_out()
                 problem = CallError(
                     "MESSAGE_TIMEOUT",
-                    f"the message of the call has not come within {self._seconds:g} s, or before too many other calls; "
-                    "send it with the headers",
+                    f"the request message did not arrive within {self._seconds:g} s, or too many other calls waited "
+                    "for theirs; send the message together with the headers",
                 )
                 await abort(context, problem.code, problem.message, problem.details())
             finally:
                 waiting.pop(task, None)
             if message is grpc.aio.EOF:
-                await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the call ended without its message")
+                await abort(
+                    context, grpc.StatusCode.INVALID_ARGUMENT, "the call ended without a request message"
+                )
             return await handle(message, context)
 
         return with_request_stream(handler, call)

@@ -39,7 +39,7 @@ def read_token(token: str, form: str = ".*") -> str:
         place = base64.b64decode(token, altchars=b"-_", validate=True).decode()
         if re.fullmatch(form, place, re.DOTALL):
             return place
-    raise invalid("page_token", "not a token that this server gave; start without one")
+    raise invalid("page_token", "not a page token of this server; start from the first page, without a token")
 
 
 async def read_page(

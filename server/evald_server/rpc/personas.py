@@ -40,11 +40,15 @@ class PersonaService(ResourceService[Persona]):
         ]
         if len(resource.script) > _MAX_SCRIPT:
             found.append(
-                BadField("persona.script", f"got {len(resource.script)} messages, at most {_MAX_SCRIPT}")
+                BadField(
+                    "persona.script", f"got {len(resource.script)} messages, wanted at most {_MAX_SCRIPT}"
+                )
             )
         for number, text in enumerate(resource.script):
             if not text.strip():
-                found.append(BadField(f"persona.script[{number}]", "empty; wanted what the persona says"))
+                found.append(
+                    BadField(f"persona.script[{number}]", "empty; wanted the text that the persona sends")
+                )
         problem = self._judge_problem(resource.judge) if resource.judge else ""
         if problem:
             found.append(BadField("persona.judge", problem))

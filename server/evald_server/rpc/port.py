@@ -98,7 +98,7 @@ class RpcPort:
     async def _keep_open(self, server: grpc.aio.Server, address: str) -> None:
         problem = await _failure(server)
         _log.error(
-            "gRPC's server on %s has failed: %s; a new one replaces it, and open calls go on",
+            "the gRPC server on %s has failed: %s; a new one replaces it, and open calls continue",
             address,
             type(problem).__name__,
         )

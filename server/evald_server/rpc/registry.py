@@ -59,7 +59,8 @@ class RegistrationService:
         """Serve the session of a plugin that dialled in."""
         if not self._connect_allowed:
             raise CallError(
-                "CONNECT_NOT_ALLOWED", "this server takes no plugins that dial in (remote_connect is off)"
+                "CONNECT_NOT_ALLOWED",
+                "this server does not accept plugins that dial in: its setting remote_connect is off",
             )
         try:
             await self._remotes.sessions.serve(stream, stream.context.peer(), caller())

@@ -89,7 +89,7 @@ class ResourceService(Generic[Resource]):
             raise self._name_taken(resource.name) from None
         except IdTaken:
             raise self._taken(
-                "id", resource.id, "give another one, or none and the server makes one"
+                "id", resource.id, "choose another one, or omit it and the server creates one"
             ) from None
         return self._answer("Create", self._resource(stored))
 
@@ -121,7 +121,7 @@ class ResourceService(Generic[Resource]):
         request = self._parse(f"Update{self._one()}Request", data)
         given: Resource = getattr(request, self.kind)
         if not given.id:
-            raise invalid(f"{self.kind}.id", "missing; wanted the id of a stored one")
+            raise invalid(f"{self.kind}.id", f"missing; wanted the id of a stored {self.kind}")
         fields = self._masked(request.update_mask)
         expected = _expected(request)
         while True:
@@ -158,7 +158,7 @@ class ResourceService(Generic[Resource]):
         for number, resource_id in enumerate(ids):
             field = f"{path}[{number}]"
             if resource_id in named:
-                found.append(BadField(field, f'"{resource_id[:_MAX_ID]}" is named twice'))
+                found.append(BadField(field, f'"{resource_id[:_MAX_ID]}" is listed twice'))
             else:
                 found += await self.missing(resource_id, field)
             named.add(resource_id)
@@ -271,7 +271,7 @@ class ResourceService(Generic[Resource]):
         return invalid(field or f"{self.kind}_id", self._no_such(resource_id), "RESOURCE_NOT_FOUND")
 
     def _no_such(self, resource_id: str) -> str:
-        return f'no {self.kind} has the id "{resource_id[:_MAX_ID]}"; List{self.plural} lists those that there are'
+        return f'no {self.kind} has the id "{resource_id[:_MAX_ID]}"; List{self.plural} returns the existing ones'
 
     def _changed(self, stored: StoredResource) -> CallError:
         """Return the error for an update of an outdated version of the resource."""
@@ -279,8 +279,8 @@ class ResourceService(Generic[Resource]):
         pb.FromMicroseconds(stored.updated)
         changed = pb.ToJsonString()
         text = (
-            f'the {self.kind} "{stored.name}" was changed after you have read it, at {changed}; '
-            "read it again, and send the change with the update_time (over HTTP: the ETag) that it has then"
+            f'the {self.kind} "{stored.name}" was changed at {changed}, after you read it; '
+            "read it again, and send the change with its new update_time (over HTTP: its new ETag)"
         )
         return invalid("expected_update_time", text, "RESOURCE_CHANGED", update_time=changed)
 
@@ -290,7 +290,7 @@ class ResourceService(Generic[Resource]):
         return error
 
     def _taken(self, key: str, value: str, advice: str) -> CallError:
-        text = f'another {self.kind} has the {key} "{value}"; {advice}'
+        text = f'another {self.kind} already has the {key} "{value}"; {advice}'
         return invalid(f"{self.kind}.{key}", text, "RESOURCE_EXISTS")
 
     @classmethod

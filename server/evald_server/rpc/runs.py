@@ -252,7 +252,7 @@ class RunService:
         try:
             await self._store.import_run(row, events)
         except IdTaken:
-            text = f'a run has the id "{run.id}" already; delete it, or leave it'
+            text = f'a run with the id "{run.id}" already exists; delete it before you import this one'
             raise invalid("run.id", text, "RESOURCE_EXISTS") from None
         run, events = await self._load(row.id), await self._events(row.id)
         return await run_sized(len(data), _response, run, events, pb.ImportRunResponse)
@@ -264,7 +264,7 @@ class RunService:
             if not await self._store.delete(request.run_id):
                 raise _no_run(request.run_id)
         except RunGoesOn:
-            raise _wrong_status("the run goes on; cancel it, and then delete it") from None
+            raise _wrong_status("the run has not ended; cancel it first, then delete it") from None
         return pb.DeleteRunResponse().SerializeToString()
 
     def _size_problems(self, run: Run) -> list[BadField]:
@@ -283,7 +283,7 @@ class RunService:
         if not found:
             results = sum(len(turn.evaluation.results) for turn in run.turns)
             if results > _MAX_RESULTS:
-                problem = f"got {results} results in all of them, wanted at most {_MAX_RESULTS}"
+                problem = f"got {results} results in all turns together, wanted at most {_MAX_RESULTS}"
                 found.append(BadField("run.turns", problem))
         return found
 
@@ -294,12 +294,14 @@ class RunService:
             found.append(
                 BadField(
                     "run.id",
-                    f"got {len(run.id)} characters, wanted the id that the run had where it came from: "
+                    f"got {len(run.id)} characters, wanted the id of the run on the server that it comes from: "
                     f"1 to {_MAX_ID} printable characters",
                 )
             )
         if run.status in (pb.RUN_STATUS_UNSPECIFIED, *UNFINISHED):
-            found.append(BadField("run.status", f"got {run.status}, wanted that of a run that has ended"))
+            found.append(
+                BadField("run.status", f"got {run.status}, wanted the status of a run that has ended")
+            )
         if run.scenario.max_messages > self._max_messages:
             found.append(
                 BadField(
@@ -313,8 +315,8 @@ class RunService:
                 found.append(
                     BadField(
                         f"run.turns[{position}]",
-                        f"got turn {turn.turn} with {count} messages from {first}, wanted some of the "
-                        f"{len(run.messages)} of the run",
+                        f"got {count} messages from index {first} for turn {turn.turn}, wanted a range within the "
+                        f"{len(run.messages)} messages of the run",
                     )
                 )
         found += impossible_values(run, "run")
@@ -343,7 +345,7 @@ class RunService:
         if simulated and spoken_roles(scenario)[-1:] != ["user"]:
             text = self._judge_problem(persona.judge if persona is not None else "")
             if text:
-                raise invalid("persona_id", f"a model has to speak for the user, but {text}")
+                raise invalid("persona_id", f"a model must simulate the user, but {text}")
 
     async def _queue(self, runs: list[Run], request_id: str) -> list[Run]:
         """Store runs and queue them. Returns the stored runs.
@@ -386,8 +388,9 @@ class RunService:
         ]
         if missing:
             raise _wrong_status(
-                f"the run was imported without the values of {', '.join(missing)}, so that its agent cannot be called; "
-                "resume it where it was played, or start a new run with a connector and a persona that have them"
+                f"the run was imported without the values of {', '.join(missing)}, so its agent cannot be called; "
+                "resume it on the server that it comes from, or start a new run with a connector and a persona that "
+                "have these values"
             )
 
     async def _events(self, run_id: str) -> list[RunEvent]:
@@ -475,7 +478,7 @@ def _there(run_id: str, run: Run | None) -> Run:
 
 
 def _no_run(run_id: str) -> CallError:
-    text = f'no run has the id "{run_id[:100]}"; ListRuns lists those that there are'
+    text = f'no run has the id "{run_id[:100]}"; ListRuns returns the existing ones'
     return invalid("run_id", text, "RESOURCE_NOT_FOUND")
 
 

@@ -83,8 +83,8 @@ class ScenarioService(ResourceService[Scenario]):
             return [
                 BadField(
                     field,
-                    f"got {wanted}, wanted {least} or more: {len(spoken)} messages are there at the start, "
-                    f"and the agent has to answer",
+                    f"got {wanted}, wanted {least} or more: the conversation starts with {len(spoken)} messages, "
+                    f"and the agent must be able to answer",
                 )
             ]
         return []

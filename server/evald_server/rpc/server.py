@@ -83,8 +83,8 @@ def parse(kind: type[M], data: bytes, name: str) -> M:
     except DecodeError:
         raise CallError(
             "UNREADABLE_MESSAGE",
-            f"the {len(data)} bytes are no {name}: garbage, another message, text that is not UTF-8, or "
-            f"JSON data nested deeper than 32 levels",
+            f"cannot parse {name} from the {len(data)} bytes received: they are malformed or another message, contain "
+            f"text that is not UTF-8, or contain JSON data nested deeper than 32 levels",
             expected=name,
         ) from None
 
@@ -423,7 +423,7 @@ class RpcStream:
 async def _refuse_unknown(_stream: RpcStream) -> None:
     raise CallError(
         "UNKNOWN_METHOD",
-        "this server has no such method; reflection lists those that it has, and so does protos/README.md",
+        "this server has no such method; server reflection and protos/README.md list the methods that it has",
     )
 
 
@@ -439,7 +439,7 @@ def _too_large(request: bytes, limit: int) -> CallError:
 def _too_many_streams(limit: int) -> CallError:
     return CallError(
         "TOO_MANY_STREAMS",
-        f"{limit} sessions, batches, suite runs and watches are open, which is the limit",
+        f"{limit} sessions, batches, suite runs and watches are open, which is the limit; end one, or try again later",
         limit=str(limit),
     )
 

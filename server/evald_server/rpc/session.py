@@ -157,7 +157,9 @@ class ConversationState:
         """Add a turn and start the plan on it. If it raises CallError or InvalidContext, nothing has changed."""
         turn_id, pb, contexts, last = turn.turn_id, self._pb, self._engine.contexts, turn.last_invocation
         if self._last_id is not None and turn_id <= self._last_id:
-            raise invalid("turn.turn_id", f"got {turn_id}, wanted more than {self._last_id}, the last one")
+            raise invalid(
+                "turn.turn_id", f"got {turn_id}, wanted more than {self._last_id}, the turn_id before"
+            )
         check_invocation(last, "turn.last_invocation")
         if turn.HasField("run_duration"):
             check_duration(turn.run_duration, "turn.run_duration")
@@ -194,7 +196,8 @@ class ConversationState:
         if len(self._refused_ids) > _MAX_REFUSED:
             raise CallError(
                 "INVALID_FIELD",
-                f"{len(self._refused_ids)} turns of the session could not be evaluated, which is the limit",
+                f"{len(self._refused_ids)} turns of the session were invalid, wanted at most {_MAX_REFUSED}; "
+                "open a new session",
                 limit=str(_MAX_REFUSED),
             )
 

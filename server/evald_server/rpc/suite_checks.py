@@ -35,7 +35,7 @@ def suite_problems(opened: SuiteOpen) -> list[BadField]:
     if not opened.suite.strip():
         found.append(BadField("open.suite", "missing; wanted the name of the suite"))
     if opened.resume and not opened.suite_run_id:
-        found.append(BadField("open.suite_run_id", "missing; wanted that of the suite run to go on with"))
+        found.append(BadField("open.suite_run_id", "missing; wanted the id of the suite run to resume"))
     if opened.connector_id and opened.HasField("connector"):
         found.append(BadField("open.connector_id", "wanted at most one of connector_id and connector"))
     found += [BadField(f"open.{one.field}", one.message) for one in number_problems(opened)]
@@ -95,7 +95,8 @@ async def check_case(case: wire_pb2.SuiteCase, path: str, setup: SuiteSetup) -> 
     if not evaluated:
         raise invalid(
             f"{path}.evaluators",
-            f'none, here, in its turns and in open; case "{case.case_id[:100]}" has no check',
+            f"missing; wanted at least one evaluator here, in the turns of the case or in open "
+            f'(case "{case.case_id[:100]}")',
         )
 
 

@@ -149,7 +149,7 @@ class SuiteStream:
         self._tasks.check()
         wanted = self._setup.opened.case_count
         if wanted and wanted != self._count:
-            raise invalid("open.case_count", f"{wanted} cases were announced, and {self._count} came")
+            raise invalid("open.case_count", f"got {wanted}, but {self._count} cases were sent")
         run = self.run
         self._totals.fill(run)
         run.status = SUITE_RUN_STATUS_COMPLETED

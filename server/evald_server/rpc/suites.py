@@ -126,7 +126,7 @@ class SuiteService:
         try:
             await self._store.purge()
         except StoreProblem as problem:
-            _log.warning("deleted suite runs could not be cleared away: %s", problem.message)
+            _log.warning("could not remove the data of deleted suite runs: %s", problem.message)
 
     async def run(self, stream: RpcStream) -> None:
         """Run a suite until the caller half-closes."""
@@ -135,7 +135,7 @@ class SuiteService:
             raise invalid("open", "the stream ended before its first message")
         message = parse(wire_pb2.RunSuiteRequest, data, "evald.v1.RunSuiteRequest")
         if not message.HasField("open"):
-            raise invalid("open", "missing; the first message opens the suite run")
+            raise invalid("open", "missing; the first message must open the suite run")
         opened = message.open
         connector_pb = await self._connector(opened)
         run = _new_run(opened, connector_pb)
@@ -235,7 +235,7 @@ class SuiteService:
                 raise _no_run(field, run_id)
             if run.status != pb.SUITE_RUN_STATUS_COMPLETED:
                 raise _wrong_status(
-                    field, f"only suite runs that are completed can be compared; it is {_name(run.status)}"
+                    field, f"got a suite run that is {_name(run.status)}, wanted one that is completed"
                 )
 
         gone = threading.Event()  # the call has ended, so the thread may stop
@@ -265,7 +265,7 @@ class SuiteService:
             deleted = await asyncio.shield(asyncio.ensure_future(self._store.delete(run_id)))
         except SuiteRunState:
             raise _wrong_status(
-                "suite_run_id", "the suite run goes on; end its stream, and then delete it"
+                "suite_run_id", "the suite run has not ended; end its stream first, then delete it"
             ) from None
         if not deleted:
             raise _no_run("suite_run_id", run_id)
@@ -289,8 +289,8 @@ class SuiteService:
         if connector.brings_user:
             raise invalid(
                 "open.connector.type",
-                f'got "{connector_pb.type}", which brings its own user; wanted one that answers the cases. Recorded '
-                "answers go into recorded_trials",
+                f'got "{connector_pb.type}", which also plays the user; wanted a type whose agent answers the cases. '
+                "Send recorded answers in recorded_trials",
             )
         return connector
 
@@ -346,7 +346,8 @@ class SuiteService:
             if changed:
                 raise invalid(
                     f"open.{changed[0]}",
-                    "differs from what the suite run was begun with; resume it with the same, or start a new one",
+                    "differs from the value that the suite run was started with; resume it with the same value, or "
+                    "start a new suite run",
                 )
 
         try:
@@ -360,7 +361,7 @@ class SuiteService:
         except SuiteRunState as problem:
             raise _wrong_status(
                 "open.suite_run_id",
-                f"only an interrupted suite run can be resumed; it is {_name(problem.status)}",
+                f"got a suite run that is {_name(problem.status)}, wanted one that is interrupted",
             ) from None
 
     async def _take_over(self, run_id: str, *, resume: bool) -> None:
@@ -373,10 +374,12 @@ class SuiteService:
                 await asyncio.wait_for(over.wait(), _TAKE_OVER_SECONDS)
             except TimeoutError:
                 raise _wrong_status(
-                    "open.suite_run_id", "another stream runs it; end that one first"
+                    "open.suite_run_id", "another stream runs this suite run; end that stream first"
                 ) from None
         if run_id in self._running:
-            raise _wrong_status("open.suite_run_id", "another stream runs it")
+            raise _wrong_status(
+                "open.suite_run_id", "another stream runs this suite run; end that stream first"
+            )
 
     def _settle(self, run_id: str, over: asyncio.Event) -> None:
         """Store that a suite run was interrupted. Retries until it succeeds or, after one attempt, the server stops."""
@@ -400,7 +403,7 @@ class SuiteService:
         except StoreProblem:
             if self._stopping:
                 _log.error(
-                    "suite run %s: that it was interrupted could not be stored; the next start will do it",
+                    "suite run %s: could not store that it was interrupted; the server stores it at its next start",
                     run_id,
                 )
             return False
@@ -417,8 +420,8 @@ def _check_may_use_secrets(principal: Principal) -> None:
         roles = ", ".join(sorted(wanted))
         raise CallError(
             "ROLE_MISSING",
-            f"open.connector.headers: {principal.name} may not name variables of the server; that is for: {roles}. "
-            "Name a stored connector with connector_id instead",
+            f"open.connector.headers: {principal.name} may not use environment variables of the server; wanted one of "
+            f"the roles: {roles}. Use a stored connector (connector_id) instead",
             method=create,
             roles=roles,
         )
@@ -461,12 +464,12 @@ def _name(status: int) -> str:
 
 
 def _no_run(field: str, run_id: str) -> CallError:
-    text = f'no suite run has the id "{run_id[:100]}"; ListSuiteRuns lists those that there are'
+    text = f'no suite run has the id "{run_id[:100]}"; ListSuiteRuns returns the existing ones'
     return invalid(field, text, "RESOURCE_NOT_FOUND")
 
 
 def _taken(run_id: str) -> CallError:
-    text = f'a suite run has the id "{run_id}" already; resume it, or leave the id out'
+    text = f'a suite run with the id "{run_id}" already exists; resume it, or omit the id'
     return invalid("open.suite_run_id", text, "RESOURCE_EXISTS")
 
 

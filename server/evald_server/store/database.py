@@ -440,15 +440,19 @@ def _take_file_lock(file: int, path: Path) -> None:
     try:
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
     except (BlockingIOError, PermissionError):
-        raise _taken("EVALD_DATA_DIR or data_dir in the config file; a link is none") from None
+        raise _taken(
+            "EVALD_DATA_DIR or data_dir in the config file; a link to the same file does not help"
+        ) from None
     except OSError as problem:  # a file system without locks
-        _log.warning("%s cannot be locked (%s): no second server may use it", path, problem.strerror)
+        _log.warning(
+            "%s cannot be locked (%s): make sure that no second server uses it", path, problem.strerror
+        )
 
 
 def _taken(setting: str) -> StoreProblem:
     return StoreProblem(
         UNAVAILABLE,
-        f"another server uses this database. Stop that one, or give each server a database of its own: {setting}",
+        f"another server uses this database. Stop that server, or give each one its own database: {setting}",
     )
 
 

@@ -377,7 +377,10 @@ class _Change:
         )
         stored = connection.execute(wanted).first()
         if stored is None or list(stored) != event:
-            _log.error("run %s: another server goes on with it; two must not use one database", self._id)
+            _log.error(
+                "run %s: another server has written to it; two servers must not use the same database",
+                self._id,
+            )
             raise RunNotFound(self._id)
 
 

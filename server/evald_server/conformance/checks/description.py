@@ -29,14 +29,14 @@ async def _is_named(trial: Trial) -> None:
         raise RuleBroken("plugin.name is empty")
 
 
-@rule("EV02", "It speaks evald.plugin.v1.")
+@rule("EV02", "The plugin supports evald.plugin.v1.")
 async def _speaks_the_contract(trial: Trial) -> None:
     versions = list(trial.link.info.contract_versions)
     if CONTRACT not in versions:
         raise RuleBroken(f"contract_versions is {versions}, wanted {CONTRACT!r} among them")
 
 
-@rule("EV03", "It offers at least one type, and each type once.")
+@rule("EV03", "The plugin offers at least one type, and each type once.")
 async def _offers_types_once(trial: Trial) -> None:
     counts = Counter(found.type for found in trial.link.info.evaluator_types)
     if not counts:
@@ -87,7 +87,7 @@ async def _schemas_are_valid(trial: Trial) -> None:
             raise RuleBroken(f'"{found.type}": {refusal}')
 
 
-@rule("EV09", "Config schemas refer to nothing outside.")
+@rule("EV09", "Config schemas have no external references.")
 async def _schemas_stand_alone(trial: Trial) -> None:
     for found in trial.link.info.evaluator_types:
         reference = _outside(found)
@@ -125,7 +125,7 @@ async def _concurrency_is_a_number(trial: Trial) -> None:
         raise RuleBroken(f"max_concurrency is {trial.link.info.max_concurrency}, wanted 0 or more")
 
 
-@rule("EV11", "Metric descriptors make sense.")
+@rule("EV11", "Metric descriptors are consistent.")
 async def _metrics_can_be_read(trial: Trial) -> None:
     for found in trial.link.info.evaluator_types:
         try:

@@ -19,7 +19,7 @@ from ..rules import CONNECT, TARGET, NotTestable, RuleBroken, Severity, Trial, r
 _HANDSHAKE_SECONDS: Final = 5.0
 
 
-@rule("EV70", "A server with a certificate of another CA gets no connection.", CONNECT)
+@rule("EV70", "The plugin does not connect to a server with a certificate from another CA.", CONNECT)
 async def _refuses_another_ca(trial: Trial) -> None:
     link = trial.session
     if link.tls is None:
@@ -35,7 +35,7 @@ async def _refuses_another_ca(trial: Trial) -> None:
     try:
         accepted = await asyncio.to_thread(_next_accepts, context, (host, int(port)), trial.pace.back)
     except TimeoutError:
-        raise RuleBroken(f"it did not dial again within {trial.pace.back:g}s") from None
+        raise RuleBroken(f"the plugin did not dial again within {trial.pace.back:g}s") from None
     except OSError as problem:
         raise NotTestable(f"the kit cannot listen at {link.address} again: {problem.strerror}") from None
     finally:
@@ -43,9 +43,13 @@ async def _refuses_another_ca(trial: Trial) -> None:
     try:
         await link.arrived(trial.pace.back, after=count)
     except PluginGone:
-        raise RuleBroken(f"it was not back {trial.pace.back:g}s after the right server was") from None
+        raise RuleBroken(
+            f"the plugin did not connect within {trial.pace.back:g}s after the right server was back"
+        ) from None
     if accepted:
-        raise RuleBroken("it goes on with a server whose certificate is of a CA that it was not given")
+        raise RuleBroken(
+            "the plugin continues with a server whose certificate is from a CA that it does not trust"
+        )
 
 
 @rule("EV71", "Callers without a certificate get no answer.", TARGET, severity=Severity.SHOULD)
@@ -58,9 +62,11 @@ async def _wants_a_certificate(trial: Trial) -> None:
             await trial.target.describe(channel)
         except grpc.aio.AioRpcError as problem:
             if problem.code() is not grpc.StatusCode.UNAVAILABLE:
-                raise RuleBroken(f"it answers a caller without one with {problem.code().name}") from None
+                raise RuleBroken(
+                    f"the plugin answers a caller without a certificate with {problem.code().name}"
+                ) from None
             return
-    raise RuleBroken("it answers a caller that shows no certificate")
+    raise RuleBroken("the plugin answers a caller without a certificate")
 
 
 def _context_of_another_ca(name: str) -> ssl.SSLContext:

@@ -27,7 +27,7 @@ _Output = task_pb2.EvaluationOutput
 
 def _outputs(trial: Trial) -> Iterator[tuple[RecordedOutput, _Output]]:
     if not trial.link.outputs:
-        raise NotTestable("there was no output to look at")
+        raise NotTestable("no output was received")
     for said in trial.link.outputs:
         if said.output is not None:
             yield said, said.output
@@ -57,7 +57,7 @@ def _verdicts_are_known(output: _Output) -> str | None:
     return f"verdict is {output.verdict}, wanted PASSED, FAILED, ERROR or SKIPPED"
 
 
-@_every_output("EV81", "Scores are from 0 to 1, and not on errors.")
+@_every_output("EV81", "Scores are from 0 to 1, and errors have no score.")
 def _scores_are_in_range(output: _Output) -> str | None:
     if not output.HasField("score"):
         return None
@@ -125,7 +125,7 @@ def _reasons_are_short(output: _Output) -> str | None:
 async def _outputs_are_small(trial: Trial) -> None:
     for said in trial.link.outputs:
         if said.output is None:
-            raise RuleBroken(f'"{said.task.type}": the output cannot be read')
+            raise RuleBroken(f'"{said.task.type}": the output cannot be parsed')
     for said, output in _outputs(trial):
         if problem := _size_problem(output):
             raise RuleBroken(f'"{said.task.type}": {problem}')

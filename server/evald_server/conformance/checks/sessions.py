@@ -49,21 +49,23 @@ async def _answers_pings(trial: Trial) -> None:
         raise RuleBroken(f"no pong with the ping's nonce within {trial.pace.notice:g}s")
 
 
-@rule("EV68", "Tasks are completed once; progress is of open ones.", CONNECT, looks_back=True)
+@rule(
+    "EV68", "Each task is completed once, and progress is sent only for open tasks.", CONNECT, looks_back=True
+)
 async def _keeps_to_the_protocol(trial: Trial) -> None:
     for stream in trial.session.streams:
         for problem in stream.problems:
             raise RuleBroken(problem)
 
 
-@rule("EV62", "A session skips frames that it does not know.", CONNECT)
+@rule("EV62", "A session ignores unknown frames.", CONNECT)
 async def _skips_frames(trial: Trial) -> None:
     stream = trial.session.stream
     await stream.send_bytes(_UNKNOWN_FRAME)
     await stream.send(cancel_task_id="conformance-no-such-task")
     reply = await trial.link.evaluate(new_task(trial.need_samples()[0]))
     if reply.output is None or stream.ended.is_set():
-        raise RuleBroken("after a frame that it cannot know it answers no more")
+        raise RuleBroken("the plugin stops answering after an unknown frame")
 
 
 @rule("EV63", "Open tasks are finished when the server stops.", CONNECT)
@@ -88,11 +90,11 @@ async def _drains(trial: Trial) -> None:
     await _back(trial, count)
     if loop.time() - began < 0.9 * trial.pace.away:
         raise RuleBroken(
-            f"back after {loop.time() - began:.2f}s, wanted at least reconnect_delay, {trial.pace.away:g}s"
+            f"reconnected after {loop.time() - began:.2f}s, wanted at least reconnect_delay, {trial.pace.away:g}s"
         )
 
 
-@rule("EV64", "A broken session is opened anew within 10 s.", CONNECT)
+@rule("EV64", "A new session is opened within 10 s after one breaks.", CONNECT)
 async def _comes_back(trial: Trial) -> None:
     link = trial.session
     stream, count = link.stream, len(link.streams)
@@ -104,7 +106,7 @@ async def _comes_back(trial: Trial) -> None:
         raise RuleBroken(f"instance_id was {before[:60]!r}, and is {now[:60]!r} after the stream broke")
 
 
-@rule("EV65", "It offers to take a broken session over.", CONNECT, severity=Severity.SHOULD)
+@rule("EV65", "The new session offers to resume the broken one.", CONNECT, severity=Severity.SHOULD)
 async def _offers_to_go_on(trial: Trial) -> None:
     link = trial.session
     stream, count = link.stream, len(link.streams)
@@ -115,7 +117,7 @@ async def _offers_to_go_on(trial: Trial) -> None:
         raise RuleBroken(f"hello.resume_session_id is {offered[:60]!r}, wanted {stream.session_id!r}")
 
 
-@rule("EV66", "It is back 10 s after the server is.", CONNECT)
+@rule("EV66", "The plugin reconnects within 10 s after the server is back.", CONNECT)
 async def _outlives_the_server(trial: Trial) -> None:
     link = trial.session
     count = len(link.streams)
@@ -125,7 +127,7 @@ async def _outlives_the_server(trial: Trial) -> None:
     await _back(trial, count)
     reply = await link.evaluate(new_task(trial.need_samples()[0]))
     if reply.output is None:
-        raise RuleBroken(f"it came back, but does not answer: {reply}")
+        raise RuleBroken(f"the plugin reconnected, but does not answer: {reply}")
 
 
 async def _back(trial: Trial, count: int) -> ConnectStream:
@@ -133,4 +135,4 @@ async def _back(trial: Trial, count: int) -> ConnectStream:
     try:
         return await trial.session.arrived(trial.pace.back, after=count)
     except PluginGone:
-        raise RuleBroken(f"it was not back within {trial.pace.back:g}s") from None
+        raise RuleBroken(f"the plugin did not reconnect within {trial.pace.back:g}s") from None

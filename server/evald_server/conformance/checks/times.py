@@ -37,23 +37,25 @@ async def _places_are_free(trial: Trial, when: str) -> None:
     quick = next((sample for sample in samples if sample.type.type != slow), samples[0])
     reply = await trial.link.evaluate(new_task(quick), trial.pace.notice)
     if not reply.gave_verdict:
-        raise RuleBroken(f"{when} its place was not free {trial.pace.notice:g}s later: {reply}")
+        raise RuleBroken(f"{when}, its slot was not free {trial.pace.notice:g}s later: {reply}")
 
 
-@rule("EV40", "A task whose time is up ends.")
+@rule("EV40", "A task ends when its time limit is over.")
 async def _time_that_is_up(trial: Trial) -> None:
     pace = trial.pace
     async with _every_place_taken(trial, pace.short) as works:
         for work in works:
             reply = await work.reply(pace.short + pace.notice)
             if reply.output is None and reply.status is None:
-                raise RuleBroken(f"a task with {pace.short:g}s was not answered {pace.notice:g}s after that")
+                raise RuleBroken(
+                    f"a task with a time limit of {pace.short:g}s was not answered within {pace.notice:g}s after it"
+                )
             if reply.gave_verdict:
-                raise RuleBroken(f"a task whose time was up got {reply}, wanted ERROR TIMEOUT")
-        await _places_are_free(trial, f"when a task's {pace.short:g}s were up")
+                raise RuleBroken(f"a task that exceeded its time limit got {reply}, wanted ERROR TIMEOUT")
+        await _places_are_free(trial, f"after the time limit of a task, {pace.short:g}s")
 
 
-@rule("EV41", "A task that is cancelled ends.")
+@rule("EV41", "A task ends when it is cancelled.")
 async def _cancelled_tasks(trial: Trial) -> None:
     trial.need_slow()
     if not trial.link.can(task_pb2.CAPABILITY_CANCEL):
@@ -61,18 +63,16 @@ async def _cancelled_tasks(trial: Trial) -> None:
     async with _every_place_taken(trial, 4 * trial.pace.notice) as works:
         for work in works:
             await work.cancel()
-        await _places_are_free(trial, "when a task was cancelled")
+        await _places_are_free(trial, "after a task was cancelled")
 
 
-@rule("EV42", "A busy plugin still answers whether it is alive.")
+@rule("EV42", "A busy plugin still answers pings or health checks.")
 async def _busy(trial: Trial) -> None:
     pace = trial.pace
     async with _every_place_taken(trial, 4 * pace.notice) as works:
         if not await trial.link.respond(pace.notice):
             how = "a ping" if trial.link.mode == "connect" else "a health check"
-            raise RuleBroken(
-                f"with {len(works)} tasks at work, {how} was not answered within {pace.notice:g}s"
-            )
+            raise RuleBroken(f"while {len(works)} tasks run, {how} was not answered within {pace.notice:g}s")
         for work in works:
             await work.cancel()
             await work.reply(4 * pace.notice)

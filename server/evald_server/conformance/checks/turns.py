@@ -74,14 +74,16 @@ def _survives(context: Callable[[], context_pb2.EvaluatorContext]) -> Callable[[
     return check
 
 
-_empty_answer = rule("EV22", "An empty answer breaks nothing.")(_survives(lambda: turn("")))
-_null_answer = rule("EV23", "An answer that is null breaks nothing.")(_survives(lambda: turn(None)))
-_no_messages = rule("EV24", "A turn without messages breaks nothing.")(
+_empty_answer = rule("EV22", "An empty answer causes no exception.")(_survives(lambda: turn("")))
+_null_answer = rule("EV23", "An answer that is null causes no exception.")(_survives(lambda: turn(None)))
+_no_messages = rule("EV24", "A turn without messages causes no exception.")(
     _survives(context_pb2.EvaluatorContext)
 )
-_one_megabyte = rule("EV25", "An answer of 1 MB breaks nothing.")(_survives(lambda: turn(ONE_MEGABYTE)))
-_non_latin = rule("EV26", "Scripts other than Latin break nothing.")(_survives(lambda: turn(NON_LATIN)))
-_every_form = rule("EV27", "Tool calls, blocks and unknown roles break nothing.")(_survives(of_every_form))
+_one_megabyte = rule("EV25", "An answer of 1 MB causes no exception.")(_survives(lambda: turn(ONE_MEGABYTE)))
+_non_latin = rule("EV26", "Non-Latin scripts cause no exception.")(_survives(lambda: turn(NON_LATIN)))
+_every_form = rule("EV27", "Tool calls, content blocks and unknown roles cause no exception.")(
+    _survives(of_every_form)
+)
 
 
 def _require_answer(sample: Sample, reply: PluginReply) -> None:
@@ -89,7 +91,7 @@ def _require_answer(sample: Sample, reply: PluginReply) -> None:
         raise RuleBroken(f'"{sample.type.type}": {reply}')
 
 
-@rule("EV28", "Unknown fields are tolerated.")
+@rule("EV28", "Unknown fields are ignored.")
 async def _unknown_fields(trial: Trial) -> None:
     for sample in trial.need_samples():
         plain = await trial.link.evaluate(new_task(sample))
@@ -105,10 +107,10 @@ async def _unknown_type(trial: Trial) -> None:
         task.type, task.version = "conformance.no-such-type", ""
         _require_refusal(f'the type "{task.type}", which is not offered', await trial.link.evaluate(task))
         if not (await trial.link.evaluate(new_task(sample))).output:
-            raise RuleBroken("after a task of an unknown type it answers no more")
+            raise RuleBroken("the plugin stops answering after a task of an unknown type")
 
 
-@rule("EV30", "A config that does not fit gets no verdict.", severity=Severity.SHOULD)
+@rule("EV30", "A task with an invalid config gets no verdict.", severity=Severity.SHOULD)
 async def _unfit_config(trial: Trial) -> None:
     tried = 0
     for sample in trial.need_samples():
@@ -118,7 +120,7 @@ async def _unfit_config(trial: Trial) -> None:
             reply = await trial.link.evaluate(new_task(sample, config=config))
             _require_refusal(f'"{sample.type.type}" with the config {config}', reply)
     if not tried:
-        raise NotTestable("the schemas take every config")
+        raise NotTestable("the schemas accept every config")
 
 
 def _unfit(sample: Sample) -> dict[str, Any] | None:
@@ -141,7 +143,7 @@ def _require_refusal(what: str, reply: PluginReply) -> None:
         raise RuleBroken(f"{what}: {reply}; wanted ERROR, or status NOT_FOUND or INVALID_ARGUMENT")
 
 
-@rule("EV31", "As many tasks at a time as it has places each get their own answer.")
+@rule("EV31", "Concurrent tasks, up to max_concurrency, each get their own answer.")
 async def _side_by_side(trial: Trial) -> None:
     sample, places = trial.need_samples()[0], trial.link.places
     tasks = [new_task(sample) for _ in range(max(4, 2 * places))]
@@ -153,6 +155,6 @@ async def _side_by_side(trial: Trial) -> None:
         replies += await trial.link.evaluate_all(tasks[start : start + places])
     for task, reply in zip(tasks, replies, strict=True):
         if reply.output is None and reply.status not in _REFUSALS:
-            raise RuleBroken(f"of {places} tasks at the same time one got {reply}")
+            raise RuleBroken(f"one of {places} concurrent tasks got {reply}")
         if reply.gave_verdict is (task.type != sample.type.type):
             raise RuleBroken(f'a task of type "{task.type}" got the answer of another one: {reply}')

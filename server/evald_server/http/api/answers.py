@@ -48,12 +48,12 @@ def parsed(data: bytes, place: str = "body") -> Any:
     try:
         decoded = data.decode()
     except UnicodeDecodeError as problem:
-        raise InvalidInput(place, f"no UTF-8 at byte {problem.start}", "JSON") from None
+        raise InvalidInput(place, f"invalid UTF-8 at byte {problem.start}", "JSON") from None
     check_nodes(decoded, place)
     try:
         return parse_json(decoded)
     except (ValueError, TooLarge) as problem:
-        got = str(problem) if data.strip() else "got nothing"
+        got = str(problem) if data.strip() else "empty"
         raise InvalidInput(place, got, "JSON") from None
 
 

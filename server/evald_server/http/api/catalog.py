@@ -44,7 +44,7 @@ async def authorise(site: Site, request: Request) -> None:
 
 
 async def _status(_site: Site, _request: Request) -> Response:
-    """Say that the server is there."""
+    """Get the status of the server."""
     now = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
     node = f"Python {platform.python_version()}"
     said = {"name": NAME, "version": _VERSION, "status": "ok", "timestamp": f"{now}Z", "node": node}
@@ -52,12 +52,12 @@ async def _status(_site: Site, _request: Request) -> Response:
 
 
 async def _projects(_site: Site, _request: Request) -> Response:
-    """List the one project."""
+    """List the projects: a server has exactly one."""
     return answer([{"id": PROJECT_ID, "name": NAME}])
 
 
 async def _config(site: Site, _request: Request) -> Response:
-    """Show the settings of the one project."""
+    """Get the settings of the project."""
     return answer({"version": 3, "name": NAME, "maxConcurrency": site.settings.max_runs})
 
 
@@ -88,7 +88,7 @@ def _read_card(path: Path) -> CalibrationCard | None:
     try:
         return CalibrationCard.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as problem:
-        _log.warning("%s is no calibration card: %s", path, type(problem).__name__)
+        _log.warning("%s is not a valid calibration card: %s", path, type(problem).__name__)
         return None
 
 
@@ -98,12 +98,14 @@ async def _list_cards(site: Site, _request: Request) -> Response:
 
 
 async def _get_card(site: Site, request: Request) -> Response:
-    """Show one calibration card."""
+    """Get a calibration card."""
     card_id = request.path_params["id"]
     for card in await asyncio.to_thread(stored_cards, site.settings):
         if card.id == card_id:
             return answer(card.to_dict())
-    problem = BadField("id", f'no calibration card has the id "{card_id[:100]}"')
+    problem = BadField(
+        "id", f'no calibration card has the id "{card_id[:100]}"; /api/calibrations lists the existing ones'
+    )
     raise failed(refusal([problem], "RESOURCE_NOT_FOUND"))
 
 
@@ -118,14 +120,14 @@ ROUTES: Final = (
     listing(
         "/evaluator-types",
         LIST,
-        "List what can be evaluated",
+        "List evaluator types",
         AnswerPart("evaluator_types", EVALUATOR_TYPE, type_to_json),
     ),
     unary(
         "GET",
         "/evaluator-types/{type}",
         "evald.v1.CatalogService/GetEvaluatorType",
-        "Show one evaluator type",
+        "Get an evaluator type",
         AnswerPart("evaluator_type", EVALUATOR_TYPE, type_to_json),
     ),
     listing(
@@ -138,7 +140,7 @@ ROUTES: Final = (
         "DELETE",
         "/remotes/{instanceId}",
         "evald.plugin.v1.RegistryService/Deregister",
-        "Remove an instance of remote evaluators that has registered",
+        "Deregister an instance of remote evaluators",
         query={"drain": FLAG},
     ),
     ApiRoute("GET", "/calibrations", _list_cards, answers=list_of(_CARD)),

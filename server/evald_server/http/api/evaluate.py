@@ -249,7 +249,7 @@ ROUTES: Final = (
         "POST",
         "/validate",
         f"{_SERVICE}/ValidateSpecs",
-        "Check specs, and run nothing",
+        "Validate evaluator specs without running them",
         _VIOLATIONS,
         body=Body(record("ValidateRequest", {"evaluators": EVALUATORS}, "evaluators"), _specs),
     ),

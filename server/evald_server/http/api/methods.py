@@ -194,5 +194,5 @@ def expected_version(request: Request) -> Timestamp | None:
         tag = _ETAG.fullmatch(text)
         expected.FromJsonString(tag[1] if tag else "")
     except ValueError:
-        raise wrong("If-Match", text, "the ETag of one answer, with its quotes, or *") from None
+        raise wrong("If-Match", text, "one ETag of a response, with its quotes, or *") from None
     return expected

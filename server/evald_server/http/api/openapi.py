@@ -23,7 +23,7 @@ _ALWAYS: Final = (400, 401, 403, 408, 413, 415, 421, 429, 500, 503, 504, 507)
 
 _TAG: Final = {
     "type": "string",
-    "description": "Version of what is stored. Of another one than If-Match names nothing is changed or deleted: 412.",
+    "description": "Version of the resource. A change or deletion whose If-Match has another version fails with 412.",
 }
 
 _ERROR: Final = record(
@@ -34,7 +34,7 @@ _ERROR: Final = record(
         "details": {"type": "array", "items": {"type": "object"}},
         "error": {
             "type": "string",
-            "description": "The message again, where EvalStudio's clients look for it.",
+            "description": "Same as `message`, for EvalStudio's clients.",
         },
     },
     "code message error",
@@ -74,7 +74,7 @@ def document(routes: Sequence[ApiRoute]) -> dict[str, Any]:
     for route in routes:
         paths.setdefault(f"/api{route.path}", {})[route.method.lower()] = _operation(route, components)
     error = {
-        "description": "Refused or failed.",
+        "description": "The request was refused or failed.",
         "content": {_JSON: {"schema": _hoisted(_ERROR, components)}},
     }
     return {
@@ -82,8 +82,9 @@ def document(routes: Sequence[ApiRoute]) -> dict[str, Any]:
         "info": {
             "title": "evald",
             "version": version("evald"),
-            "description": "The evaluation service for AI agents over HTTP, in EvalStudio's paths and shapes. "
-            "All methods of gRPC answer as well, at POST /evald.v1.Service/Method.",
+            "description": "HTTP API of evald, the evaluation service for AI agents, with EvalStudio's paths and "
+            "shapes. All gRPC methods except those with a stream of requests are also available over HTTP, as "
+            "POST /PACKAGE.SERVICE/METHOD, such as POST /evald.v1.EvaluationService/EvaluateUnary.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "security": [{}, {"key": []}],
@@ -148,7 +149,7 @@ def _responses(route: ApiRoute, components: dict[str, Any]) -> dict[str, Any]:
     if route.lines is not None:
         line = {"schema": _hoisted(route.lines, components)}
         content |= {SSE: line} if route.events else {NDJSON: line, SSE: line}
-    success: dict[str, Any] = {"description": "Done."}
+    success: dict[str, Any] = {"description": "Success."}
     if route.versioned and route.answers is not None:
         success["headers"] = {"ETag": {"schema": _TAG}}
     return {str(route.status): success | ({"content": content} if content else {}), **responses}

@@ -55,7 +55,7 @@ def _new(kind: StandardMethods) -> Body:
 
 
 async def _update(kind: StandardMethods, site: Site, request: Request) -> Response:
-    """Change the keys that the body has."""
+    """Replace the fields of a resource that the body has, and keep the others."""
     resource, fields = await read(request, lambda data: (kind.shape.read(data), kind.shape.given(data)))
     resource.id = request.path_params["id"]
     if not fields:
@@ -75,7 +75,7 @@ async def _load(kind: StandardMethods, site: Site, request: Request, resource_id
 
 
 async def _get_eval(site: Site, request: Request) -> Response:
-    """Show an eval, with `expand=true` its scenarios and its connector too."""
+    """Get an eval, with `expand=true` also its scenarios and its connector."""
     found = (await _load(kinds.EXPERIMENTS, site, request, request.path_params["id"])).experiment
     data = kinds.EXPERIMENTS.shape.write(found)
     if request.query_params.get("expand") != "true":
@@ -104,23 +104,23 @@ def _part(data: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     return {key: data[key] for key in keys if key in data}
 
 
-def _stored(path: str, kind: StandardMethods, get: ApiRoute | None = None) -> list[ApiRoute]:
-    """Return the routes of one kind of resource. get: replaces the route that shows one."""
+def _stored(path: str, name: str, kind: StandardMethods, get: ApiRoute | None = None) -> list[ApiRoute]:
+    """Return the routes of one kind of resource. name: of one, with its article. get: replaces the route of Get."""
     one, shows = f"{path}/{{id}}", part(kind.word, kind.shape)
     return [
-        listing(path, kind.method("List"), "List what is stored", part(kind.plural, kind.shape)),
+        listing(path, kind.method("List"), f"List {path.strip('/')}", part(kind.plural, kind.shape)),
         unary(
             "POST",
             path,
             kind.method("Create"),
-            "Store one",
+            f"Create {name}",
             shows,
             body=_new(kind),
             status=201,
             refusals=(409,),
             versioned=True,
         ),
-        get or unary("GET", one, kind.method("Get"), "Show one", shows, versioned=True),
+        get or unary("GET", one, kind.method("Get"), f"Get {name}", shows, versioned=True),
         ApiRoute(
             "PUT",
             one,
@@ -130,9 +130,9 @@ def _stored(path: str, kind: StandardMethods, get: ApiRoute | None = None) -> li
             patch_of(shows.schema),
             refusals=(409,),
             versioned=True,
-            summary="Change the keys that the body has",
+            summary=f"Update {name}: replace the fields in the body, and keep the others",
         ),
-        unary("DELETE", one, kind.method("Delete"), "Delete one", versioned=True),
+        unary("DELETE", one, kind.method("Delete"), f"Delete {name}", versioned=True),
     ]
 
 
@@ -164,31 +164,31 @@ _EVAL: Final = ApiRoute(
 
 
 ROUTES: Final = (
-    *_stored("/scenarios", kinds.SCENARIOS),
+    *_stored("/scenarios", "a scenario", kinds.SCENARIOS),
     unary(
         "GET",
         "/scenarios/{id}/prompt",
         "evald.v1.ScenarioService/GetScenarioPrompt",
-        "Show what the simulated user of a scenario is told",
+        "Get the prompt of a scenario's simulated user",
         _PROMPT,
         query={"personaId": TEXT},
     ),
-    *_stored("/personas", kinds.PERSONAS),
+    *_stored("/personas", "a persona", kinds.PERSONAS),
     unary(
         "GET",
         "/connectors/types",
         "evald.v1.ConnectorService/ListConnectorTypes",
-        "List the types of connectors",
+        "List connector types",
         _TYPES,
     ),
-    *_stored("/connectors", kinds.CONNECTORS),
+    *_stored("/connectors", "a connector", kinds.CONNECTORS),
     unary(
         "POST",
         "/connectors/{id}/test",
         "evald.v1.ConnectorService/TestConnector",
-        "Send one message to an agent, and say what came of it",
+        "Test a connector: send one message to its agent",
         _TEST,
     ),
-    *_stored("/evals", kinds.EXPERIMENTS, _EVAL),
+    *_stored("/evals", "an eval", kinds.EXPERIMENTS, _EVAL),
 )
 """With and without a project in the path."""

@@ -22,26 +22,29 @@ from .answers import refused
 from .openapi import ApiRoute, document
 
 _WITHOUT: Final = {
-    "models and their keys are settings of the server": (
+    "models and their API keys are configured in the settings of the server": (
         ("GET", "/workspace"),
         ("PUT", "/workspace"),
         ("GET", "/llm-providers/models"),
         ("GET", "/llm-providers/{providerType}/models"),
         ("PUT", "/projects/{projectId}/config"),
     ),
-    "a server is one project": (("POST", "/projects"), ("DELETE", "/projects/{projectId}")),
+    "a server has exactly one project": (("POST", "/projects"), ("DELETE", "/projects/{projectId}")),
 }
 _WITHOUT_IN_PROJECT: Final = {
-    "evald draws no portraits and keeps no images": (
+    "it does not generate or store images": (
         ("POST", "/personas/{id}/generate-image"),
         ("POST", "/images"),
         ("GET", "/images/{id}"),
         ("DELETE", "/images/{id}"),
     ),
-    "results are written by the server's own runs; evald import stores those of others": (
+    "only the server writes results of its runs; store runs of other servers with `evald import`": (
         ("PUT", "/runs/{id}"),
     ),
-    "start a run, or test the connector": (("POST", "/runs/chat"), ("POST", "/connectors/{id}/invoke")),
+    "start a run or test the connector instead": (
+        ("POST", "/runs/chat"),
+        ("POST", "/connectors/{id}/invoke"),
+    ),
 }
 
 
@@ -50,8 +53,9 @@ def _absent(table: Mapping[str, Sequence[tuple[str, str]]]) -> list[ApiRoute]:
 
     def refusing(reason: str, method: str, path: str) -> ApiRoute:
         async def refuse(_site: Site, _request: Request) -> Response:
-            """Say that evald does without this."""
-            raise failed(CallError("UNKNOWN_METHOD", f"evald has no such thing: {reason}"))
+            """Not supported by evald."""
+            text = f"evald does not support {method} /api{path}: {reason}"
+            raise failed(CallError("UNKNOWN_METHOD", text))
 
         return ApiRoute(method, path, refuse, status=501)
 
@@ -64,7 +68,7 @@ def _document() -> bytes:
 
 
 async def _openapi(_site: Site, _request: Request) -> Response:
-    """Describe all routes."""
+    """Get this OpenAPI document."""
     return Response(_document(), media_type="application/json")
 
 
@@ -121,7 +125,7 @@ def _endpoint(site: Site, methods: Mapping[str, ApiRoute]) -> Callable[[Request]
 def _check_project(request: Request) -> None:
     project = request.path_params.get("projectId", catalog.PROJECT_ID)
     if project != catalog.PROJECT_ID:
-        text = f'no project has the id "{project[:100]}"; this server is one project, "{catalog.PROJECT_ID}"'
+        text = f'no project has the id "{project[:100]}"; this server has one project, "{catalog.PROJECT_ID}"'
         raise failed(refusal([BadField("projectId", text)], "RESOURCE_NOT_FOUND"))
 
 

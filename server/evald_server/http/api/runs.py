@@ -42,7 +42,7 @@ _FILTERS: Final = {
 
 
 async def _list_runs(site: Site, request: Request) -> Response:
-    """List runs that all filters let through.
+    """List the runs that match all filters.
 
     With a filter by eval, scenario, persona or connector the newest run is first, otherwise the oldest. In both cases a
     page holds the newest runs.
@@ -58,7 +58,7 @@ async def _list_runs(site: Site, request: Request) -> Response:
 
 
 async def _watch_run(site: Site, request: Request) -> Response:
-    """Send the events of a run as they come, those first that there are."""
+    """Stream the events of a run: first the stored ones, then new ones as they occur."""
     after = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
     if not (after.isascii() and after.isdecimal() and len(after) < 19):
         raise wrong("Last-Event-ID", after, "the id of an event")
@@ -98,9 +98,9 @@ def _passed_over(data: Any) -> dict[str, Any]:
 
 
 _CHANGES: Final = {
-    "retry": "Start a run over that ended in error",
-    "cancel": "End a run that is queued or running",
-    "resume": "Go on with a run that was interrupted",
+    "retry": "Retry a run that ended in an error, from its beginning",
+    "cancel": "Cancel a run that is queued or running",
+    "resume": "Resume a run that was interrupted",
 }
 
 ROUTES: Final = (
@@ -121,19 +121,19 @@ ROUTES: Final = (
         "POST",
         "/runs/playground",
         f"{_SERVICE}/StartRun",
-        "Queue one run",
+        "Queue a run",
         _RUN,
         body=_ids("RunRequest", "scenarioId", "connectorId", "personaId"),
         status=201,
         refusals=(404,),
     ),
-    unary("GET", "/runs/{id}", "evald.v1.RunService/GetRun", "Show a run with its conversation", _RUN),
+    unary("GET", "/runs/{id}", "evald.v1.RunService/GetRun", "Get a run with its conversation", _RUN),
     unary("DELETE", "/runs/{id}", "evald.v1.RunService/DeleteRun", "Delete a run that has ended"),
     unary(
         "GET",
         "/runs/{id}/turns",
         "evald.v1.RunService/GetRun",
-        "Show the turns of a run with all their results",
+        "Get the turns of a run with all their results",
         _TURNS,
     ),
     *(

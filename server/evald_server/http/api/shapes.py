@@ -139,7 +139,7 @@ def _map(value: FieldDescriptor) -> Codec:
 
 
 def _unread(_pb: Any, _name: str, value: Any, path: str) -> None:
-    raise InvalidInput(path, shown(value), "nothing: the server says this")
+    raise InvalidInput(path, shown(value), "no value: only the server sets this field")
 
 
 def _written_alone(write: Callable[[Any], Any], schema: Schema) -> Codec:

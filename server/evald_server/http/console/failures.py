@@ -21,13 +21,13 @@ _TITLES = {
     grpc.StatusCode.NOT_FOUND: "Not found",
     grpc.StatusCode.PERMISSION_DENIED: "Not allowed",
     grpc.StatusCode.UNAUTHENTICATED: "Not signed in",
-    grpc.StatusCode.INVALID_ARGUMENT: "That cannot be done",
-    grpc.StatusCode.FAILED_PRECONDITION: "That cannot be done now",
-    grpc.StatusCode.ALREADY_EXISTS: "It exists already",
-    grpc.StatusCode.ABORTED: "It was changed meanwhile",
+    grpc.StatusCode.INVALID_ARGUMENT: "Invalid request",
+    grpc.StatusCode.FAILED_PRECONDITION: "Not possible now",
+    grpc.StatusCode.ALREADY_EXISTS: "Already exists",
+    grpc.StatusCode.ABORTED: "Changed in the meantime",
     grpc.StatusCode.RESOURCE_EXHAUSTED: "Too busy",
     grpc.StatusCode.UNAVAILABLE: "Not available now",
-    grpc.StatusCode.DEADLINE_EXCEEDED: "Took too long",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "Timeout",
 }
 
 
@@ -82,7 +82,7 @@ def page(
             if problem.code is grpc.StatusCode.UNAUTHENTICATED and request.method in ("GET", "HEAD"):
                 here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
                 return RedirectResponse(link("/console/sign-in", next=here), 303)
-            title = _TITLES.get(problem.code, "Something is broken")
+            title = _TITLES.get(problem.code, "Internal error")
             return render(
                 site,
                 request,

@@ -160,7 +160,7 @@ def read_json(text: str) -> Any:
             json.dumps(found, ensure_ascii=False).encode()
         except UnicodeEncodeError as problem:
             half = ascii(problem.object[problem.start])
-            raise ValueError(f"{half} is half of a pair, and no character without the other") from None
+            raise ValueError(f"{half} is one half of a surrogate pair, without the other half") from None
     return found
 
 
@@ -193,11 +193,15 @@ class _Form:
         about = _text(shape.schema.get("description"))
         hint = shape.hint or ("too large for a form" if depth > MAX_DEPTH or self._left < 0 else "")
         if not hint and pointer in self._boxed:
-            hint = "as JSON"
+            hint = "instead of the form"
         # An empty object is not the same as an absent one, so it needs a JSON box.
         empty = shape.kind == "group" and data == {} and not required
         if not hint and data is not None and (empty or not shape.shows(data)):
-            hint = "not JSON yet" if isinstance(data, RawText) else "has what the form cannot show"
+            hint = (
+                "not valid JSON"
+                if isinstance(data, RawText)
+                else "contains a value that the form cannot show"
+            )
         if hint:
             box = json_field(pointer, data, label, self._problems)
             return box._replace(required=required, help=about, hint=hint, default=shape.default_text())
@@ -276,7 +280,7 @@ class _Reading:
         try:
             return read_json(text)
         except (ValueError, RecursionError) as problem:
-            said = f"not JSON: {problem}" if isinstance(problem, ValueError) else "nested too deep"
+            said = f"not valid JSON: {problem}" if isinstance(problem, ValueError) else "nested too deep"
             self._problems.add(pointer, said)
             return RawText(text)
 
@@ -301,14 +305,14 @@ class _Shape:
         resolved = _resolved(root, schema)
         self.schema: dict[str, Any] = resolved or {}
         if resolved is None:
-            self.hint = "its schema cannot be read"
+            self.hint = "its schema cannot be shown as a form"
             return
         self.default = self.schema.get("default")
         self._root = root
         self._options = _options(self.schema)
         known = self._kind()
         if known is None:
-            self.hint = "free JSON"
+            self.hint = "any value"
         else:
             self.kind = known
 
@@ -494,7 +498,7 @@ def _number(text: str) -> Any:
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _json_text(data: Any) -> str:

@@ -23,7 +23,7 @@ from .rendering import listed, render
 _PAGE: Final = 50
 _STATES: Final = {1: "pending", 2: "active", 3: "draining", 4: "unhealthy"}
 _ORIGINS: Final = {"built_in": "in the server", "remote": "remotely", "plugin": "in the server, a plugin"}
-_MODES: Final = {1: "its session", 2: "registering", 3: "the config"}
+_MODES: Final = {1: "session", 2: "registration", 3: "config"}
 
 
 async def evaluators(site: Site, request: Request) -> Response:

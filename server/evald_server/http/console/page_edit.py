@@ -117,7 +117,7 @@ async def read_posted(request: Request) -> dict[str, str]:
     """Parse a posted form: the last value of each name. Raises CallFailed."""
     data = await request.body()
     if data.count(b"&") >= _MAX_FIELDS:
-        raise bad_address(f"form: got more than {_MAX_FIELDS:,} fields; wanted fewer")
+        raise bad_address(f"form: got more than {_MAX_FIELDS:,} fields, wanted fewer")
     return _fields(data) if len(data) <= _INLINE_BYTES else await asyncio.to_thread(_fields, data)
 
 
@@ -236,7 +236,7 @@ def _time(text: str) -> Timestamp | None:
     try:
         found.FromJsonString(text)
     except ValueError:
-        raise bad_address(f"read: got {text[:100]!r}, wanted the time that was in the form") from None
+        raise bad_address(f"read: got {text[:100]!r}, wanted the unchanged time of the form") from None
     return found
 
 

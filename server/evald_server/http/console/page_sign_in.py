@@ -14,7 +14,7 @@ from .page_edit import read_posted
 from .rendering import render
 
 # The call's own message is about headers, which users of the form do not write.
-_NOT_VALID: Final = "This key or token is not valid here: it is mistyped, has expired or was revoked."
+_NOT_VALID: Final = "This key or token is not valid here: it may be mistyped, expired or revoked."
 _HOME: Final = "/console/overview"
 # An encoded path and query, as `failures.page` writes them.
 _INSIDE: Final = re.compile(r"/console/[\w/.~%:@!$&'()*+,;=-]*(\?[\w/.~%:@!$&'()*+,;=?-]*)?", re.ASCII)

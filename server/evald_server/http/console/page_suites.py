@@ -150,7 +150,7 @@ async def _cases(site: Site, request: Request, run_id: str) -> tuple[list[suite_
     stages = (only,) if only else _ORDER
     stage, _, token = request.query_params.get("page", stages[0]).partition(":")
     if stage not in stages:
-        raise bad_address("page: not a page that this server named; start without one")
+        raise bad_address("page: not a page token of this server; start from the first page")
     cases: list[suite_service_pb2.CaseResult] = []
     for name in stages[stages.index(stage) :]:
         wanted = suite_service_pb2.ListCaseResultsRequest(
@@ -191,7 +191,7 @@ async def compare(site: Site, request: Request) -> Response:
         base_id=given.get("base", ""), new_id=given.get("new", "")
     )
     if wanted.base_id == wanted.new_id:
-        raise bad_address("Two different suite runs are compared: choose a base and a new one.")
+        raise bad_address("Choose two different suite runs: a base and a new one.")
     found = (await site.ask(request, wanted)).comparison
     first = whole_number("from", given.get("from", "0"))
     both = {"base": wanted.base_id, "new": wanted.new_id}

@@ -74,7 +74,7 @@ async def do_import(site: Site, request: Request) -> Response:
     problems = Problems()
     scenarios = await asyncio.to_thread(_read, text, problems)
     if not scenarios and not problems:
-        problems.add("", "got nothing; wanted a scenario a line")
+        problems.add("", "got an empty text, wanted one scenario per line")
     if problems:
         return _show(site, request, key, text, 0, problems)
     store = Resources(SCENARIOS, site, request)
@@ -89,7 +89,7 @@ async def do_import(site: Site, request: Request) -> Response:
             refused = Problems()
             if error_info(problem).reason == "RESOURCE_CHANGED":
                 refused.add(
-                    "", f"another scenario has the id {scenario.id!r}; give this one another, or none"
+                    "", f"another scenario already has the id {scenario.id!r}; choose another one, or omit it"
                 )
             else:
                 note(problem, refused, "scenario")
@@ -99,7 +99,7 @@ async def do_import(site: Site, request: Request) -> Response:
         for one in said:
             problems.add(f"/line {place if _is_shown(rest) else number}", one)
     if len(left) > _MOST_WRONG:
-        problems.add("", f"and {len(left) - _MOST_WRONG} more lines")
+        problems.add("", f"{len(left) - _MOST_WRONG} more lines were not stored")
     return _show(site, request, key, rest, len(scenarios) - len(left), problems)
 
 
@@ -114,7 +114,10 @@ def _read(text: str, problems: Problems) -> list[tuple[int, str, context_pb2.Sce
     scenarios, wrong = [], 0
     for number, line in enumerate(text.split("\n"), start=1):
         if wrong >= _MOST_WRONG:
-            problems.add("", f"the lines from {number} on were not read: there is enough to mend before them")
+            problems.add(
+                "",
+                f"the lines from {number} on were not read, because too many lines before them are invalid",
+            )
             break
         if line.strip():
             try:
@@ -123,7 +126,7 @@ def _read(text: str, problems: Problems) -> list[tuple[int, str, context_pb2.Sce
             except InvalidInput as problem:
                 problems.add(f"/line {number}", str(problem))
             except (ValueError, RecursionError) as problem:
-                problems.add(f"/line {number}", f"not JSON: {problem}")
+                problems.add(f"/line {number}", f"not valid JSON: {problem}")
             wrong += 1
     return scenarios
 

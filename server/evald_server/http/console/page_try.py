@@ -53,7 +53,7 @@ def read_conversation(text: str) -> dict[str, Any]:
     """Parse a conversation from JSON, JSON Lines or plain text. Raises InvalidInput."""
     stripped = text.strip()
     if not stripped:
-        raise InvalidInput("conversation", "nothing", "messages")
+        raise InvalidInput("conversation", "empty", "messages")
     if stripped[0] not in "[{":
         return {"messages": _plain(stripped)}
     try:
@@ -62,7 +62,7 @@ def read_conversation(text: str) -> dict[str, Any]:
         try:
             found = [read_json(line) for line in stripped.split("\n") if line.strip()]
         except (ValueError, RecursionError):
-            raise InvalidInput("conversation", f"no JSON: {problem}", "messages") from None
+            raise InvalidInput("conversation", f"not valid JSON: {problem}", "messages") from None
     if isinstance(found, dict):
         found = [found] if "role" in found else found
     return {"messages": found} if isinstance(found, list) else dict(found)
@@ -184,7 +184,7 @@ def _request(
     except InvalidInput as problem:
         problems.add("", str(problem))
     except ValueError:
-        problems.add("", f"latency: {posted['latency'][:50]!r}; wanted a number of milliseconds")
+        problems.add("", f"latency: got {posted['latency'][:50]!r}, wanted a number of milliseconds")
     return None
 
 
@@ -232,6 +232,6 @@ def _show(
         expected=posted.get("expected", ""),
         evaluators=[spec_field(spec, index, types, problems, form.boxed) for index, spec in enumerate(specs)],
         types=types.values(),
-        problems=problems.rest() or (["see what is marked"] if bad else []),
+        problems=problems.rest() or (["correct the marked fields"] if bad else []),
         summary=outcome,
     )

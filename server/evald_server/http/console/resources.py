@@ -41,8 +41,8 @@ def _choice(title: str, *names: str, default: str | None = None) -> dict[str, An
 _HEADERS: Final = {
     "type": "array",
     "title": "Headers",
-    "description": "A secret is given by the name of a variable of the server's environment: ${NAME}. "
-    '"***" stands for a value that is stored and not shown.',
+    "description": "Write a secret as the name of an environment variable of the server: ${NAME}. "
+    '"***" is a stored value that is not shown.',
     "items": {
         "type": "object",
         "properties": {"name": _one_line("Name"), "value": _one_line("Value")},
@@ -57,14 +57,14 @@ SCENARIO_FORM: Final[dict[str, Any]] = {
         "maxMessages": {
             "type": "integer",
             "title": "Max messages",
-            "description": "Of the user and the agent together. Runs take 10 when it is not set.",
+            "description": "Maximum messages of the user and the agent together; 10 if not set.",
         },
-        "instructions": _lines("Instructions", "What the simulated user is told."),
-        "goal": _lines("Goal", "What the simulated user wants to reach."),
+        "instructions": _lines("Instructions", "Instructions for the simulated user."),
+        "goal": _lines("Goal", "What the simulated user wants to achieve."),
         "messages": {
             "type": "array",
             "title": "Seed messages",
-            "description": "The conversation begins with these.",
+            "description": "The conversation starts with these messages.",
             "items": {
                 "type": "object",
                 "properties": {
@@ -74,12 +74,12 @@ SCENARIO_FORM: Final[dict[str, Any]] = {
                 "required": ["role", "content"],
             },
         },
-        "successCriteria": _lines("Success criteria", "The scenario has succeeded when this is met."),
-        "failureCriteria": _lines("Failure criteria", "The scenario has failed when this is met."),
+        "successCriteria": _lines("Success criteria", "The scenario succeeds when they are met."),
+        "failureCriteria": _lines("Failure criteria", "The scenario fails when they are met."),
         "failureCriteriaMode": _choice(
-            "Failure criteria count", "every_turn", "on_max_messages", default="on_max_messages"
+            "Failure criteria apply", "every_turn", "on_max_messages", default="on_max_messages"
         ),
-        "criteriaPolicy": _choice("Criteria beside evaluators", "both", "evaluatorsOnly"),
+        "criteriaPolicy": _choice("Criteria with evaluators", "both", "evaluatorsOnly"),
         "onAssertionFailure": _choice("When an assertion fails", "stop", "continue"),
     },
     "required": ["name"],
@@ -89,15 +89,20 @@ SCENARIO_CRITERIA: Final = ("successCriteria", "failureCriteria", "failureCriter
 SPEC_FORM: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
-        "name": _one_line("Name", 200, "Of this use of the type; results carry it."),
+        "name": _one_line("Name", 200, "Name of this evaluator in results."),
         "when": {"title": "Runs", "enum": ["every_turn", "final"], "default": "every_turn"},
-        "weight": {"type": "number", "title": "Weight", "minimum": 0, "description": "In weighted means."},
+        "weight": {
+            "type": "number",
+            "title": "Weight",
+            "minimum": 0,
+            "description": "Weight in weighted means.",
+        },
         "threshold": {
             "type": "number",
             "title": "Threshold",
             "minimum": 0,
             "maximum": 1,
-            "description": "Lowest score that passes.",
+            "description": "Lowest passing score.",
         },
         "required": {"type": "boolean", "title": "Required", "default": False},
         "negate": {"type": "boolean", "title": "Negate", "default": False},
@@ -105,7 +110,7 @@ SPEC_FORM: Final[dict[str, Any]] = {
             "type": "boolean",
             "title": "Shadow",
             "default": False,
-            "description": "Runs and is reported; its verdict does not count.",
+            "description": "Runs and is reported, but its verdict does not count.",
         },
     },
 }
@@ -115,14 +120,16 @@ PERSONA_FORM: Final[dict[str, Any]] = {
     "properties": {
         "name": _one_line("Name"),
         "judge": _one_line(
-            "Simulator's model", 200, "Name of a configured judge; empty for the default one."
+            "Judge",
+            200,
+            "Name of the configured judge whose model simulates the user; empty: the default judge.",
         ),
         "description": _lines("Description"),
-        "systemPrompt": _lines("System prompt", "Who the simulated user is."),
+        "systemPrompt": _lines("System prompt", "Describes the simulated user to the model."),
         "script": {
             "type": "array",
             "title": "Script",
-            "description": "What the user says, message by message: then no model is asked.",
+            "description": "Messages of the user, in order. With a script, no model simulates the user.",
             "items": {"type": "string"},
         },
         "headers": _HEADERS,
@@ -281,7 +288,7 @@ def _check_headers(data: Mapping[str, Any], problems: Problems) -> None:
     headers = data.get("headers")
     for one in headers if isinstance(headers, list) else []:
         if isinstance(one, dict) and one.get("name") and not one.get("value"):
-            problems.add("/headers", f"{one['name']}: no value; wanted one, or remove the header")
+            problems.add("/headers", f"{one['name']}: missing value; enter one, or remove the header")
 
 
 def _place(pointer: str) -> str:

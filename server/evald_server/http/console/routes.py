@@ -40,7 +40,7 @@ async def _home(_site: Site, _request: Request) -> Response:
 
 
 async def _nothing(_site: Site, request: Request) -> Response:
-    raise not_there(f"There is no page {request.url.path}.")
+    raise not_there(f"The page {request.url.path} does not exist.")
 
 
 def _stored(kind: StandardMethods) -> list[PageRoute]:

@@ -115,7 +115,7 @@ const handlers = {
     location.reload(); // the whole page, with what judged and why
   },
   failed(data) {
-    fault(`${data.message}. ${data.final ? "This page shows the run as it was." : "Trying again."}`);
+    fault(`${data.message}. ${data.final ? "This page shows the last known state of the run." : "Reconnecting."}`);
     if (!data.final) return;
     over = true;
     stop();
@@ -160,8 +160,8 @@ function start() {
   source.addEventListener("error", () => {
     clearTimeout(calm);
     // A browser tries again by itself, unless the answer is no stream.
-    if (source.readyState === EventSource.CLOSED) handlers.failed({ message: "The server refuses to go on", final: true });
-    else if (!told) fault("The connection is lost. Trying again.");
+    if (source.readyState === EventSource.CLOSED) handlers.failed({ message: "The server refused the connection", final: true });
+    else if (!told) fault("Connection lost. Reconnecting.");
   });
   for (const [name, handle] of Object.entries(handlers)) {
     source.addEventListener(name, (event) => {

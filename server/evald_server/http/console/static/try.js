@@ -79,7 +79,7 @@ async function evaluate(body) {
   } catch (problem) {
     if (problem.name === "AbortError") throw problem; // asked anew
   }
-  if (!ended) place.append(make("p", "note error", "The answer broke off: not all results are here."));
+  if (!ended) place.append(make("p", "note error", "The response ended too early: some results are missing."));
 }
 
 form.addEventListener("submit", (event) => {
