@@ -57,7 +57,7 @@ class Panelist(BaseModel):
         None, description="Model to use in place of the model that is configured for the judge."
     )
     temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(
-        None, description="Sampling temperature of this judge. Default: the evaluator's temperature."
+        default=None, description="Sampling temperature of this judge. Default: the evaluator's temperature."
     )
 
 
