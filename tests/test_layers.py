@@ -17,6 +17,7 @@ SOURCES = {"evald": ROOT / "client/evald", "evald_server": ROOT / "server/evald_
 # What each part of the server may import of the others. The SDK and third parties are open to all, but see below.
 BELOW = {
     "wire_pb2": set(),
+    "wire_limits": set(),
     "auth": set(),
     "fair_slots": {"auth"},
     "certificates": set(),
@@ -40,7 +41,7 @@ BELOW = {
     "retries": set(),
     "judge": {"calibration", "evaluators", "config", "redaction", "retries"},
     "scripts": {"auth", "config", "fair_slots", "kernel"},
-    "remote": {"auth", "config", "jsonschema", "store", "wire_pb2"},
+    "remote": {"auth", "config", "jsonschema", "store", "wire_limits", "wire_pb2"},
     "engine": {"evaluators", "wire_pb2"},
     "plugins": {"engine"},
     "batch": {
@@ -54,7 +55,7 @@ BELOW = {
         "workers",
     },
     "store": set(),
-    "connectors": {"config", "engine", "redaction", "remote", "retries"},
+    "connectors": {"config", "engine", "redaction", "remote", "retries", "wire_limits"},
     "runs": {"batch", "connectors", "store", "engine", "judge", "monitoring", "suites", "wire_pb2"},
     "rpc": {
         "auth",
@@ -70,6 +71,7 @@ BELOW = {
         "suites",
         "monitoring",
         "config",
+        "wire_limits",
         "wire_pb2",
     },
     "monitoring": {"engine"},
@@ -85,6 +87,7 @@ BELOW = {
         "store",
         "suites",
         "untrusted",
+        "wire_limits",
     },
     "calibration": {"input_files", "suites"},
     "app": {

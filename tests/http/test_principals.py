@@ -190,7 +190,7 @@ async def test_the_lists_of_one_principal_keep_nobody_waiting(
     greedy, other = (dict(bearer(make_key(file, name, Role.CALLER))) for name in ("greedy", "other"))
     async with guarded(file, web="127.0.0.1:0") as live:
         lists = [asyncio.create_task(send(web(live), "GET", "/api/scenarios", greedy)) for _ in range(10)]
-        await until(lambda: begun)
+        await until(lambda: begun, 60)
         async with asyncio.timeout(30):
             assert (await send(web(live), "GET", "/api/personas", other)).json == []
         assert not any(one.done() for one in lists)

@@ -228,11 +228,11 @@ async def test_callers_who_leave_amid_a_stream_leave_no_generator_to_the_collect
                 kind = {"content-type": "application/x-ndjson"} if len(lines) > 1 else JSON
                 writer.write(head("POST" if lines else "GET", path, sent | kind) + body)
                 if lines:
-                    await until(lambda: live.app.admission.inflight)
+                    await until(lambda: live.app.admission.inflight, 60)
                 else:
                     assert await reader.readexactly(12) == b"HTTP/1.1 200"
                 writer.transport.abort()
-            await until(lambda: not live.app.admission.inflight and not live.app._web._state.tasks)  # type: ignore[union-attr]
+            await until(lambda: not live.app.admission.inflight and not live.app._web._state.tasks, 60)  # type: ignore[union-attr]
         gc.collect()
         sys.set_asyncgen_hooks(before.firstiter, before.finalizer)
     assert not left

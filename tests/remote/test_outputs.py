@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import pytest
-from google.protobuf.struct_pb2 import Struct, Value
+from google.protobuf.struct_pb2 import ListValue, Struct, Value
 
 from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb2
 from evald.plugin.v1 import task_pb2
@@ -22,6 +22,10 @@ from .scripted import WORD, answers, evaluator_type, listening, register, worker
 
 Output = task_pb2.EvaluationOutput
 NAN, INF = math.nan, math.inf
+
+
+def _list(values: list[Value]) -> Value:
+    return Value(list_value=ListValue(values=values))
 
 
 def _deep(levels: int) -> Struct:
@@ -55,7 +59,7 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
     "nan-metadata": ({"verdict": 1, "metadata": Struct(fields={"a": Value(number_value=NAN)})}, "metadata.a"),
     "deep-metadata": ({"verdict": 1, "metadata": _deep(33)}, "metadata"),
     "much-metadata": (
-        {"verdict": 1, "metadata": Struct(fields={str(n): Value() for n in range(20_000)})},
+        {"verdict": 1, "metadata": Struct(fields={"a": _list([Value()] * 20_000)})},
         "metadata",
     ),
     "many-checks": ({"verdict": 1, "checks": [{"text": "x"}] * 1001}, "checks"),
@@ -111,6 +115,10 @@ def test_costs_in_other_currencies_are_left_out() -> None:
 
 # Found before it is parsed, which takes the time of the event loop.
 LARGE: Any = ({"verdict": 1, "reason": "x" * ((1 << 20) + 1)}, "at most 1048576")
+WIDE: Any = (
+    {"verdict": 1, "metadata": Struct(fields={str(n): Value(string_value="v") for n in range(2001)})},
+    "metadata.fields: got 2001 members, wanted at most 2000",
+)
 
 
 async def test_no_lie_is_averaged_or_passed_on_and_no_session_dies_of_it(
@@ -118,7 +126,7 @@ async def test_no_lie_is_averaged_or_passed_on_and_no_session_dies_of_it(
 ) -> None:
     held_up = expect_thread(monkeypatch, evaluator, "read_output")
     async with serving() as live, worker(live, "acme.word", "acme.honest") as plugin:
-        lies = LIES | {"large": LARGE}
+        lies = LIES | {"large": LARGE, "wide": WIDE}
 
         async def lie(task: task_pb2.EvaluationTask) -> Output:
             if task.type == "acme.honest":

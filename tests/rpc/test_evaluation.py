@@ -7,14 +7,14 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf import duration_pb2
-from google.protobuf.message import DecodeError
+from google.protobuf import duration_pb2, struct_pb2
+from google.protobuf.message import DecodeError, Message
 
 from evald.evaluator import define_evaluator
 from evald.result import Kind, Verdict
 from evald.scope import Scope, current_scope
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2
-from evald_server import wire_pb2
+from evald_server import wire_limits, wire_pb2
 from evald_server.engine.registry import Origin
 from evald_server.rpc.server import RpcStream
 
@@ -295,6 +295,74 @@ def _varint(number: int) -> bytes:
         out += bytes([number & 127 | 128])
         number >>= 7
     return out + bytes([number])
+
+
+def _with_members(count: int, first: int = 0) -> bytes:
+    """A request whose expected data have so many members."""
+    wanted = request(CONTAINS)
+    wanted.context.expected.data.struct_value.update({f"k{first + n}": "v" for n in range(count)})
+    return wanted.SerializeToString()
+
+
+def _field(kind: type[Message], name: str, data: bytes) -> bytes:
+    """A serialised field of a message."""
+    return _varint(kind.DESCRIPTOR.fields_by_name[name].number << 3 | 2) + _varint(len(data)) + data
+
+
+def _with_long_tags(count: int) -> bytes:
+    """A request with so many members, the tags of their keys in two bytes instead of one."""
+    members = b""
+    for number in range(count):
+        key = str(number).encode()
+        members += _field(struct_pb2.Struct, "fields", b"\x8a\x00" + _varint(len(key)) + key)
+    data = _field(context_pb2.Expected, "data", _field(struct_pb2.Value, "struct_value", members))
+    context = _field(context_pb2.EvaluatorContext, "expected", data)
+    return request(CONTAINS).SerializeToString() + _field(Request, "context", context)
+
+
+DATA = "context.expected.data.struct_value.fields"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "field", "text"),
+    [
+        (_with_members(2001), DATA, "got 2001 members, wanted at most 2000"),
+        # protobuf merges two contexts into one.
+        (_with_members(1500) + _with_members(1500, first=1500), DATA, "got 3000 members"),
+        (_with_long_tags(2001), DATA, "got 2001 members"),
+        (
+            request(CONTAINS).SerializeToString() + _field(Request, "context", b"\x0a\x00" * 2_000_001),
+            "context.messages",
+            "got 2000003 messages",
+        ),
+    ],
+    ids=["own", "merged", "long-tags", "messages"],
+)
+async def test_what_is_dear_to_parse_is_refused_before(wanted: bytes, field: str, text: str) -> None:
+    async with serving() as live:
+        refused = await refusal(live.raw(EVALUATION + "Evaluate", wanted))
+        assert (refused.code, refused.fields) == (grpc.StatusCode.INVALID_ARGUMENT, [field])
+        assert text in refused.message
+
+
+async def test_what_only_looks_dear_to_parse_is_evaluated() -> None:
+    async with serving() as live:
+        full = Request.FromString(_with_members(2000))
+        full.context.messages.add(role="user", text="\n" * 100_000)
+        full.context.messages.add(role="assistant", text="hello" + "\n\x8a" * 10_000)
+        assert (await live.unary(full)).summary.success
+
+
+def test_data_that_are_nested_too_deep_to_look_through_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire_limits, "_MAX_COPIED_BYTES", 1_000_000)
+    value = struct_pb2.Value(string_value="\n" * 100_000)
+    for levels in range(20):
+        value = struct_pb2.Value(list_value=struct_pb2.ListValue(values=[value]))
+        data = value.SerializeToString()
+        if levels < 3:
+            wire_limits.check_wire_limits(struct_pb2.Value, data)
+    with pytest.raises(wire_limits.BeyondWireLimit, match="too many levels"):
+        wire_limits.check_wire_limits(struct_pb2.Value, data)
 
 
 @pytest.mark.parametrize("method", ["Evaluate", "EvaluateUnary", "ValidateSpecs"])

@@ -101,10 +101,10 @@ async def test_one_principal_takes_neither_all_slots_nor_the_whole_queue(tmp_pat
             return [asyncio.create_task(call) for call in of_held]
 
         calls = begin(10, greedy)
-        await until(lambda: sum(call.done() for call in calls) == 4)
+        await until(lambda: sum(call.done() for call in calls) == 4, 60)
         assert (admission.inflight, admission.queued) == (3, 3)
         others = begin(2, other)
-        await until(lambda: (admission.inflight, admission.queued) == (4, 4))
+        await until(lambda: (admission.inflight, admission.queued) == (4, 4), 60)
         held.released.set()
         assert [(await call).summary.success for call in others] == [True, True]
         ended = await asyncio.gather(*calls, return_exceptions=True)
@@ -120,10 +120,10 @@ async def test_principals_take_turns() -> None:
 
     async with slots.slot("first"):
         tasks = [asyncio.create_task(work(principal)) for principal in "aaaabbc"]
-        await until(lambda: slots.waiting == 7)
+        await until(lambda: slots.waiting == 7, 60)
         # One that is cancelled and one that is cancelled as it gets the slot take no turn.
         tasks[0].cancel()
-        await until(lambda: slots.waiting == 6)
+        await until(lambda: slots.waiting == 6, 60)
         tasks[1].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert "".join(order) == "abcab"

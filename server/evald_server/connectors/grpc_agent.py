@@ -22,6 +22,7 @@ from evald_server.redaction import Redactor
 from evald_server.remote.channels import NotConnected, connect, open_channel
 from evald_server.remote.errors import printable
 from evald_server.retries import RetryBackoff
+from evald_server.wire_limits import BeyondWireLimit, parse_message
 
 from .answers import MAX_ANSWER_BYTES, bad_answer, check_messages, run_sized
 from .connector import (
@@ -126,7 +127,9 @@ class GrpcAgent(NetworkAgent):
     def _read(self, data: bytes, secrets: frozenset[str], seconds: float) -> context_pb2.Invocation:
         """Parse an answer. seconds: its latency. May run in a thread. Raises ConnectorFailure."""
         try:
-            invocation = agent_service_pb2.InvokeResponse.FromString(data).invocation
+            invocation = parse_message(agent_service_pb2.InvokeResponse, data).invocation
+        except BeyondWireLimit as problem:
+            raise bad_answer(f"{problem.path}: {problem.got}") from None
         except DecodeError:
             raise bad_answer("the answer is no InvokeResponse: garbage, or text that is not UTF-8") from None
         invocation = without_secrets(invocation, secrets)

@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from evald_server.rpc.errors import CallError, invalid
+from evald_server.wire_limits import parse_message
 
 from .access import WebAccess
 from .calls import CalledMethod, CallFailed, Calls, HttpCaller, find_method
@@ -130,7 +131,7 @@ async def _read(request: Request, method: CalledMethod, kind: str) -> bytes:
     if not key:
         return data
     try:
-        message = method.request.FromString(data)
+        message = parse_message(method.request, data)
     except DecodeError:
         return data
     return _with_request_id(message, key).SerializeToString()

@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2
 
 from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb2
 from evald.plugin.v1 import task_pb2
+from evald_server.wire_limits import parse_message
 
 from .channels import DialTls, NotConnected, connect, open_channel
 from .dial_allowlist import Dial
@@ -81,7 +82,7 @@ class PluginConnection:
         except grpc.aio.AioRpcError as problem:
             raise PluginUnavailable(f"Describe: {_shown(problem)}") from None
         try:
-            response = plugin_pb2.DescribeResponse.FromString(data)
+            response = parse_message(plugin_pb2.DescribeResponse, data)
         except DecodeError:
             raise Refusal(
                 "PLUGIN_DIFFERS",

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 
 from evald.plugin.v1 import task_pb2
 from evald_server.auth.principal import Principal
+from evald_server.wire_limits import BeyondWireLimit, parse_message
 
 from .breaker import CircuitBreaker
 from .errors import ContractError, printable
@@ -83,7 +84,9 @@ def read_answer(kind: type[_Answer], data: bytes, max_bytes: int) -> _Answer:
     if len(data) > max_bytes:
         raise ContractError(f"output: {len(data)} bytes; at most {max_bytes} are allowed")
     try:
-        return kind.FromString(data)
+        return parse_message(kind, data)
+    except BeyondWireLimit as problem:
+        raise ContractError(f"{problem.path}: {problem.got}") from None
     except DecodeError:
         raise ContractError(
             f"output: cannot parse {kind.DESCRIPTOR.name}: malformed, text that is not UTF-8, or metadata "

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from evald.plugin.v1 import registry_service_pb2, task_pb2
 from evald_server import wire_pb2
+from evald_server.wire_limits import parse_message
 
 from .errors import ContractError, PluginTimeout, PluginUnavailable, Refusal, invalid, printable
 from .instance import Instance, InstanceState, Mode, RemoteTask, TaskIds, read_answer
@@ -37,7 +38,7 @@ class Frames(Protocol):
 def read_frame(data: bytes) -> wire_pb2.ConnectRequest:
     """Parse a worker's frame. Raises Refusal."""
     try:
-        return wire_pb2.ConnectRequest.FromString(data)
+        return parse_message(wire_pb2.ConnectRequest, data)
     except DecodeError:
         raise Refusal(
             "UNREADABLE_MESSAGE",

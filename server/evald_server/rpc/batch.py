@@ -6,8 +6,6 @@ from contextlib import aclosing
 from functools import partial
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from evald.scope import Scope
 from evald_server import wire_pb2
 from evald_server.batch.chunk import can_run, slice_of
@@ -240,7 +238,4 @@ class _Batch:
 
 
 def _parsed(data: bytes, number: int) -> wire_pb2.BatchItem:
-    try:
-        return _Item.FromString(data)
-    except DecodeError:
-        return parse(_Item, data, f"evald.v1.BatchItem (item {number} of the stream)")
+    return parse(_Item, data, f"evald.v1.BatchItem (item {number} of the stream)")

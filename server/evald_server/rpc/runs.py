@@ -59,7 +59,7 @@ _MAX_ID: Final = 100
 
 # Maximum results in all turns of an imported run: 20 evaluators in each of 5,000 turns.
 _MAX_RESULTS: Final = 100_000
-_MAX_METRICS: Final = 10_000
+_MAX_OUTPUT_RESULTS: Final = 10_000
 
 
 class RunService:
@@ -272,8 +272,7 @@ class RunService:
         sizes = {
             "messages": (len(run.messages), self._max_messages),
             "turns": (len(run.turns), self._max_messages),
-            "output.metrics": (len(run.output.metrics), _MAX_METRICS),
-            "output.evaluator_results": (len(run.output.evaluator_results), _MAX_METRICS),
+            "output.evaluator_results": (len(run.output.evaluator_results), _MAX_OUTPUT_RESULTS),
         }
         found = [
             BadField(f"run.{name}", f"got {size}, wanted at most {most}")

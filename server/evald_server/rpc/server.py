@@ -20,8 +20,9 @@ from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.plan import InvalidPlan
 from evald_server.monitoring import RpcTally, Telemetry
 from evald_server.store.database import StoreProblem
+from evald_server.wire_limits import BeyondWireLimit, parse_message
 
-from .errors import CallError, as_call_error
+from .errors import CallError, as_call_error, invalid
 from .stream_tasks import LoopTurns, StreamTurns
 
 _log = logging.getLogger("evald.rpc")
@@ -77,9 +78,11 @@ _CALL_SECONDS: Final = 0.002
 
 
 def parse(kind: type[M], data: bytes, name: str) -> M:
-    """Parse a message. name: its type, for the error. Raises CallError for unreadable bytes."""
+    """Parse a message. name: its type, for the error. Raises CallError for unreadable bytes and for too large maps."""
     try:
-        return kind.FromString(data)
+        return parse_message(kind, data)
+    except BeyondWireLimit as problem:
+        raise invalid(problem.path, problem.got) from None
     except DecodeError:
         raise CallError(
             "UNREADABLE_MESSAGE",
