@@ -63,7 +63,9 @@ def test_an_operation_compares_as_the_graders_guide_says(
         ("{{sample.output_json.city}}", "Rome"),
         ("{{sample.output_tools[0].function.name}}", "find"),
         ("{{sample.output_tools[0].function.arguments}}", '{"city": "Paris"}'),
+        ("{{sample.output_tools[0].function.arguments.city}}", "Paris"),
         ("{{sample.choices[0].message.tool_calls[0].function.name}}", "find"),
+        ("{{sample.choices[0].message.tool_calls[0].function.arguments['city']}}", "Paris"),
         ("{{sample.choices[0].finish_reason}}", "tool_calls"),
         ("no variable { } {{ }", "no variable { } {{ }"),
         ("", ""),
@@ -83,6 +85,7 @@ def test_a_template_is_filled_in_once_with_plain_text(template: str, text: str) 
         ("{{item.label.deeper}}", Verdict.ERROR),
         ("{{sample.output_json.city}}", Verdict.FAILED),
         ("{{sample.output_tools[0].function.name}}", Verdict.FAILED),
+        ("{{sample.output_tools[0].function.arguments.gone}}", Verdict.FAILED),
     ],
 )
 @pytest.mark.parametrize("operation", ["eq", "ne"])

@@ -67,6 +67,13 @@ def test_the_verdict(base: str, new: str, max_drop: float, wanted: str) -> None:
     assert _verdict(base, new, max_drop) == wanted
 
 
+def test_a_verdict_without_power_says_so() -> None:
+    for count, powerless in ((4, True), (5, False)):
+        comparison = _compare(_cases("P" * count), _cases("P" * count))
+        assert comparison.verdict == PASS
+        assert ("no drop could be told from chance with so few pairs" in comparison.reason) is powerless
+
+
 def test_scores_can_show_what_verdicts_do_not() -> None:
     base = _cases("P" * 20, [1.0] * 20)
     new = _cases("F" * 3 + "P" * 17, [0.2] * 3 + [0.8] * 17)

@@ -456,6 +456,12 @@ BAD: dict[str, tuple[str, int, str]] = {
         3,
         "'{{question}}': unknown variable; the input can use only variables of the item",
     ),
+    "grader: a tool that is no function": (
+        '{"testing_criteria": [{"type": "string_check", "input": "a", "reference": "b", "operation": "eq"}],\n'
+        '"data_source": {"type": "responses", "model": "m", "sampling_params": {"tools": [{"type": "web_search_preview"}]}}}',
+        2,
+        "'web_search_preview': evald asks by chat completions",
+    ),
     "grader: parameters in a list": (
         '{"type": "label_model", "model": "m", "labels": ["a"], "passing_labels": ["a"], "input": [],\n"sampling_params": [1]}',
         2,
@@ -630,6 +636,28 @@ def test_a_listed_value_may_name_a_file(tmp_path: Path) -> None:
     )
     (tmp_path / "q.txt").write_text("from the file\n")
     assert [case.turns[0].input[0].text for case in _load(path).cases] == ["from the file", "b"]
+
+
+def _run_with_tools(tools: str) -> str:
+    return (
+        '{"testing_criteria": [{"type": "string_check", "input": "a", "reference": "b", "operation": "eq"}],\n'
+        '"data_source": {"type": "responses", "model": "m", "source": {"type": "file_content", "content": [{"item": {}}]},\n'
+        '"input_messages": {"type": "template", "template": [{"role": "user", "content": "Hi"}]},\n'
+        f'"sampling_params": {{"seed": 1, "tools": [{tools}]}}}}}}'
+    )
+
+
+def test_the_functions_of_a_run_are_those_of_its_connector(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(
+        _run_with_tools('{"type": "function", "name": "f"}, {"type": "function", "function": {"name": "g"}}')
+    )
+    config = struct_to_dict(_load(path).connectors["m"].config)
+    assert config == {
+        "model": "m",
+        "parameters": {"seed": 1},
+        "tools": [{"type": "function", "function": {"name": name}} for name in "fg"],
+    }
 
 
 def test_the_value_of_an_assertion_may_be_in_a_file(tmp_path: Path) -> None:

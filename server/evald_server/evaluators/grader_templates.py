@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from evald.context import EvaluatorContext
 from evald.result import Result, errored, unproven
+from evald.strict_json import TooLarge, parse_json
 
 from .results import no_answer
 
@@ -110,8 +111,12 @@ _NONE: Final = object()
 
 
 def _look_up(value: Any, keys: Sequence[str | int]) -> Any:
-    """Return the value at the keys; _NONE if one of them is missing."""
+    """Return the value at the keys; _NONE if one of them is missing. Keys below `arguments` are of its JSON text."""
+    before: str | int = ""
     for key in keys:
+        if before == "arguments" and isinstance(value, str):
+            value = _parsed(value)
+        before = key
         if isinstance(value, Mapping):
             value = value.get(key, _NONE)
         elif isinstance(value, list) and isinstance(key, int):
@@ -119,6 +124,13 @@ def _look_up(value: Any, keys: Sequence[str | int]) -> Any:
         else:
             return _NONE
     return value
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return parse_json(text)
+    except (ValueError, TooLarge):
+        return _NONE
 
 
 def _output_json(ctx: EvaluatorContext) -> Any:

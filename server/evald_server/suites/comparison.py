@@ -383,4 +383,6 @@ def _judgement(
         return f"within {allowed}, but not by chance (p = {p:.2g})"
     if verdict == WARN:
         return f"more than {allowed}, but possibly by chance (p = {p:.2g})"
+    if smallest_detectable_drop(comparison.pair_count) is None:
+        return "not worse, but no drop could be told from chance with so few pairs"
     return "not worse" if comparison.pass_rate_change.value >= 0 else f"within {allowed}"

@@ -241,13 +241,33 @@ def _target(source: Node) -> dict[str, Any]:
     if "max_completions_tokens" in parameters:
         parameters = {**parameters, "max_completion_tokens": parameters["max_completions_tokens"]}
         del parameters["max_completions_tokens"]
+    tools = [_tool(tool) for tool in source["sampling_params"]["tools"]] if "tools" in parameters else []
+    parameters = {key: value for key, value in parameters.items() if key != "tools"}
     connector = {
         "type": "openai-chat",
         "baseUrl": "https://api.openai.com/v1",
         "headers": {"Authorization": "Bearer ${OPENAI_API_KEY}"},
-        "config": {"model": model, **({"parameters": parameters} if parameters else {})},
+        "config": {
+            "model": model,
+            **({"parameters": parameters} if parameters else {}),
+            **({"tools": tools} if tools else {}),
+        },
     }
     return {"targets": [model], "connectors": {model: connector}}
+
+
+def _tool(node: Node) -> dict[str, Any]:
+    """Return a function as chat completions take it. In a run of responses its keys stand beside its type."""
+    if node["type"].text() != "function":
+        raise node["type"].refuse(
+            f"{node['type'].data[:40]!r}: evald asks by chat completions, which have functions alone"
+        )
+    if "function" in node:
+        return node.mapping()
+    return {
+        "type": "function",
+        "function": {key: one for key, one in node.mapping().items() if key != "type"},
+    }
 
 
 def _rows(root: Node, source: Node, path: Path) -> Iterator[Node]:
