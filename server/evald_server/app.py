@@ -604,7 +604,14 @@ def build_authenticator(settings: Settings, telemetry: Telemetry) -> Authenticat
     with _start_errors("tls_clients_file"):
         clients = None if settings.tls_clients_file is None else ClientFile(settings.tls_clients_file)
     tokens = None if settings.jwt_issuer is None else build_tokens(settings, telemetry)
-    return Authenticator(keys, telemetry.access.checked, tokens=tokens, clients=clients)
+    anonymous = frozenset(map(Role, settings.auth_anonymous_roles))
+    if anonymous:
+        _log.warning(
+            "callers without credentials have roles (auth_anonymous_roles): %s", ", ".join(sorted(anonymous))
+        )
+    return Authenticator(
+        keys, telemetry.access.checked, tokens=tokens, clients=clients, anonymous_roles=anonymous
+    )
 
 
 def build_tokens(settings: Settings, telemetry: Telemetry) -> "TokenVerifier":

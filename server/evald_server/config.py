@@ -239,6 +239,11 @@ class Settings(BaseSettings):
         description="File of API keys, written by `evald keys`: every call needs one. Default: none, and every "
         "caller may do everything.",
     )
+    auth_anonymous_roles: list[Literal["caller", "viewer"]] = Field(
+        [],
+        description="Roles of callers without credentials on a server that has keys_file, jwt_issuer or "
+        "tls_clients_file: caller, viewer. Default: none, and such callers are refused.",
+    )
     audit_calls: bool = Field(
         False, description="Log every call to the logger evald.audit, not only refused ones and changes."
     )
@@ -605,6 +610,15 @@ class Settings(BaseSettings):
             raise ValueError(
                 'tls_clients_file needs a port that asks for certificates, tls_client_auth = "require" or listen_mtls, '
                 "or, for the limits of tokens, jwt_issuer"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _roles_beside_credentials(self) -> Self:
+        if self.auth_anonymous_roles and not self.authenticates:
+            raise ValueError(
+                "auth_anonymous_roles needs keys_file, jwt_issuer or tls_clients_file: without them every caller may do "
+                "everything"
             )
         return self
 

@@ -218,6 +218,34 @@ async def test_a_key_that_counts_evaluates_and_every_check_is_counted(tmp_path: 
         assert "NoSuch" not in text
 
 
+async def test_callers_without_credentials_have_the_roles_that_the_operator_gives_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys.toml"
+    key = make_key(path, "ci", Role.VIEWER)
+    async with guarded(path, auth_anonymous_roles=["caller"]) as live:
+        assert "callers without credentials have roles (auth_anonymous_roles): caller" in caplog.text
+        session: Any = live.channel.stream_stream(f"{EVALUATION}EvaluateSession")()
+        await session.wait_for_connection()
+        await until(lambda: sum(map(len, live.app._gate._streams.values())) == 1)
+        for _ in range(2):
+            assert (await live.unary(request(CONTAINS))).summary.success
+        refused = await refusal(live.raw("/evald.v1.PersonaService/CreatePersona", b""))
+        assert (refused.code, refused.reason) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_MISSING")
+        for credentials in (key[:-1], _typo(key)):
+            refused = await refusal(live.unary(request(CONTAINS), metadata=bearer(credentials)))
+            assert refused.reason == "CREDENTIALS_INVALID"
+        refused = await refusal(live.unary(request(CONTAINS), metadata=bearer(key)))
+        assert refused.reason == "ROLE_MISSING", "who has credentials has their roles"
+        make_key(path, "another", Role.CALLER)
+        await until(lambda: "another" in str(live.app._gate._authenticator.keys.ring.keys))  # type: ignore[union-attr]
+        assert not session.done(), "open streams outlive a reload"
+        session.cancel()
+        text = live.app.telemetry.exposition("")[0].decode()
+        assert 'evald_auth_total{kind="none",outcome="ok"} 3.0' in text
+        assert 'evald_auth_total{kind="none",outcome="role"} 1.0' in text
+
+
 async def test_a_revoked_key_is_refused_and_what_it_has_opened_ends(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     revoked, kept = make_key(path, "a", Role.CALLER), make_key(path, "b", Role.CALLER)

@@ -327,6 +327,8 @@ TLS = {"tls_cert_file": "a", "tls_key_file": "b"}
         ({"http": "0.0.0.0:0"}, "http: 0.0.0.0:0 can be reached"),
         ({"http": "0.0.0.0:0", "keys_file": "k", **TLS, "http_tls": False}, "http: 0.0.0.0:0 can be reached"),
         ({"tls_cert_file": "a"}, "together"),
+        ({"auth_anonymous_roles": ["caller"]}, "auth_anonymous_roles needs keys_file"),
+        ({"auth_anonymous_roles": ["admin"], "keys_file": "k"}, "auth_anonymous_roles"),
         ({"tls_client_ca_file": "a"}, "needs tls_cert_file"),
         (TLS | {"tls_client_ca_file": "a"}, "together"),
         (TLS | {"tls_client_auth": "require"}, "together"),

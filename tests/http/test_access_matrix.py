@@ -268,6 +268,24 @@ async def test_every_route_that_is_got_answers_to_head(server: Guarded) -> None:
             assert bare.headers.get("location") == whole.headers.get("location"), route.name
 
 
+async def test_pages_for_everybody_offer_to_sign_in(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    key = make_key(path, "ada", Role.VIEWER)
+    async with guarded(path, web="127.0.0.1:0", auth_anonymous_roles=["caller"]) as live:
+        page = await send(web(live), "GET", "/console/runs", {})
+        assert page.status == 200
+        assert b'<a href="/console/sign-in">Sign in</a>' in page.body
+        assert b"Sign out" not in page.body
+        for answer in (
+            await send(web(live), "GET", "/console/remotes", {}),
+            await send(web(live), "GET", "/console/runs", dict(bearer(key[:-1]))),
+        ):
+            assert (answer.status, answer.headers["location"].partition("?")[0]) == (303, "/console/sign-in")
+        assert (await send(web(live), "GET", "/api/remotes", {})).status == 403
+        cookie = await _signed_in(live, key)
+        assert b"Sign out" in (await send(web(live), "GET", "/console/remotes", cookie)).body
+
+
 async def _signed_in(live: Live, key: str) -> dict[str, str]:
     """The cookie of a session."""
     answer = await send(web(live), "POST", "/console/sign-in", FORM, f"key={quote(key)}".encode())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec
 
 from .clients import ClientFile
 from .keys import PREFIX, ApiKey, KeyFile, is_well_formed
-from .principal import ClientNames, Principal, Role
+from .principal import ClientNames, Principal, Role, anonymous
 from .refusals import AccessDenied, denied
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Authenticator:
     """Checks API keys, tokens and client certificates. Thread-safe.
 
     keys, tokens, clients: None for kinds of credentials that the server does not accept. count: increments
-    `evald_auth_total`. now: Unix time in seconds.
+    `evald_auth_total`. now: Unix time in seconds. anonymous_roles: of callers without credentials; none: they are refused.
     """
 
     def __init__(
@@ -40,17 +40,24 @@ class Authenticator:
         *,
         tokens: "TokenVerifier | None" = None,
         clients: ClientFile | None = None,
+        anonymous_roles: frozenset[Role] = frozenset(),
     ) -> None:
         self.keys = keys
         self.tokens = tokens
         self.clients = clients
+        self._anonymous = anonymous(anonymous_roles) if anonymous_roles else None
         self._count = count
         self._now = now
 
     def uncounted(self) -> "Authenticator":
         """Return an authenticator that checks the same credentials but counts nothing, for checks outside of calls."""
         return Authenticator(
-            self.keys, lambda _kind, _outcome: None, self._now, tokens=self.tokens, clients=self.clients
+            self.keys,
+            lambda _kind, _outcome: None,
+            self._now,
+            tokens=self.tokens,
+            clients=self.clients,
+            anonymous_roles=frozenset() if self._anonymous is None else self._anonymous.roles,
         )
 
     def authenticate(
@@ -69,6 +76,8 @@ class Authenticator:
             named = self._checked("certificate", self.clients.principal, certificate)
         token = self._token(headers)
         if token is None:
+            if named is None and self._anonymous is not None:
+                return self._anonymous
             if named is None:
                 self._count("none", "missing")
                 raise AccessDenied(
@@ -121,7 +130,7 @@ class Authenticator:
             if self.tokens is not None:
                 self.tokens.check(principal)
             return principal
-        if principal.kind == "certificate" or self.keys is None:
+        if principal.kind == "certificate" or principal.is_anonymous or self.keys is None:
             return principal
         found = self.keys.ring.get(principal.key_id)
         state = "revoked" if found is None else found[0].state(self._now())

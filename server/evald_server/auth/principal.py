@@ -52,7 +52,7 @@ class Principal:
     rate: float | None = None
     in_flight: int | None = None
     judge_usd_per_day: float | None = None
-    kind: Literal["key", "jwt", "certificate"] = "key"
+    kind: Literal["key", "jwt", "certificate", "none"] = "key"
     expires: float | None = None
     certificate: ClientNames | None = None
 
@@ -61,6 +61,11 @@ class Principal:
         return any(
             type_name.startswith(one[:-1]) if one.endswith("*") else type_name == one for one in self.types
         )
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether this stands for callers without credentials."""
+        return self.kind == "none"
 
     def owns(self, owner: str) -> bool:
         """Return whether it owns the objects of `owner`."""
@@ -94,6 +99,11 @@ def check_types(types: Iterable[str]) -> None:
     """Raise ValueError if these are not valid names or prefixes of types."""
     if not all(map(is_type_pattern, types)):
         raise ValueError("types: wanted names of types, or prefixes that end in *, such as acme.*")
+
+
+def anonymous(roles: frozenset[Role]) -> Principal:
+    """Return the principal of all callers without credentials. No key, token or certificate can have its name."""
+    return Principal("(anonymous)", roles, kind="none")
 
 
 LOCAL: Final = Principal("", frozenset(Role), ("*",))

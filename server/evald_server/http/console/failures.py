@@ -79,7 +79,10 @@ def page(
             await request.body()  # a disconnect is noticed only after this
             return answer_to(request, await handler(site, request))
         except CallFailed as problem:
-            if problem.code is grpc.StatusCode.UNAUTHENTICATED and request.method in ("GET", "HEAD"):
+            signs_in = problem.code is grpc.StatusCode.UNAUTHENTICATED or (
+                problem.code is grpc.StatusCode.PERMISSION_DENIED and site.access.may_sign_in(request)
+            )
+            if signs_in and request.method in ("GET", "HEAD"):
                 here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
                 return RedirectResponse(link("/console/sign-in", next=here), 303)
             title = _TITLES.get(problem.code, "Internal error")

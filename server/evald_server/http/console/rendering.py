@@ -46,7 +46,7 @@ NAVIGATION: Final = (
 
 
 def render(site: Site, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-    """Render a page. values: for the template, in addition to `navigation`, `here`, `may` and `principal`."""
+    """Render a page. values: for the template, in addition to `navigation`, `here`, `may`, `principal` and `may_sign_in`."""
     principal = site.access.principal(request)
 
     def may(method: str) -> bool:
@@ -59,7 +59,8 @@ def render(site: Site, request: Request, template: str, *, status: int = 200, **
         navigation=[item for item in NAVIGATION if may(item.reads)],
         here=request.url.path,
         may=may,
-        principal=principal.name if principal is not None else "",
+        principal="" if principal is None or principal.is_anonymous else principal.name,
+        may_sign_in=site.access.may_sign_in(request),
         **values,
     )
     return HTMLResponse(text, status)
