@@ -276,6 +276,11 @@ FAULTS: dict[str, tuple[Answer, str, str]] = {
         )
     },
     "another-role": (answer(200, {"role": "banana", "content": "x"}), BAD, "role"),
+    "two-texts": (
+        answer(200, {"role": "assistant", "content": "x", "parts": [{"type": "text", "text": "y"}]}),
+        BAD,
+        "`parts` lacks",
+    ),
     "a-system-message": (answer(200, [{"role": "system", "content": "x"}]), BAD, "got 'system'"),
     "half-a-surrogate-in-a-key": (answer(200, b'{"\\ud800": 1}'), BAD, "the keys"),
     "a-cost-of-many-digits": (

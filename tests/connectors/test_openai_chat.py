@@ -49,9 +49,9 @@ async def test_the_conversation_is_sent_as_it_is_with_the_config_s_keys() -> Non
 
 
 async def test_calls_are_answered_from_the_config_and_the_model_is_asked_again() -> None:
-    first = calling("book", "cancel")
-    first["usage"]["cost"] = 0.25
-    async with wire(answer(200, first), answer(200, completion("BK-12345"))) as server:
+    first, last = calling("book", "cancel"), completion("BK-12345")
+    first["usage"]["cost"], last["usage"]["cost"] = 0.25, 0.5
+    async with wire(answer(200, first), answer(200, last)) as server:
         async with built("openai-chat", server.base_url, TOOLS) as agent:
             invocation = await agent.invoke(turn())
         heads, bodies = [head for head, _ in server.requests], server.bodies
@@ -69,8 +69,22 @@ async def test_calls_are_answered_from_the_config_and_the_model_is_asked_again()
     ]
     assert bodies[1]["tools"] == [BOOK]
     assert invocation.token_usage.total_tokens == 220
-    assert (invocation.cost.currency_code, invocation.cost.amount) == ("USD", 0.25)
+    assert (invocation.cost.currency_code, invocation.cost.amount) == ("USD", 0.75)
     assert ["idempotency-key: request-1\r" in head.lower() for head in heads] == [True, False]
+
+
+async def test_what_one_of_several_requests_does_not_report_is_missing() -> None:
+    first, last = calling("book"), completion("BK-12345")
+    first["usage"]["cost"] = 0.25
+    del last["usage"]
+    async with (
+        wire(answer(200, first), answer(200, last)) as server,
+        built("openai-chat", server.base_url, TOOLS) as agent,
+    ):
+        invocation = await agent.invoke(turn())
+    assert not invocation.HasField("cost")
+    assert not invocation.HasField("token_usage")
+    assert invocation.HasField("latency")
 
 
 async def test_a_model_that_only_calls_tools_is_left_after_the_last_round() -> None:
@@ -95,6 +109,7 @@ def delta(index: int, **call: Any) -> dict[str, Any]:
 
 
 async def test_a_streamed_answer_is_that_of_one_sent_at_once() -> None:
+    last = chunk() | {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}}
     calls = events(
         chunk(""),
         delta(0, id="c-book", type="function", function={"name": "book", "arguments": ""}),
@@ -102,8 +117,8 @@ async def test_a_streamed_answer_is_that_of_one_sent_at_once() -> None:
         delta(0, function={"arguments": '{"slot"'}),
         delta(0, function={"arguments": ": 9}"}),
         chunk(finish="tool_calls"),
+        last,
     )
-    last = chunk() | {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}}
     spoken = events(chunk("BK-"), chunk("12345"), chunk(finish="stop"), last)
     async with wire(answer(200, calls), answer(200, spoken, content_type="text/event-stream")) as server:
         async with built("openai-chat", server.base_url, {**TOOLS, "stream": True}) as agent:
@@ -113,7 +128,7 @@ async def test_a_streamed_answer_is_that_of_one_sent_at_once() -> None:
     assert (book.id, book.function.name, book.function.arguments) == ("c-book", "book", '{"slot": 9}')
     assert (other.id, other.function.arguments) == ("c-x", "{}")
     assert texts(invocation)[-1] == ("assistant", "BK-12345")
-    assert invocation.token_usage.total_tokens == 4
+    assert invocation.token_usage.total_tokens == 8
     assert 0 < duration_ms(invocation.time_to_first_token) <= duration_ms(invocation.latency)
 
 

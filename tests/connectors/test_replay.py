@@ -97,6 +97,23 @@ async def test_what_was_recorded_of_a_turn_is_the_agent_s_alone(inside: bool) ->
         assert not second.HasField("token_usage")
 
 
+@pytest.mark.parametrize(
+    ("called", "answered", "known"),
+    [
+        pytest.param({"latencyMs": 100}, {"latencyMs": 50}, 150, id="both"),
+        pytest.param({}, {"latencyMs": 150}, 150, id="the-whole-turn-at-its-end"),
+        pytest.param({"latencyMs": 100}, {}, None, id="a-part"),
+    ],
+)
+async def test_a_part_of_what_a_turn_took_is_not_taken_for_the_whole(
+    called: dict[str, int], answered: dict[str, int], known: float | None
+) -> None:
+    meta = [{}, {}, {}, called, {}, answered]
+    async with built("replay", config={"messages": RECORDING, "messageMeta": [*meta, {}, {}, {}]}) as replay:
+        first = await replay.invoke(turn("A slot, please."))
+        assert (duration_ms(first.latency) if first.HasField("latency") else None) == known
+
+
 async def test_a_recording_of_another_stack_is_read_with_its_usage() -> None:
     recording = [
         {"type": "human", "content": "A slot, please."},

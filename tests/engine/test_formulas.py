@@ -68,6 +68,8 @@ def test_what_is_no_arithmetic_is_refused(text: str) -> None:
         "(0-8)^(1/3)",
         "abs((0-8)^(1/3))",
         "max((0-8)^(1/3), 1)",
+        "min(1, a * 1e308 * 1e308)",
+        "max(0, a * 1e308 * 1e308 - n * 1e308 * 1e308)",
         "exp(9999)",
         # Integers would grow until the memory is used up, where floats overflow.
         "floor(10)^floor(400) / ceil(10)^ceil(400)",

@@ -16,6 +16,7 @@ from evald.blocks import MAX_BLOCKS
 from evald.context import EvaluatorContext
 from evald.messages import MAX_NODES, MAX_UNKNOWN_KEYS, parse_messages_json
 from evald.shapes import FAMILIES
+from evald.shapes.usage import add_usages
 from evald.turn import as_turn
 from evald.v1 import context_pb2
 
@@ -306,6 +307,26 @@ def test_the_tokens_of_earlier_turns_do_not_count() -> None:
     asked = {"type": "human", "content": "?"}
     turn = Turn([asked, said("a", 100), asked, said("b", 2)], said("c", 3))
     assert turn.context.last_invocation.token_usage == (5, 2, 7)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "added"),
+    [
+        ({"input": 3, "output": 1}, {"input": 2, "output": 2}, (5, 3, 8)),
+        ({"input": 3, "output": 1}, {"total": 5}, (None, None, 9)),
+        ({"input": 3}, {"total": 5}, (None, None, None)),
+        ({"input": 3, "output": 1}, {"input": 2}, (5, None, None)),
+        ({"input": 3, "output": 1, "cachedInputTokens": 2}, {"input": 2, "output": 2}, (5, 3, 8)),
+    ],
+)
+def test_tokens_that_one_of_several_answers_does_not_report_are_not_known(
+    first: dict[str, int], second: dict[str, int], added: tuple[int | None, ...]
+) -> None:
+    usage = add_usages([first, second])
+    total = usage.get("total_tokens")
+    if total is None and {"input_tokens", "output_tokens"} <= usage.keys():
+        total = usage["input_tokens"] + usage["output_tokens"]
+    assert (usage.get("input_tokens"), usage.get("output_tokens"), total) == added
 
 
 def test_the_turn_of_adk_events_is_the_last_invocation() -> None:

@@ -36,6 +36,8 @@ _BESIDE: Final = {
     "tool_use_prompt_token_count": "input_tokens",  # Google
     "thoughts_token_count": "output_tokens",  # Google
 }
+# Parts of input or output, which frameworks leave out where they are 0.
+_PARTS: Final = frozenset(("cached_input_tokens", "reasoning_tokens"))
 _DETAILS: Final = {
     "input_tokens_details": ("cached_tokens", "cached_input_tokens"),
     "prompt_tokens_details": ("cached_tokens", "cached_input_tokens"),
@@ -84,15 +86,22 @@ def read_usage(usage: Any, path: str = "usage") -> dict[str, int]:
 
 
 def add_usages(usages: Iterable[Any], path: str = "usage") -> dict[str, int]:
-    """Add up token counts. Uses input plus output for a missing total. Raises InvalidInput."""
+    """Add up token counts. Uses input plus output for a missing total. Raises InvalidInput.
+
+    Input, output or total that one of them lacks is left out, because a part of the tokens would pass a budget.
+    """
     read = [read_usage(usage, path) for usage in usages]
-    total: dict[str, int] = {}
-    for counts in read:
-        for name, count in counts.items():
-            total[name] = total.get(name, 0) + count
-    if "total_tokens" in total:
-        total["total_tokens"] = sum(
-            counts.get("total_tokens", counts.get("input_tokens", 0) + counts.get("output_tokens", 0))
-            for counts in read
-        )
-    return total
+    added: dict[str, int] = {}
+    for name in dict.fromkeys(name for counts in read for name in counts):
+        found = [_total(counts) if name == "total_tokens" else counts.get(name) for counts in read]
+        known = [count for count in found if count is not None]
+        if name in _PARTS or len(known) == len(found):
+            added[name] = sum(known)
+    return added
+
+
+def _total(counts: Mapping[str, int]) -> int | None:
+    if "total_tokens" in counts:
+        return counts["total_tokens"]
+    halves = counts.get("input_tokens"), counts.get("output_tokens")
+    return None if halves[0] is None or halves[1] is None else halves[0] + halves[1]

@@ -134,7 +134,7 @@ def find_response(data: Any, depth: int = 3) -> TurnData:
         if read_one(data) is not None:
             return about._replace(response=data)
     except InvalidInput as problem:
-        if text is None:
+        if text is None or "role" in data:  # a message is read whole or not at all
             raise bad_answer(str(problem)) from None
     calls = first_of(data, _CALLS)
     if text is not None or calls:

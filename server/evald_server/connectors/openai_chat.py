@@ -105,8 +105,12 @@ class OpenAiChat(HttpAgent):
             results = [self._tool_message(call) for call in last.tool_calls]
             responses += results
             added += [message_to_openai(last), *results]
-        if any(cost is not None for cost in costs):
-            invocation.cost.currency_code, invocation.cost.amount = "USD", sum(cost or 0 for cost in costs)
+        # What one of several requests does not report is missing, or a budget would pass on a part of the turn.
+        known = [cost for cost in costs if cost is not None]
+        if len(known) == len(costs):
+            invocation.cost.currency_code, invocation.cost.amount = "USD", sum(known)
+        if not all(one.get("usage") for one in responses if "choices" in one):
+            invocation.ClearField("token_usage")
         set_times(invocation, seconds, first)
         return invocation
 

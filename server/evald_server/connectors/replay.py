@@ -200,14 +200,18 @@ def _invocation(user: _Recorded, answer: Sequence[_Recorded]) -> context_pb2.Inv
     spoken = [message.meta for message in answer if message.pb.role == "assistant"]
 
     def known(key: str) -> list[Any]:
-        return [meta[key] for meta in spoken if meta.get(key) is not None]
+        """Return what every message has, or the last one for the whole turn: a part of them would pass a budget."""
+        values = [meta.get(key) for meta in spoken]
+        found = [value for value in values if value is not None]
+        return found if len(found) == len(values) or found == values[-1:] else []
 
     if usages := known("usage"):
         for name, count in add_usages(usages).items():
             setattr(invocation.token_usage, name, count)
     if costs := known("cost"):
         invocation.cost.currency_code, invocation.cost.amount = "USD", sum(costs)
-    if models := known("model"):
+    models = [meta["model"] for meta in spoken if meta.get("model") is not None]
+    if models:
         invocation.model = str(models[-1])
     times = [message.meta.get("timestamp") for message in (user, answer[-1])]
     if latencies := known("latency_ms"):

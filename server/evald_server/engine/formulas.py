@@ -86,6 +86,8 @@ class Formula:
             result = _OPERATORS[type(node.op)](self._value(node.left, names), self._value(node.right, names))
             if isinstance(result, complex):
                 raise ArithmeticError("root of a negative number")  # noqa: TRY004 - has no value
+            if not math.isfinite(result):  # min and max would hide it
+                raise ArithmeticError("number too large")
             return result
         arguments = [self._value(argument, names) for argument in node.args]
         if len(arguments) == 1 and node.func.id in ("min", "max"):

@@ -525,7 +525,9 @@ func (x *TokenUsage) GetReasoningTokens() int64 {
 // Cost is an amount of money as a measurement, not as a ledger entry.
 type Cost struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// ISO 4217 code, for example "USD".
+	// ISO 4217 code. evald counts US dollars alone: "USD", or empty for the same.
+	// Another one is refused in a context, and not counted where an evaluator has
+	// spent it.
 	CurrencyCode string `protobuf:"bytes,1,opt,name=currency_code,json=currencyCode,proto3" json:"currency_code,omitempty"`
 	// Amount in whole units of that currency, for example 0.0031.
 	Amount        float64 `protobuf:"fixed64,2,opt,name=amount,proto3" json:"amount,omitempty"`
