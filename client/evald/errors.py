@@ -31,8 +31,19 @@ if TYPE_CHECKING:
 
 _CATEGORIES: Final = {int(category): category for category in Category}
 
-# gRPC's message when a server rejects the client's certificate, or gets plaintext but requires TLS.
-_CLOSED: Final = re.compile("all backends failing.*(Socket closed|Connection reset)")
+# What gRPC says of a connection that could not be made, and the likely cause.
+_UNCONNECTED: Final = re.compile("all backends failing|failed to connect to all addresses")
+_CAUSES: Final = {
+    re.compile("Socket closed|Connection reset"): (
+        "it wants TLS, or a client certificate that it trusts and that has not expired: tls=Tls(ca=, cert=, key=), in "
+        "commands --ca, --cert and --key; or it is no evald server, or stops"
+    ),
+    re.compile("WRONG_VERSION_NUMBER"): "it speaks no TLS: leave tls=, --tls, --ca and EVALD_TLS out",
+    re.compile("CERTIFICATE_VERIFY_FAILED|Hostname Verification|not in peer certificate"): (
+        "its certificate has expired, does not name this address, or is of a CA that is not trusted here: "
+        "tls=Tls(ca=), in commands --ca, is the CA of the server"
+    ),
+}
 
 
 class FieldViolation(NamedTuple):
@@ -232,6 +243,16 @@ _BY_REASON: dict[str, type[EvaldError]] = {
 }
 
 
+def cause_of_no_connection(details: str) -> str:
+    """Return the likely cause and the remedy if gRPC could connect to an address, but not talk to the server; else "".
+
+    details: of the status.
+    """
+    if not _UNCONNECTED.search(details):
+        return ""
+    return next((text for pattern, text in _CAUSES.items() if pattern.search(details)), "")
+
+
 def from_rpc_error(error: Any, server: str = "") -> EvaldError:
     """Convert a `grpc.RpcError` of a call to an error of this module.
 
@@ -250,12 +271,8 @@ def from_rpc_error(error: Any, server: str = "") -> EvaldError:
             f"max_message_bytes of Client and server"
         )
     if code == "UNAVAILABLE" and not details.reason and server:
-        if _CLOSED.search(message):
-            message = (
-                f"the server at {server} closed the connection before the call ({message}); it may require TLS, or a client "
-                f"certificate that it trusts and that has not expired: tls=Tls(ca=, cert=, key=), or --ca, --cert and "
-                f"--key of a command; it may not be an evald server, or it may be stopping"
-            )
+        if cause := cause_of_no_connection(message):
+            message = f"there is no connection to the server at {server} ({message}): {cause}"
         else:
             message = f"no evald server answers at {server} ({message})"
             hint = "start one with `evald serve`, or name another one with Client(server) or EVALD_SERVER"

@@ -29,7 +29,7 @@ from pydantic.alias_generators import to_camel
 
 from .context import EvaluatorContext
 from .contract import ContractViolation
-from .fields import did_you_mean, schema_keys
+from .fields import did_you_mean, schema_keys, shown
 from .result import Kind, Result, Verdict, failed, measured, passed
 from .strict_json import canonical_json
 
@@ -192,7 +192,7 @@ class Evaluator(BaseModel):
 
     def evaluate(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
         """Evaluate one turn and return its result. May be `async`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"class {type(self).__name__} has no method evaluate(self, ctx)")
 
     def prepare(self) -> None:
         """Prepare the evaluator, for example compile its patterns. Called once. Raises ValueError for a bad config."""
@@ -203,9 +203,15 @@ class Evaluator(BaseModel):
 
     @classmethod
     def definition(cls) -> EvaluatorDefinition:
-        """Return the definition of this class. Raises ValueError for a malformed type name."""
-        if not TYPE_PATTERN.fullmatch(cls.type):
-            raise ValueError(f"type {cls.type!r}: lower case letters, digits, '-' and '.', at most 63 bytes")
+        """Return the definition of this class. Raises ValueError for a malformed type name, and TypeError for none."""
+        for name in ("type", "kind"):
+            if not hasattr(cls, name):
+                raise TypeError(
+                    f"class {cls.__name__} has no {name}; wanted class {cls.__name__}(evald.Evaluator, "
+                    'type="acme.my-check", kind=evald.ASSERTION)'
+                )
+        _check_type(cls.type)
+        _check_kind(cls.type, cls.kind)
         return EvaluatorDefinition(
             type=cls.type,
             kind=cls.kind,
@@ -370,6 +376,35 @@ def to_result(kind: Kind, outcome: Any, description: str = "") -> Result:
     )
 
 
+def _check_type(name: object) -> None:
+    """Raise ValueError if this is no name of an evaluator type, TypeError if it is a function."""
+    if callable(name):
+        raise TypeError('a function, wanted the type\'s name: put @evald.assertion("acme.my-check") above it')
+    if not isinstance(name, str) or not TYPE_PATTERN.fullmatch(name):
+        raise ValueError(f"type {name!r}: lower case letters, digits, '-' and '.', at most 63 bytes")
+
+
+def _check_kind(type_name: str, kind: object) -> None:
+    if not isinstance(kind, Kind):
+        raise TypeError(f"{type_name}: kind: {shown(kind)}; wanted evald.ASSERTION or evald.METRIC")
+
+
+def _check_function(type_name: str, evaluate: object) -> None:
+    """Raise TypeError if this is no function of one argument."""
+    if not callable(evaluate):
+        raise TypeError(f"{type_name}: evaluate: {shown(evaluate)}; wanted a function of a context")
+    try:
+        signature = inspect.signature(evaluate)
+    except (TypeError, ValueError):  # a function of C without a signature
+        return
+    try:
+        signature.bind(None)
+    except TypeError as problem:
+        raise TypeError(
+            f"{type_name}: evaluate: is called with one argument, the context, but {problem}"
+        ) from None
+
+
 def define_evaluator(
     *,
     type: str,  # noqa: A002 - the word of the contract
@@ -393,15 +428,21 @@ def define_evaluator(
         accepts no config.
     Other arguments as in `EvaluatorDefinition`.
 
-    Returns the definition. Raises ValueError for a malformed type name.
+    Returns the definition. Raises ValueError for a malformed type name, and TypeError for what is no kind, no function
+    of one argument, or no schema.
     """
-    if not TYPE_PATTERN.fullmatch(type):
-        raise ValueError(f"type {type!r}: lower case letters, digits, '-' and '.', at most 63 bytes")
+    _check_type(type)
+    _check_kind(type, kind)
+    _check_function(type, evaluate)
     schema: Mapping[str, Any] = config_schema or {
         "type": "object",
         "properties": {},
         "additionalProperties": False,
     }
+    if not isinstance(schema, Mapping):
+        raise TypeError(
+            f"{type}: config_schema: {shown(config_schema)}; wanted a JSON Schema that is an object"
+        )
     is_async = inspect.iscoroutinefunction(evaluate)
     description = description or inspect.cleandoc(evaluate.__doc__ or "")
 
@@ -462,8 +503,9 @@ def assertion(
     The function returns a bool, (bool, reason) or a Result. Its docstring is the description, and the reason
     if the function returns a bare bool. Its config is in `ctx.config`.
 
-    The decorator raises ValueError for a malformed type name.
+    Raises ValueError for a malformed type name. The decorator raises TypeError as `define_evaluator` does.
     """
+    _check_type(type)
     return lambda evaluate: define_evaluator(type=type, kind=Kind.ASSERTION, evaluate=evaluate, **options)
 
 
@@ -473,8 +515,9 @@ def metric(
 ) -> Callable[[Function], EvaluatorDefinition]:
     """Return a decorator that defines a metric by a function. options: as in `define_evaluator`.
 
-    The function returns a number or a Result. The decorator raises ValueError for a malformed type name.
+    The function returns a number or a Result. Raises as `assertion` does.
     """
+    _check_type(type)
     return lambda evaluate: define_evaluator(type=type, kind=Kind.METRIC, evaluate=evaluate, **options)
 
 

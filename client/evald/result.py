@@ -256,5 +256,6 @@ def errored(code: str, message: str, **details: str) -> Result:
 
     code: one of `errorcodes.CODES`. details: for programs. Raises KeyError for another code.
     """
-    CODES[code]
+    if code not in CODES:
+        raise KeyError(f"code: got {code!r}, wanted one of {', '.join(CODES)}")
     return Result(_ERROR, message, error=ErrorInfo(code, message, details))

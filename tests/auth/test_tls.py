@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
+import evald
 from evald_server.app import App
 from evald_server.auth.principal import Role
 from evald_server.certificates import CertificateFiles, CertificateProblem, read_certificates
@@ -81,6 +82,29 @@ async def test_a_caller_needs_tls_and_the_right_ca(certs: Path) -> None:
         assert await _succeeds(app, _credentials(certs / "one"))
         assert not await _succeeds(app, _credentials(certs / "two"))
         assert not await _succeeds(app, None)
+
+
+@pytest.mark.parametrize(
+    ("served", "dialled", "says"),
+    [
+        pytest.param(None, "one", "it speaks no TLS", id="TLS to plaintext"),
+        pytest.param("one", None, "it wants TLS", id="plaintext to TLS"),
+        pytest.param("one", "two", "of a CA that is not trusted here", id="other CA"),
+    ],
+)
+async def test_callers_and_workers_read_why_there_is_no_connection(
+    certs: Path, caplog: pytest.LogCaptureFixture, served: str | None, dialled: str | None, says: str
+) -> None:
+    checked = evald.assertion("acme.checked")(lambda _ctx: True)
+    tls = False if dialled is None else evald.Tls(certs / dialled / "ca.pem")
+    async with _serving(**_files(certs / served) if served else {}) as app:
+        async with evald.AsyncClient(app.address, tls=tls) as client:
+            with pytest.raises(evald.EvaldError, match=says):
+                await client.evaluate(evald.Turn(response="Hi"), ["is-json"])
+        async with evald.DiallingWorker(checked, server=app.address, tls=tls):
+            await until(lambda: says in caplog.text)
+        async with evald.ListeningWorker(checked, register=app.address, tls=tls):
+            await until(lambda: caplog.text.count(says) > 1 and "registration with" in caplog.text)
 
 
 async def test_a_port_that_requires_client_certificates_takes_those_of_its_ca(certs: Path) -> None:

@@ -241,9 +241,11 @@ async def _broken(info: PluginInfo) -> list[str]:
 def test_what_a_server_refuses_breaks_a_rule(number: str, change: Callable[[PluginInfo], object]) -> None:
     info = Plugin().info()
     change(info)
-    with pytest.raises(Refusal):
+    with pytest.raises(Refusal) as refused:
         read_plugin(info)
     assert run(_broken(info)) == [number]
+    # Its author does not know the index.
+    assert ("evaluator_types[" in refused.value.field) is ('"acme.count"' in refused.value.message)
 
 
 @pytest.mark.parametrize(

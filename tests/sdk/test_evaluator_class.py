@@ -1,5 +1,6 @@
 """What the catalogue says of a class evaluator are keywords of the class, or class attributes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -76,3 +77,52 @@ def test_an_unknown_key_is_refused_whatever_the_schema_looks_like(limits: dict[s
     }
     with pytest.raises(InvalidConfig):
         check_config(schema, {"limits": {"mx": 1}})
+
+
+def _check(_ctx: evald.EvaluatorContext) -> bool:
+    return True
+
+
+class _NoType(evald.Evaluator):
+    pass
+
+
+class _NoKind(evald.Evaluator, type="acme.none"):
+    pass
+
+
+class _TextKind(evald.Evaluator, type="acme.text", kind="assertion"):  # type: ignore[arg-type]
+    pass
+
+
+_GOOD: dict[str, Any] = {"type": "acme.good", "kind": evald.ASSERTION, "evaluate": _check}
+
+# What authors write by mistake, and what says so.
+_MISTAKES: list[Any] = [
+    pytest.param(_NoType.definition, r"class _NoType has no type; wanted .*type=", id="no type"),
+    pytest.param(_NoKind.definition, r"class _NoKind has no kind; wanted .*kind=", id="no kind"),
+    pytest.param(_TextKind.definition, r"acme\.text: kind: got 'assertion'", id="kind of a class"),
+    pytest.param(lambda: evald.assertion(_check), r"put @evald\.assertion\(", id="no parentheses"),  # type: ignore[arg-type]
+    *(
+        pytest.param(lambda more=more: evald.define_evaluator(**_GOOD | more), text, id=name)
+        for name, more, text in (
+            ("type", {"type": None}, "type None: lower case letters"),
+            ("kind", {"kind": "metric"}, r"acme\.good: kind: got 'metric' \(str\); wanted evald\.ASSERTION"),
+            ("no function", {"evaluate": 3}, r"acme\.good: evaluate: got 3 \(int\); wanted a function"),
+            (
+                "no argument",
+                {"evaluate": lambda: True},
+                "called with one argument, the context, but too many",
+            ),
+            ("two arguments", {"evaluate": lambda _a, _b: True}, "but missing a required argument"),
+            ("schema", {"config_schema": "{}"}, r"acme\.good: config_schema: got '{}' \(str\)"),
+        )
+    ),
+    pytest.param(lambda: evald.errored("OOPS", "no"), "code: got 'OOPS', wanted one of", id="error code"),
+]
+
+
+@pytest.mark.parametrize(("define", "says"), _MISTAKES)
+def test_a_mistake_is_told_where_it_is_made(define: Callable[[], object], says: str) -> None:
+    with pytest.raises((TypeError, ValueError, KeyError), match=says):
+        define()

@@ -9,6 +9,7 @@ import grpc
 
 from ..connection import MAX_MESSAGE_BYTES
 from ..credentials import Access
+from ..errors import cause_of_no_connection
 
 # Short enough that a worker reconnects within 10 s of a restart. Long enough that a thousand workers, with jitter,
 # make only some hundred attempts per second.
@@ -56,6 +57,13 @@ class Backoff:
 def is_final(code: grpc.StatusCode) -> bool:
     """Return whether a retry after this status is pointless."""
     return code in _FINAL
+
+
+def status_text(problem: grpc.aio.AioRpcError) -> str:
+    """Return a status for the log, with the likely cause if there was no connection."""
+    details = problem.details() or ""
+    cause = cause_of_no_connection(details)
+    return f"{problem.code().name} {details}{': ' if cause else ''}{cause}"
 
 
 def new_channel(server: str, access: Access, authority: str = "") -> grpc.aio.Channel:

@@ -15,7 +15,7 @@ from ..errors import InvalidInput, from_rpc_error
 from ..fields import number
 from ..plugin.v1 import registry_service_pb2 as pb
 from ..plugin.v1 import registry_service_pb2_grpc, task_pb2
-from .connecting import Backoff, is_final, listed_addresses, new_channel, resolve_targets
+from .connecting import Backoff, is_final, listed_addresses, new_channel, resolve_targets, status_text
 from .listening import DEFAULT_CONCURRENCY, DEFAULT_GRACE_SECONDS
 from .offer import AnyEvaluator, Offer
 from .session import ServerSession, SessionLost, greet
@@ -161,7 +161,7 @@ class DiallingWorker:
                 # Retry a permanent rejection slowly: an operator must change the configuration.
                 slowly = searching or is_final(problem.code())
                 delay = (self._search if slowly else self._backoff).next()
-                self._log_retry(f"{problem.code().name} {problem.details()}", delay)
+                self._log_retry(status_text(problem), delay)
             except InvalidInput as problem:
                 # Certificate and token files may be replaced while a worker runs: retry.
                 if not self._connected.is_set():

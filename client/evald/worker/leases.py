@@ -13,7 +13,7 @@ from ..errors import EvaldError, InvalidInput, from_rpc_error
 from ..plugin.v1 import registry_service_pb2 as pb
 from ..plugin.v1 import registry_service_pb2_grpc, task_pb2
 from ..stream_status import StreamStatus
-from .connecting import Backoff, is_final, new_channel
+from .connecting import Backoff, is_final, new_channel, status_text
 
 _log = logging.getLogger("evald.worker")
 
@@ -110,20 +110,20 @@ class Registration:
                 error = from_rpc_error(problem, self.server)
                 if is_final(problem.code()) and self._gives_up(f"{self.server} rejects this worker", error):
                     return
-                code, text = problem.code().name, problem.details()
+                why = status_text(problem)
             except InvalidInput as problem:
                 # Certificate and token files may be replaced while a worker runs: retry.
                 if self._gives_up(self.server, problem):
                     return
-                code, text = "", str(problem)
+                why = str(problem)
             except TimeoutError:
-                code, text = "DEADLINE_EXCEEDED", "no answer"
+                why = "DEADLINE_EXCEEDED no answer"
             except OSError as problem:
-                code, text = "UNAVAILABLE", str(problem)
+                why = f"UNAVAILABLE {problem}"
             except asyncio.InvalidStateError:
-                code, text = "UNAVAILABLE", "the stream has ended"
+                why = "UNAVAILABLE the stream has ended"
             delay = backoff.next()
-            _log.warning("registration with %s: %s %s; trying again in %.1fs", self.server, code, text, delay)
+            _log.warning("registration with %s: %s; trying again in %.1fs", self.server, why, delay)
             await asyncio.sleep(delay)
 
     def _gives_up(self, what: str, error: EvaldError) -> bool:

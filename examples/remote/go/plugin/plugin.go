@@ -37,6 +37,8 @@ import (
 
 const (
 	contractVersion = "evald.plugin.v1"
+	// The largest output that a server accepts.
+	maxOutputBytes = 1 << 20
 	// evald's own limit is 16 MiB unless its operator raises it.
 	maxMessageBytes = 64 << 20
 	// How long open tasks may still take after SIGTERM; Kubernetes kills after 30 s.
@@ -134,7 +136,7 @@ func (p *Plugin) work(ctx context.Context, task *pluginv1.EvaluationTask) *plugi
 			log.Printf("%s: task %s: %v", task.GetType(), task.GetTaskId(), err)
 			output = Errored("EVALUATOR_EXCEPTION", "the evaluator raised an exception; its log has the details")
 		}
-		done <- output
+		done <- sendable(output)
 	}()
 	select {
 	case output := <-done:
@@ -145,6 +147,19 @@ func (p *Plugin) work(ctx context.Context, task *pluginv1.EvaluationTask) *plugi
 		}
 		return Errored("CANCELLED", "the task was cancelled")
 	}
+}
+
+// sendable gives an output, or an error in place of one that gRPC cannot send:
+// that would end the stream, and with it all other tasks.
+func sendable(output *pluginv1.EvaluationOutput) *pluginv1.EvaluationOutput {
+	data, err := proto.Marshal(output)
+	switch {
+	case err != nil:
+		return Errored("CONTRACT_VIOLATION", fmt.Sprintf("output: %v", err))
+	case len(data) > maxOutputBytes:
+		return Errored("CONTRACT_VIOLATION", fmt.Sprintf("output: %d bytes; at most %d are allowed", len(data), maxOutputBytes))
+	}
+	return output
 }
 
 // service is the listening side of the contract.

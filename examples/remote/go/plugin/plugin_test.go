@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,6 +47,16 @@ func TestAFaultIsAnErrorAndNeverAVerdict(t *testing.T) {
 		"error": {
 			func(context.Context, config) (*pluginv1.EvaluationOutput, error) { return nil, errors.New("no") },
 			&pluginv1.EvaluationTask{Type: "acme.test"}, "EVALUATOR_EXCEPTION",
+		},
+		"not UTF-8": {
+			func(context.Context, config) (*pluginv1.EvaluationOutput, error) { return Passed(1, "\xff"), nil },
+			&pluginv1.EvaluationTask{Type: "acme.test"}, "CONTRACT_VIOLATION",
+		},
+		"too large": {
+			func(context.Context, config) (*pluginv1.EvaluationOutput, error) {
+				return Passed(1, strings.Repeat("x", 20<<20)), nil
+			},
+			&pluginv1.EvaluationTask{Type: "acme.test"}, "CONTRACT_VIOLATION",
 		},
 		"late":            {waiting, &pluginv1.EvaluationTask{Type: "acme.test", Timeout: durationpb.New(time.Millisecond)}, "TIMEOUT"},
 		"another type":    {waiting, &pluginv1.EvaluationTask{Type: "acme.other"}, "UNKNOWN_TYPE"},

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 
 import { toStruct } from './contract';
 import { phrasesIn } from './phrases';
-import { type Evaluator, type Plugin, work } from './plugin';
+import { type Evaluator, passed, type Plugin, work } from './plugin';
 
 function offering(evaluate: Evaluator['evaluate']): Plugin {
   const configSchemaJson = '{"type": "object", "properties": {"known": {}}, "additionalProperties": false}';
@@ -20,6 +20,8 @@ for (const [name, evaluate, task, code] of [
   ['raised', raising, { type: 'acme.test' }, 'EVALUATOR_EXCEPTION'],
   ['rejected', async () => raising({}, {}, AbortSignal.abort()), { type: 'acme.test' }, 'EVALUATOR_EXCEPTION'],
   ['late', waiting, { type: 'acme.test', timeout: { seconds: '0', nanos: 1_000_000 } }, 'TIMEOUT'],
+  ['no message', () => 'passed' as never, { type: 'acme.test' }, 'CONTRACT_VIOLATION'],
+  ['too large', () => passed(1, 'x'.repeat(20 << 20)), { type: 'acme.test' }, 'CONTRACT_VIOLATION'],
   ['another type', waiting, { type: 'acme.other' }, 'UNKNOWN_TYPE'],
   ['another version', waiting, { type: 'acme.test', version: '2.0.0' }, 'UNKNOWN_TYPE'],
   ['config', waiting, { type: 'acme.test', config: toStruct({ known: 1, other: 2 }) }, 'INVALID_CONFIG'],

@@ -27,6 +27,8 @@ export type { EvaluationOutput, Turn };
 const SERVICE = 'evald.plugin.v1.EvaluatorPluginService';
 // evald's own limit is 16 MiB unless its operator raises it.
 const MAX_MESSAGE_BYTES = 64 << 20;
+// The largest output that a server accepts.
+const MAX_OUTPUT_BYTES = 1 << 20;
 // How long open tasks may still take after SIGTERM; Kubernetes kills after 30 s.
 const GRACE_MS = 10_000;
 const MAX_BACKOFF_MS = 3_000;
@@ -120,7 +122,7 @@ export async function work(
   const timer = task.timeout && setTimeout(() => control.abort('TIMEOUT'), milliseconds(task.timeout));
   activeTasks++;
   try {
-    return await new Promise((resolve, reject) => {
+    const output = await new Promise<EvaluationOutput>((resolve, reject) => {
       signal.addEventListener('abort', () =>
         resolve(
           signal.reason === 'TIMEOUT'
@@ -130,6 +132,7 @@ export async function work(
       );
       Promise.resolve(evaluator.evaluate(task.context ?? {}, config, signal)).then(resolve, reject);
     });
+    return sendable(output);
   } catch (problem) {
     log(`${task.type}: task ${task.taskId}:`, problem);
     return errored('EVALUATOR_EXCEPTION', 'the evaluator raised an exception; its log has the details');
@@ -137,6 +140,18 @@ export async function work(
     activeTasks--;
     clearTimeout(timer);
   }
+}
+
+/** An output, or an error in place of one that gRPC cannot send: that would end the stream, and all other tasks. */
+function sendable(output: EvaluationOutput): EvaluationOutput {
+  let size: number;
+  try {
+    size = evald.plugin.v1.EvaluatorPluginService.service.Evaluate.responseSerialize({ output }).length;
+  } catch (problem) {
+    return errored('CONTRACT_VIOLATION', `output: ${problem instanceof Error ? problem.message : problem}`);
+  }
+  if (size <= MAX_OUTPUT_BYTES) return output;
+  return errored('CONTRACT_VIOLATION', `output: ${size} bytes; at most ${MAX_OUTPUT_BYTES} are allowed`);
 }
 
 /**

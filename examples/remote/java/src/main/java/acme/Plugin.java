@@ -106,6 +106,8 @@ public final class Plugin {
 
   // evald's own limit is 16 MiB unless its operator raises it.
   private static final int MAX_MESSAGE_BYTES = 64 << 20;
+  /** The largest output that a server accepts. */
+  private static final int MAX_OUTPUT_BYTES = 1 << 20;
   // How long open tasks may still take after SIGTERM; Kubernetes kills after 30 s.
   private static final long GRACE_MS = 10_000;
   private static final long MAX_BACKOFF_MS = 3_000;
@@ -162,7 +164,7 @@ public final class Plugin {
     activeTasks.incrementAndGet();
     Future<?> running = threads.submit(() -> {
       try {
-        output.complete(evaluator.get().run(task));
+        output.complete(sendable(evaluator.get().run(task)));
       } catch (Throwable problem) { // also a StackOverflowError: an answer must go out
         log("%s: task %s: %s", task.getType(), task.getTaskId(), problem);
         output.complete(errored("EVALUATOR_EXCEPTION", "the evaluator raised an exception; its log has the details"));
@@ -177,6 +179,15 @@ public final class Plugin {
       running.cancel(true);
     });
     return output;
+  }
+
+  /** An output, or an error in place of one that is too large: that would end the stream, and all other tasks. */
+  private static EvaluationOutput sendable(EvaluationOutput output) {
+    int size = output.getSerializedSize();
+    if (size <= MAX_OUTPUT_BYTES) {
+      return output;
+    }
+    return errored("CONTRACT_VIOLATION", "output: %d bytes; at most %d are allowed".formatted(size, MAX_OUTPUT_BYTES));
   }
 
   private static final EvaluationOutput CANCELLED = errored("CANCELLED", "the task was cancelled");
