@@ -205,7 +205,9 @@ class Evaluator(BaseModel):
     def definition(cls) -> EvaluatorDefinition:
         """Return the definition of this class. Raises ValueError for a malformed type name."""
         if not TYPE_PATTERN.fullmatch(cls.type):
-            raise ValueError(f"type {cls.type!r}: lower case letters, digits, '-' and '.', at most 63 bytes")
+            raise ValueError(
+                f"type: got {cls.type!r}, wanted lower case letters, digits, '-' and '.', at most 63 bytes"
+            )
         return EvaluatorDefinition(
             type=cls.type,
             kind=cls.kind,
@@ -396,7 +398,9 @@ def define_evaluator(
     Returns the definition. Raises ValueError for a malformed type name.
     """
     if not TYPE_PATTERN.fullmatch(type):
-        raise ValueError(f"type {type!r}: lower case letters, digits, '-' and '.', at most 63 bytes")
+        raise ValueError(
+            f"type: got {type!r}, wanted lower case letters, digits, '-' and '.', at most 63 bytes"
+        )
     schema: Mapping[str, Any] = config_schema or {
         "type": "object",
         "properties": {},
