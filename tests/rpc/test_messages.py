@@ -102,7 +102,7 @@ def test_calls_in_blocks_of_an_unknown_role_pass_no_check_for_absence(
         assert result.error
         assert result.error.code == "UNREADABLE_CONTENT"
         assert (
-            f"messages[1].blocks.items[0].type: '{kind}', which looks like a tool call"
+            f"messages[1].blocks.items[0].type: got '{kind}', which looks like a tool call"
             in result.error.message
         )
 
