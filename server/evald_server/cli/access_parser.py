@@ -57,7 +57,7 @@ def add_access_commands(command: Callable[..., Any]) -> None:
     making = certs.add_subparsers(metavar="ACTION", title="actions", dest="action", required=True)
     dev = making.add_parser("dev", help="make a CA, a server certificate and a client certificate")
     dev.add_argument("directory", metavar="DIR", help="directory for the files")
-    name = "host name or address of the server, besides localhost and this machine's name; repeatable"
+    name = "host name or address of the server, in addition to localhost and this machine's name; repeatable"
     add_repeatable(dev.add_argument, "--name", "HOST", "names", name)
     dev.add_argument(
         "--days",
