@@ -169,7 +169,7 @@ def _check(block: "message_pb2.ContentBlock", kind: str, index: int) -> None:
     if problem:
         raise UnreadableContent(
             f"blocks.items[{index}].type",
-            f"{kind!r:.80}, {problem}",
+            f"got {kind!r:.80}, {problem}",
             "text in a block of type text, input_text or output_text, and tool calls in tool_calls; "
-            "or send the messages as messages_json, where the blocks of other stacks are read",
+            "or send the messages as messages_json, which supports the block types of other libraries",
         )

@@ -124,7 +124,7 @@ def open_to(
         ("credentials", credentials, grpc.ChannelCredentials | None, "grpc.ChannelCredentials"),
     ):
         if not isinstance(value, types):
-            raise InvalidInput(name, f"a {type(value).__name__}", wanted)
+            raise InvalidInput(name, f"got {type(value).__name__}", wanted)
     if credentials is not None and tls:
         raise InvalidInput("tls", "both tls and credentials", "one of them")
     if tls is None and credentials is None:
@@ -138,7 +138,7 @@ def open_to(
     if token and credentials is None and not insecure and not is_this_machine(address):
         raise InvalidInput(
             "token",
-            f"a token for {address} without TLS",
+            f"got a token for {address} without TLS",
             "tls=Tls(...) or EVALD_TLS=1, which encrypt the token on the network; or insecure=True in a trusted "
             "network",
         )

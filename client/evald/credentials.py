@@ -101,11 +101,11 @@ def read_metadata(metadata: Any) -> Metadata:
     if metadata is None:
         return ()
     if not isinstance(metadata, Mapping):
-        raise InvalidInput("metadata", f"a {type(metadata).__name__}", "an object of names and values")
+        raise InvalidInput("metadata", f"got {type(metadata).__name__}", "an object of names and values")
     for name, value in metadata.items():
         if not isinstance(name, str) or not _HEADER.fullmatch(name):
             raise InvalidInput("metadata", shown(name), "names of a-z, 0-9, '-', '_' and '.'")
-        path, found = f"metadata.{name}", f"a {type(value).__name__}"
+        path, found = f"metadata.{name}", f"got {type(value).__name__}"
         if name.endswith("-bin"):
             if not isinstance(value, bytes):
                 raise InvalidInput(path, found, "bytes, because the name ends with -bin")
@@ -231,7 +231,7 @@ def _current(token: Token) -> str:
     # Messages never contain the token, not even a part of it.
     if not isinstance(text, str):
         raise InvalidInput(
-            "token", f"a {type(text).__name__}", "text, a Path or a function that returns text"
+            "token", f"got {type(text).__name__}", "text, a Path or a function that returns text"
         )
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         raise InvalidInput("token", "text that cannot be sent", "printable ASCII without spaces")

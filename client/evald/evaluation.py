@@ -226,7 +226,9 @@ class Evaluation:
         for result in self.results:
             if result.name == name:
                 return result
-        raise KeyError(f"{name!r}; there are {', '.join(result.name for result in self.results)}")
+        raise KeyError(
+            f"no result is named {name!r}; the names are {', '.join(result.name for result in self.results)}"
+        )
 
     def __str__(self) -> str:
         return f"{self.verdict.name}: {self.reason}" if self.reason else self.verdict.name

@@ -73,7 +73,7 @@ def test_an_unreadable_block_passes_no_check_for_absence(block: dict[str, Any], 
         assert result.verdict is Verdict.ERROR, result
         assert result.error
         assert result.error.code == "UNREADABLE_CONTENT"
-        assert f"messages[1].blocks.items[0].type: '{block['type']}'" in result.error.message
+        assert f"messages[1].blocks.items[0].type: got '{block['type']}'" in result.error.message
     # What reads no message is not concerned.
     assert evaluation.results[-1].verdict is Verdict.PASSED
 
@@ -102,7 +102,7 @@ def test_calls_in_blocks_of_an_unknown_role_pass_no_check_for_absence(
         assert result.error
         assert result.error.code == "UNREADABLE_CONTENT"
         assert (
-            f"messages[1].blocks.items[0].type: '{kind}', which looks like a tool call"
+            f"messages[1].blocks.items[0].type: got '{kind}', which looks like a tool call"
             in result.error.message
         )
 

@@ -204,7 +204,7 @@ def test_results_are_found_by_name_failures_and_errors() -> None:
     assert [found.name for found in evaluation.failures] == ["b"]
     assert [found.name for found in evaluation.errors] == ["d"]
     assert evaluation.failed
-    with pytest.raises(KeyError, match="there are a, b, c, d"):
+    with pytest.raises(KeyError, match="no result is named 'e'; the names are a, b, c, d"):
         evaluation["e"]
 
 

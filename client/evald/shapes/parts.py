@@ -73,7 +73,7 @@ _MEDIA_FACTS: Final = frozenset(("mime_type", "display_name", "file_uri", "forma
 
 _WANTED: Final = (
     "text, a tool call (tool_call, tool-call, tool_use, function_call, toolUse, functionCall), a tool's result, "
-    "reasoning, or an image, file or other block that holds no text; or put its text into `content` and its calls "
+    "reasoning, or an image, file or other block that contains no text; or put its text into `content` and its calls "
     "into `tool_calls`"
 )
 
@@ -225,7 +225,9 @@ def _keep(part: Mapping[str, Any], written: str, kind: str, found: Parts) -> Non
         return
     problem = None if kind in KNOWN_BLOCKS or kind.startswith("data_") else suspect(kind, part)
     if problem:
-        raise InvalidInput("type", f"{written!r:.80}, {problem}, which evald cannot read", _WANTED)
+        raise InvalidInput(
+            "type", f"got {written!r:.80}, {problem} but is not a type that evald reads", _WANTED
+        )
     found.blocks.append({"type": written, **{key: value for key, value in part.items() if key != "type"}})
 
 

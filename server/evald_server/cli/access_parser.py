@@ -40,19 +40,15 @@ examples:
 
 def _days(text: str) -> int | None:
     """Parse a lifetime in days: 90d, or never (None)."""
-    if text == "never":
-        return None
+    return None if text == "never" else _count_of_days(text, ", or never")
+
+
+def _count_of_days(text: str, others: str = "") -> int:
+    """Parse a number of days: 30 or 30d. others: further values that the option takes, for the error."""
     number = text.removesuffix("d")
     if not number.isascii() or not number.isdigit() or not 1 <= int(number) <= 3650:
-        raise argparse.ArgumentTypeError(f"got {text!r}, wanted 1d to 3650d, or never")
+        raise argparse.ArgumentTypeError(f"got {text!r}, wanted 1d to 3650d{others}")
     return int(number)
-
-
-def _count_of_days(text: str) -> int:
-    days = _days(text)
-    if days is None:
-        raise argparse.ArgumentTypeError("got 'never', but a certificate must expire; wanted 1 to 3650")
-    return days
 
 
 def add_access_commands(command: Callable[..., Any]) -> None:
@@ -61,7 +57,7 @@ def add_access_commands(command: Callable[..., Any]) -> None:
     making = certs.add_subparsers(metavar="ACTION", title="actions", dest="action", required=True)
     dev = making.add_parser("dev", help="make a CA, a server certificate and a client certificate")
     dev.add_argument("directory", metavar="DIR", help="directory for the files")
-    name = "host name or address of the server, besides localhost and this machine's name; repeatable"
+    name = "host name or address of the server, in addition to localhost and this machine's name; repeatable"
     add_repeatable(dev.add_argument, "--name", "HOST", "names", name)
     dev.add_argument(
         "--days",

@@ -142,9 +142,12 @@ class StoreClient:
             return found
         names = [resource.name async for resource in self.every(kind)]
         near = nearest(name_or_id, names)
+        listed = (
+            f"evald {kind.plural} list shows all {len(names)}" if names else f"no {kind.plural} are stored"
+        )
         raise usage_error(
             f'no {kind.word} has the name or id "{name_or_id}"',
-            f'did you mean "{near}"?' if near else hint or f"evald {kind.plural} list shows all {len(names)}",
+            f'did you mean "{near}"?' if near else hint or listed,
         )
 
     async def run(self, run_id: str) -> run_service_pb2.Run:

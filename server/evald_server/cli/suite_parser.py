@@ -158,7 +158,7 @@ def _test_options(parser: Any) -> None:
         const="latest",
         help="resume an interrupted suite run: the latest of the suite, or the one with this id",
     )
-    parser.add_argument("--list", action="store_true", help="list the cases and run nothing")
+    parser.add_argument("--list", action="store_true", help="list the cases without running them")
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of suite files and exit")
     reports = parser.add_argument_group("reports")
     add_repeatable(

@@ -180,7 +180,7 @@ def _fill_input(value: Any, into: Any, path: str) -> None:
         return
     _fill_messages(value, into, path)
     if not into:
-        raise InvalidInput(path, "no messages", "what the user says")
+        raise InvalidInput(path, "no messages", "at least one message of the user")
 
 
 def _fill_messages(messages: Any, into: Any, path: str) -> None:

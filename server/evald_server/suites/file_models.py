@@ -180,7 +180,7 @@ class TurnEntry(FilePart):
         "expected_outcome": "criteria",
     }
 
-    input: Input = Field(description="What the user says: text or messages.")
+    input: Input = Field(description="The user's message: text, or a list of messages.")
     output: Output = Field(None, description="Recorded answer.")
     expected: Reference = Field(None, description="The expected answer, for comparison.")
     criteria: Criteria = Field(
@@ -202,7 +202,7 @@ class CaseEntry(FilePart):
         default_factory=list,
         description="Messages before the first turn; without `input` and `turns`, a conversation whose last turn is evaluated.",
     )
-    input: Input = Field(None, description="What the user says: text or messages.")
+    input: Input = Field(None, description="The user's message: text, or a list of messages.")
     output: Output = Field(
         None, description="Recorded answer: text, messages, or text with latency, usage and cost."
     )

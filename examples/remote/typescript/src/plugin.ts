@@ -432,7 +432,7 @@ export async function main(plugin: Plugin): Promise<void> {
   const { values } = parseArgs({
     options: {
       connect: { type: 'string', multiple: true }, // HOST:PORT of an evald server to dial out to; may be several
-      listen: { type: 'string', default: '127.0.0.1:50061' }, // HOST:PORT; port 0 picks one
+      listen: { type: 'string', default: '127.0.0.1:50061' }, // HOST:PORT; port 0 picks a free port
       register: { type: 'string' }, // HOST:PORT of an evald server to register at, when listening
       target: { type: 'string' }, // how that server reaches this plugin, when not by the address itself
       'tls-profile': { type: 'string' }, // of that server for this plugin, when it listens with TLS
