@@ -23,17 +23,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--evald-server",
         metavar="HOST:PORT",
-        help="server of the fixture `evald`; default: one inside this process",
+        help="server of the fixture `evald`. Default: a server inside this process",
     )
     group.addoption(
         "--evald-plugin",
         metavar="PATH|PACKAGE",
         action="append",
         default=[],
-        help="evaluators of your own for the server inside this process; repeatable",
+        help="plugin with your own evaluators, for the server inside this process; repeatable",
     )
-    parser.addini("evald_server", "as --evald-server", default="")
-    parser.addini("evald_plugins", "as --evald-plugin, one a line", type="linelist")
+    parser.addini("evald_server", "same as --evald-server", default="")
+    parser.addini("evald_plugins", "same as --evald-plugin, one per line", type="linelist")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,8 +50,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("evald_suite")
     if marker is None or not marker.args:
         raise pytest.UsageError(
-            f"{metafunc.definition.nodeid} asks for evald_case but names no suite: "
-            'mark it with @pytest.mark.evald_suite("suite.yaml")'
+            f"{metafunc.definition.nodeid} uses evald_case but names no suite; mark it with "
+            '@pytest.mark.evald_suite("suite.yaml")'
         )
     from .suites.suite_file import SuiteProblems, load_suites
 
@@ -165,7 +165,7 @@ class TurnChecker:
 
 def describe(evaluation: "Evaluation") -> str:
     """Return the verdict and a line for every result that failed, has an error or was skipped."""
-    inconclusive = " (inconclusive: an evaluator broke, which is no verdict on the agent)"
+    inconclusive = " (inconclusive: an evaluator had an error, so there is no verdict on the agent)"
     head = f"{evaluation.verdict.name}{inconclusive if evaluation.verdict.name == 'ERROR' else ''}"
     lines = [f"{head}: {evaluation.reason}"]
     for result in evaluation.results:
@@ -175,7 +175,7 @@ def describe(evaluation: "Evaluation") -> str:
         error = f" [{result.error.code}]" if result.error else ""
         shadow = ", shadow" if result.shadow else ""
         lines.append(f"  {result.verdict.name} {result.name}{error}{score}{shadow}: {result.reason}")
-        lines += [f"    missed: {check.text}" for check in result.checks if not check.met]
+        lines += [f"    not met: {check.text}" for check in result.checks if not check.met]
     return "\n".join(lines)
 
 
@@ -186,8 +186,8 @@ def evald_server(pytestconfig: pytest.Config) -> "Iterator[LocalServer]":
         from .testing import server
     except ModuleNotFoundError as missing:
         raise pytest.UsageError(
-            f"a server inside the tests needs pip install 'evald[server]' ({missing.name} is missing); "
-            "or name a running one: --evald-server HOST:PORT"
+            f"a server inside the tests needs pip install 'evald[server]' ({missing.name} "
+            "is missing); or use a running server: --evald-server HOST:PORT"
         ) from None
     plugins = pytestconfig.getoption("--evald-plugin") or pytestconfig.getini("evald_plugins")
     with server(plugins=list(plugins)) as running:
@@ -205,8 +205,8 @@ def evald_client(request: pytest.FixtureRequest) -> "Iterator[Client]":
         address = request.getfixturevalue("evald_server").address
     elif config.getoption("--evald-plugin"):
         raise pytest.UsageError(
-            f"--evald-plugin is for the server inside the tests, but --evald-server {address} is given as well; "
-            "load it there: evald serve --plugin ..."
+            "--evald-plugin is for the server inside the tests, but --evald-server "
+            f"{address} is given as well; load the plugin there: evald serve --plugin ..."
         )
     with Client(address) as client:
         yield client

@@ -112,7 +112,7 @@ def test_a_good_judge_meets_its_gates(calibrate: Calibrate, files: Path) -> None
         ),
         pytest.param("acme.knowing", ["--max-false-alarms", "0.1"], 1, "max-false-alarms", id="paranoid"),
         pytest.param(
-            "acme.knowing:cost=0.01", ["--max-cost", "0.1", "--no-attacks"], 1, "no room for 30", id="dear"
+            "acme.knowing:cost=0.01", ["--max-cost", "0.1", "--no-attacks"], 1, "left out 30", id="dear"
         ),
         pytest.param(
             "acme.knowing:errsEvery=2",

@@ -64,7 +64,7 @@ def test_failures_name_every_result_and_a_broken_evaluator_is_no_verdict(project
     assert "FAILED acme.polite: Not met: The answer says please." in said
     assert "FAILED is-json, score 0.00: Response is not valid JSON" in said
     assert not [line for line in said.splitlines() if line.startswith("E ") and "starts-with" in line]
-    assert "ERROR (inconclusive: an evaluator broke, which is no verdict on the agent)" in said
+    assert "ERROR (inconclusive: an evaluator had an error, so there is no verdict on the agent)" in said
     assert "ERROR acme.broken [EVALUATOR_EXCEPTION]" in said
 
 
@@ -86,7 +86,7 @@ def test_a_running_server_is_used_and_cannot_load_plugins(tmp_path: Path) -> Non
         assert "1 passed" in said
         assert server.address in said
         said = run_pytest(tmp_path, "--evald-server", server.address, "--evald-plugin", "checks.py")
-        assert "load it there: evald serve --plugin" in said
+        assert "load the plugin there: evald serve --plugin" in said
         assert "1 error" in said
 
 
