@@ -333,9 +333,9 @@ async def test_a_fault_is_told_once_and_the_request_is_not_repeated(name: str) -
 
 
 STREAM_FAULTS: dict[str, tuple[str, Answer, str, str]] = {
-    "no-pieces": ("sse", answer(200, events({"foo": 1})), BAD, "its events: foo"),
+    "no-pieces": ("sse", answer(200, events({"foo": 1})), BAD, "the events: foo"),
     "nothing": ("sse", answer(200, b""), BAD, "the stream has no text"),
-    "no-stream": ("sse", answer(200, {"text": "fine"}), BAD, "no stream of server-sent events"),
+    "no-stream": ("sse", answer(200, {"text": "fine"}), BAD, "not a stream of server-sent events"),
     "html": ("ndjson", answer(200, "<html>\n"), BAD, "not JSON: '<html>'"),
     "no-json": ("sse", answer(200, "data: fine\n\n"), BAD, "not JSON: 'fine'"),
     "not-utf-8": ("ndjson", answer(200, b'{"text": "\xff"}'), BAD, "not JSON"),
