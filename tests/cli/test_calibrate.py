@@ -211,9 +211,7 @@ def test_a_judge_config_is_a_file(calibrate: Calibrate, evald: Any, files: Path)
         pytest.param(["-e", "is-json", "--max-order-flips", "0.1"], "needs pairs", id="gate without pairs"),
         pytest.param(["-e", "is-json", "--min-accuracy", "90"], "from 0 to 1", id="percent"),
         pytest.param(["-e", "is-json", "--repeats", "0"], "from 1 to 20", id="no repeats"),
-        pytest.param(
-            ["-e", "is-json", "--max-cost", "1"], "does not report its cost", id="cost unknown"
-        ),
+        pytest.param(["-e", "is-json", "--max-cost", "1"], "does not report its cost", id="cost unknown"),
         pytest.param(
             ["-e", "is-json", "--card", "none/card.json"], "there is no directory none", id="no directory"
         ),

@@ -44,8 +44,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "unknown criteria policy": (options(criteria_policy=7), "options.criteria_policy", "got 7"),
     "negative concurrency": (options(max_concurrency=-1), "options.max_concurrency", "got -1"),
     "unknown enforcement": (specified(enforcement=3), "evaluators[0].enforcement", "3, which is not a value"),
-    "unknown error policy": (specified(error_policy=3), "evaluators[0].error_policy", "3, which is not a value"),
-    "unknown turn policy": (specified(turn_policy=-2), "evaluators[0].turn_policy", "-2, which is not a value"),
+    "unknown error policy": (
+        specified(error_policy=3),
+        "evaluators[0].error_policy",
+        "3, which is not a value",
+    ),
+    "unknown turn policy": (
+        specified(turn_policy=-2),
+        "evaluators[0].turn_policy",
+        "-2, which is not a value",
+    ),
 }
 
 
