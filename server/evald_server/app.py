@@ -335,7 +335,11 @@ class App:
         except OSError as problem:
             if "web" not in self.settings.model_fields_set:
                 # The default port is no reason to fail: another server on this machine may use it.
-                _log.warning("no web port: %s: %s; web (EVALD_WEB) sets another", self.settings.web, problem)
+                _log.warning(
+                    "no web port: %s: %s; set another address with web (EVALD_WEB)",
+                    self.settings.web,
+                    problem,
+                )
                 return
             raise StartError(
                 f"web {self.settings.web}: {problem.strerror or problem}; is another server using port {port}? "
@@ -409,8 +413,8 @@ class App:
         bound = port.bind(address)
         if not bound:
             raise StartError(
-                f"{setting} {address}: the address cannot be had; is another server using port "
-                f"{number}? Port 0 picks a free one."
+                f"{setting} {address}: the address is not available; is another server using "
+                f"port {number}? Port 0 picks a free one."
             )
         self._ports[_join(host, bound)] = port
         return _join(host, bound)
@@ -461,7 +465,7 @@ class App:
                     continue
             except CertificateProblem as problem:
                 access.reloaded("failed")
-                _log.error("%s; the certificates of before stay in use", problem)
+                _log.error("%s; the previous certificates stay in use", problem)
                 continue
             for port in self._ports.values():
                 port.publish(certificates.current)
@@ -536,7 +540,7 @@ class App:
                 deleted = await runs.trim(max_age=max_age, max_count=max_count)
                 deleted += await suites.trim(max_age=max_age, max_count=max_count)
             except StoreProblem as problem:
-                _log.warning("old runs could not be deleted: %s", problem.message)
+                _log.warning("cannot delete old runs: %s", problem.message)
             else:
                 if deleted:
                     _log.info("deleted %d runs by runs_max_age and runs_max_count", deleted)

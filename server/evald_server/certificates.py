@@ -53,11 +53,12 @@ def read_certificates(files: CertificateFiles) -> Certificates:
     except (ssl.SSLError, OSError) as problem:
         if isinstance(problem, ssl.SSLError) and problem.reason == "EE_KEY_TOO_SMALL":
             raise CertificateProblem(
-                f"tls_cert_file {files.cert}: the key is too short; wanted one of 2048 bits or more if it is of RSA"
+                f"tls_cert_file {files.cert}: the key is too short; wanted an RSA key of at "
+                "least 2048 bits, or an elliptic curve key"
             ) from None
         raise CertificateProblem(
-            f"tls_cert_file {files.cert}, tls_key_file {files.key}: wanted a certificate and its key, in PEM; these "
-            "are none, or do not belong together"
+            f"tls_cert_file {files.cert}, tls_key_file {files.key}: wanted a certificate "
+            "and its key in PEM; they cannot be parsed, or do not belong together"
         ) from None
     expiries = {"tls_cert_file": _expiry(context, chain, files.cert)}
     if ca is not None and files.client_ca is not None:
@@ -112,7 +113,7 @@ def _read(setting: str, path: Path) -> bytes:
     except OSError as problem:
         raise CertificateProblem(f"{setting} {path}: {problem.strerror}") from None
     if len(data) > _MAX_BYTES or b"-----BEGIN " not in data:
-        raise CertificateProblem(f"{setting} {path}: wanted PEM, of at most {_MAX_BYTES} bytes")
+        raise CertificateProblem(f"{setting} {path}: wanted PEM of at most {_MAX_BYTES} bytes")
     return data
 
 
@@ -129,7 +130,9 @@ def _expiry(context: ssl.SSLContext, chain: bytes, path: Path) -> float:
         what = _SSL_CODES.get(problem.verify_code, f"is refused: {problem.verify_message}")
         raise CertificateProblem(f"tls_cert_file {path}: the certificate {what}") from None
     except ssl.SSLError as problem:
-        raise CertificateProblem(f"tls_cert_file {path}: no handshake works: {problem.reason}") from None
+        raise CertificateProblem(
+            f"tls_cert_file {path}: a TLS handshake with the certificate fails: {problem.reason}"
+        ) from None
     return peer
 
 
@@ -148,7 +151,7 @@ def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> float:
                 peer = caller.getpeercert()
                 assert peer is not None
                 return ssl.cert_time_to_seconds(str(peer["notAfter"]))
-    raise ssl.SSLError("the handshake does not end")
+    raise ssl.SSLError("the handshake does not complete")
 
 
 def _ca_expiry(ca: bytes, path: Path) -> float:
@@ -160,7 +163,7 @@ def _ca_expiry(ca: bytes, path: Path) -> float:
         raise CertificateProblem(f"tls_client_ca_file {path}: wanted certificates in PEM") from None
     expiries = [ssl.cert_time_to_seconds(str(found["notAfter"])) for found in context.get_ca_certs()]
     if not expiries:
-        raise CertificateProblem(f"tls_client_ca_file {path}: holds no certificate of a CA")
+        raise CertificateProblem(f"tls_client_ca_file {path}: contains no CA certificate")
     if max(expiries) <= time.time():
         raise CertificateProblem(f"tls_client_ca_file {path}: every certificate in it has expired")
     return max(expiries)

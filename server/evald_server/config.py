@@ -100,8 +100,10 @@ class JudgeSettings(BaseModel):
     model_config = _TABLE
 
     base_url: str | None = Field(None, description="Address of an OpenAI-compatible API, up to /v1.")
-    model: str | None = Field(None, description="Model for uses that name none.")
-    models: list[str] = Field([], description="Models that a use may name; empty: any.")
+    model: str | None = Field(
+        None, description="Model that is used if an evaluator or simulated user names none."
+    )
+    models: list[str] = Field([], description="Models that evaluators may name; empty: any.")
     api_key_env: str | None = Field(None, description="Environment variable with the API key.")
     api_key_file: Path | None = Field(None, description="File with the API key.")
     prices: dict[str, JudgePrice] = Field({}, description="Prices of models.")
@@ -111,7 +113,7 @@ class JudgeSettings(BaseModel):
     )
     stream: bool = Field(False, description="Request streamed responses.")
     timeout: float = Field(
-        30.0, gt=0, le=3600, description="Seconds of silence before an attempt is aborted."
+        30.0, gt=0, le=3600, description="Seconds without data before an attempt is aborted."
     )
     attempts: int = Field(4, ge=1, le=10, description="Maximum requests for one answer.")
     concurrency: int = Field(64, ge=1, le=1000, description="Maximum concurrent requests.")
@@ -157,7 +159,7 @@ class TlsProfile(BaseModel):
     @model_validator(mode="after")
     def _pair(self) -> Self:
         if (self.cert_file is None) != (self.key_file is None):
-            raise ValueError("cert_file and key_file are given together or not at all")
+            raise ValueError("got only one of cert_file and key_file, wanted both or none")
         return self
 
 
@@ -187,12 +189,13 @@ class Settings(BaseSettings):
     )
     listen_mtls: str | None = Field(
         None,
-        description="Address of a second gRPC port, whose callers need a certificate of tls_client_ca_file, HOST:PORT. "
-        "Default: none.",
+        description="Address of a second gRPC port, whose callers need a certificate signed by "
+        "tls_client_ca_file, HOST:PORT. Default: none.",
     )
     http: str | None = Field(
         "127.0.0.1:9464",
-        description="Address of the HTTP port with /metrics, /healthz and /readyz; port 0: any free one; empty: none.",
+        description="Address of the HTTP port with /metrics, /healthz and /readyz; port 0: any "
+        "free one; empty: none.",
     )
     web: str | None = Field(
         "127.0.0.1:50080",
@@ -200,22 +203,26 @@ class Settings(BaseSettings):
         "empty: none. Needs evald[web].",
     )
     web_console: bool = Field(
-        True, description="Serve the console on the web port; without it the API alone."
+        True,
+        description="Serve the console on the web port; if false, the web port serves only the HTTP API.",
     )
     web_hosts: list[str] = Field(
-        [], description="Names of this server that browsers may use for the web port, beside its own address."
+        [],
+        description="Host names of this server that browsers may use for the web port, besides its "
+        "own address.",
     )
     web_origins: list[str] = Field(
         [],
         description="Origins of other web pages, as https://HOST, whose scripts may call the web port.",
     )
     data_dir: Path | None = Field(
-        None, description="Directory for data that outlives the process; for one server at a time."
+        None, description="Directory for persistent data; used by one server at a time."
     )
     store: SecretStr | None = Field(
         None,
-        description="Database of scenarios, runs and leases: postgresql://USER:PASSWORD@HOST/NAME, for one server "
-        "at a time. Default: a SQLite file in data_dir; without data_dir in memory.",
+        description="Database of scenarios, runs and leases: postgresql://USER:PASSWORD@HOST/NAME; "
+        "used by one server at a time. Default: a SQLite file in data_dir, or in "
+        "memory without data_dir.",
     )
     runs_max_age: float | None = Field(
         None,
@@ -231,13 +238,13 @@ class Settings(BaseSettings):
     )
     insecure_public: bool = Field(
         False,
-        description="Allow addresses that other machines can reach without tls_cert_file and keys_file: only behind "
-        "a proxy that encrypts and authenticates.",
+        description="Allow addresses that other machines can reach without tls_cert_file and "
+        "keys_file: only behind a proxy that encrypts and authenticates.",
     )
     keys_file: Path | None = Field(
         None,
-        description="File of API keys, written by `evald keys`: every call needs one. Default: none, and every "
-        "caller may do everything.",
+        description="File of API keys, written by `evald keys`; every call needs a key. Default: "
+        "none; every caller may do everything.",
     )
     auth_anonymous_roles: list[Literal["caller", "viewer"]] = Field(
         [],
@@ -250,11 +257,11 @@ class Settings(BaseSettings):
     jwt_issuer: str | None = Field(
         None,
         min_length=1,
-        description="Issuer of JSON Web Tokens that callers may send instead of a key: their `iss`. "
-        "Needs evald[jwt]. Default: none.",
+        description="Issuer (claim `iss`) of JSON Web Tokens that callers may send instead of a "
+        "key. Needs evald[jwt]. Default: none.",
     )
     jwt_audience: str | None = Field(
-        None, min_length=1, description="Value that the `aud` of their tokens must be, or contain."
+        None, min_length=1, description="Value that the claim `aud` of tokens must equal or contain."
     )
     jwt_jwks_file: Path | None = Field(
         None, description="File with the issuer's keys, a JSON Web Key Set; read again when it changes."
@@ -266,34 +273,40 @@ class Settings(BaseSettings):
     jwt_roles_claim: str = Field(
         "roles",
         min_length=1,
-        description="Claim with the caller's roles: a list, or a text with spaces between them.",
+        description="Claim with the caller's roles: a list, or a string separated by spaces.",
     )
     jwt_types_claim: str = Field(
         "evald_types",
         min_length=1,
-        description="Claim with the evaluator types that a plugin may offer: a list, or a text with spaces between them.",
+        description="Claim with the evaluator types that a plugin may register: a list, or a "
+        "string separated by spaces.",
     )
     tls_cert_file: Path | None = Field(
         None,
-        description="File with the server's certificate and its chain, PEM: the gRPC, the HTTP and the web port are "
-        "encrypted. Read again when it changes, as the other files of TLS.",
+        description="File with the server's certificate and its chain, PEM; it turns on TLS on the "
+        "gRPC, HTTP and web ports. Read again when it changes, like the other TLS "
+        "files.",
     )
-    tls_key_file: Path | None = Field(None, description="File with the certificate's key, PEM, no password.")
+    tls_key_file: Path | None = Field(
+        None, description="File with the private key of the certificate, PEM, without a password."
+    )
     tls_client_ca_file: Path | None = Field(
         None, description="File with the CA that signs the certificates of clients, PEM."
     )
     tls_client_auth: Literal["none", "require"] = Field(
-        "none", description="Whether callers of the gRPC port need a certificate of tls_client_ca_file."
+        "none",
+        description="Whether callers of the gRPC port need a certificate signed by tls_client_ca_file.",
     )
     tls_clients_file: Path | None = Field(
         None,
-        description="TOML file with the principals of client certificates, and the limits of principals of certificates "
-        "and tokens; read again when it changes. Default: none, and a certificate identifies nobody.",
+        description="TOML file with the principals of client certificates, and the limits of "
+        "principals of certificates and tokens; read again when it changes. Default: "
+        "none; certificates identify no principal.",
     )
     tls_reload_seconds: float = Field(
-        10.0, gt=0, le=3600, description="Seconds between two checks whether the files of TLS have changed."
+        10.0, gt=0, le=3600, description="Interval at which the TLS files are checked for changes."
     )
-    http_tls: bool = Field(True, description="Encrypt the HTTP port too if there is a certificate.")
+    http_tls: bool = Field(True, description="Use TLS on the HTTP port too if there is a certificate.")
     metrics_public: bool = Field(
         False, description="Serve /metrics without a key at an address that other machines can reach."
     )
@@ -306,22 +319,24 @@ class Settings(BaseSettings):
     )
     on_error: Literal["fail_closed", "fail_open"] = Field(
         "fail_closed",
-        description="Effect of an evaluator's error when the call sets none: fail_closed or fail_open.",
+        description="Error policy of calls that set none: fail_closed or fail_open.",
     )
     labels: list[str] = Field(
         [],
-        description="Keys of the callers' labels to export on evald_evaluations_total: few, with few values each.",
+        description="Keys of the callers' labels to export on evald_evaluations_total: few, with "
+        "few values each.",
     )
     reflection: bool = Field(True, description="Serve gRPC reflection.")
 
-    remote_connect: bool = Field(True, description="Let plugins dial in (RegistryService.Connect).")
+    remote_connect: bool = Field(True, description="Allow plugins to dial in (RegistryService.Connect).")
     remote_targets: list[RemoteTarget] = Field(
         [], description="Listening plugins to dial: gRPC targets, or tables with target and tls_profile."
     )
     remote_allowed: list[str] = Field(
         [],
-        description="Addresses that registering plugins may be dialled at: networks (10.0.0.0/8), host names "
-        "(*.evals.svc), directories of Unix sockets (unix:/run/evald/). Empty: plugins cannot register.",
+        description="Addresses at which the server may dial registered plugins: networks "
+        "(10.0.0.0/8), host names (*.evals.svc), directories of Unix sockets "
+        "(unix:/run/evald/). Empty: plugins cannot register.",
     )
     remote_blocked: list[str] = Field(
         [], description="Names of plugins that may not register; their leases are revoked."
@@ -354,9 +369,10 @@ class Settings(BaseSettings):
 
     connector_allowed: list[str] | None = Field(
         None,
-        description="Addresses that connectors may call agents at: networks, host names, directories of Unix sockets "
-        "as in remote_allowed, or * for all; never link-local addresses and metadata services. Default: * when listen "
-        "is a loopback address, else none.",
+        description="Addresses that connectors may call agents at: networks, host names, "
+        "directories of Unix sockets as in remote_allowed, or * for all; never "
+        "link-local addresses and metadata services. Default: * when listen is a "
+        "loopback address, else none.",
     )
     connector_secrets: list[str] = Field(
         [],
@@ -372,31 +388,32 @@ class Settings(BaseSettings):
     max_config_bytes: int = Field(
         256 << 10,
         ge=1,
-        description="Maximum size of one evaluator's config; all of a call may have twice as much.",
+        description="Maximum size of one evaluator's config; the configs of a call together may "
+        "have twice this size.",
     )
     max_concurrent_streams: int = Field(100, ge=1, description="Maximum concurrent calls on one connection.")
     max_connections: int | None = Field(
         None,
         ge=1,
         le=1 << 20,
-        description="Maximum gRPC connections; further ones are closed at once. Default: half of the file descriptors "
-        "that the process may have, but at most 10000.",
+        description="Maximum gRPC connections; further ones are closed at once. Default: half of "
+        "the maximum file descriptors of the process, but at most 10000.",
     )
     handshake_timeout: float = Field(
-        10.0, gt=0, le=3600, description="Time for a new connection to start HTTP/2 before it is closed."
+        10.0, gt=0, le=3600, description="Time limit for a new connection to start HTTP/2; then it is closed."
     )
     max_connection_idle: float = Field(
         600.0,
         gt=0,
         le=86_400,
-        description="Time before a connection without calls is closed; clients reconnect.",
+        description="Time after which a connection without calls is closed; clients reconnect.",
     )
     max_connection_age: float = Field(
         1800.0,
         gt=0,
         le=31_536_000,
-        description="Time after which clients of an encrypted gRPC port are asked to connect again; calls and streams "
-        "go on.",
+        description="Time after which clients of an encrypted gRPC port are asked to connect "
+        "again; calls and streams go on.",
     )
     max_inflight: int = Field(
         256, ge=1, description="Maximum evaluations that wait for a remote evaluator, a judge or a thread."
@@ -410,11 +427,16 @@ class Settings(BaseSettings):
     max_principal_calls: int | None = Field(
         None,
         ge=1,
-        description="Maximum calls, sessions and watches in flight of one principal that has no limit of its own. "
-        "Default: a quarter of what a port holds, which is max_streams, four times max_inflight, and max_queued.",
+        description="Maximum calls, sessions and watches in flight of one principal that has no "
+        "limit of its own. Default: a quarter of the capacity of a port, which is "
+        "max_streams + 4 * max_inflight + max_queued.",
     )
     message_timeout: float = Field(
-        60.0, gt=0, le=3600, description="Time from the headers of a call to its message, if it has just one."
+        60.0,
+        gt=0,
+        le=3600,
+        description="Time limit from the headers of a call to its request message, for calls with "
+        "a single request message.",
     )
     batch_processes: int = Field(
         default_factory=lambda: min(4, _processors()),
@@ -431,12 +453,14 @@ class Settings(BaseSettings):
     )
     code_shell: bool = Field(
         False,
-        description="Allow any shell script in a config of the code evaluator. Only where every caller is trusted.",
+        description="Allow any shell script in a config of the code evaluator. Only where every "
+        "caller is trusted.",
     )
     code_isolation: Literal["require", "prefer", "off"] = Field(
         "prefer",
-        description="Isolate scripts from the network and most files, with bubblewrap or Landlock. require: refuse "
-        "scripts where the machine cannot; prefer: run them without isolation there; off: never isolate.",
+        description="Isolate scripts from the network and most files, with bubblewrap or Landlock. "
+        "require: refuse scripts where the machine cannot; prefer: run them without "
+        "isolation there; off: never isolate.",
     )
     code_read: list[str] = Field(
         [],
@@ -448,7 +472,7 @@ class Settings(BaseSettings):
     )
     code_timeout: float = Field(30.0, gt=0, description="Maximum run time of a script.")
     code_concurrency: int = Field(
-        4, ge=1, description="Maximum concurrent scripts; further ones wait as long as their call has time."
+        4, ge=1, description="Maximum concurrent scripts; further ones wait until their call times out."
     )
     code_memory_bytes: int = Field(
         512 << 20, ge=16 << 20, description="Maximum memory of one process of a script."
@@ -458,14 +482,16 @@ class Settings(BaseSettings):
         1 << 20, ge=1024, description="Maximum size of a script's standard output, and of its standard error."
     )
 
-    default_timeout: float = Field(60.0, gt=0, description="Deadline of a call that brings none.")
+    default_timeout: float = Field(60.0, gt=0, description="Deadline of a call that has none.")
     max_timeout: float = Field(600.0, gt=0, description="Maximum deadline of an evaluation.")
     concurrency: int = Field(
-        16, ge=1, description="Maximum concurrent waiting evaluators of a call that does not say."
+        16,
+        ge=1,
+        description="Maximum concurrent waiting evaluators of a call that does not set max_concurrency.",
     )
     plan_cache_bytes: int = Field(64 << 20, ge=0, description="Memory for cached plans, estimated.")
     answer_cache_bytes: int = Field(
-        64 << 20, ge=0, description="Memory for the answers to calls that bring a request_id."
+        64 << 20, ge=0, description="Memory for the answers to calls that have a request_id."
     )
     drain_delay: float = Field(
         0.0, ge=0, description="Time from NOT_SERVING to refusing calls, for load balancers to notice."
@@ -548,7 +574,7 @@ class Settings(BaseSettings):
         # An unescaped "@", "/", "?" or "#" in a password makes the text after it the host or the database, which
         # error messages contain.
         if url.count("@") > ("@" in _split(url).netloc):
-            raise ValueError("wanted @, /, ? and # in user and password as %40, %2F, %3F and %23")
+            raise ValueError("wanted @, /, ? and # in user and password written as %40, %2F, %3F and %23")
         return value
 
     @field_validator("jwt_jwks_url")
@@ -589,27 +615,29 @@ class Settings(BaseSettings):
         for one in self.remote_targets:
             if one.tls_profile and one.tls_profile not in self.remote_tls:
                 raise ValueError(
-                    f"remote_targets: {one.target}: there is no TLS profile {one.tls_profile!r} in remote_tls"
+                    f"remote_targets: {one.target}: unknown TLS profile {one.tls_profile!r}; wanted "
+                    "one of remote_tls"
                 )
         return self
 
     @model_validator(mode="after")
     def _whole_tls(self) -> Self:
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
-            raise ValueError("tls_cert_file and tls_key_file are given together or not at all")
+            raise ValueError("got only one of tls_cert_file and tls_key_file, wanted both or none")
         if self.tls_client_ca_file is not None and self.tls_cert_file is None:
             raise ValueError("tls_client_ca_file needs tls_cert_file and tls_key_file")
         asked_for = self.tls_client_auth == "require" or self.listen_mtls is not None
         if asked_for != (self.tls_client_ca_file is not None):
             raise ValueError(
-                'tls_client_ca_file is given together with tls_client_auth = "require" or with listen_mtls'
+                'tls_client_ca_file needs tls_client_auth = "require" or listen_mtls, and they '
+                "need tls_client_ca_file"
             )
         if self.tls_client_auth == "require" and self.listen_mtls is not None:
-            raise ValueError('listen_mtls is for servers whose other port has tls_client_auth = "none"')
+            raise ValueError('listen_mtls needs tls_client_auth = "none" for the other port')
         if self.tls_clients_file is not None and not asked_for and self.jwt_issuer is None:
             raise ValueError(
-                'tls_clients_file needs a port that asks for certificates, tls_client_auth = "require" or listen_mtls, '
-                "or, for the limits of tokens, jwt_issuer"
+                "tls_clients_file needs a port that asks for certificates, tls_client_auth = "
+                '"require" or listen_mtls, or, for the limits of tokens, jwt_issuer'
             )
         return self
 
@@ -626,7 +654,10 @@ class Settings(BaseSettings):
     def _whole_jwt(self) -> Self:
         given = (self.jwt_issuer, self.jwt_audience, self.jwt_jwks_file or self.jwt_jwks_url)
         if any(given) and not all(given):
-            raise ValueError("jwt_issuer, jwt_audience and jwt_jwks_file or jwt_jwks_url are given together")
+            raise ValueError(
+                "got only some of jwt_issuer, jwt_audience and jwt_jwks_file or jwt_jwks_url, "
+                "wanted all or none"
+            )
         if self.jwt_jwks_file and self.jwt_jwks_url:
             raise ValueError("got both jwt_jwks_file and jwt_jwks_url, wanted one of them")
         return self
@@ -668,15 +699,16 @@ class Settings(BaseSettings):
             )
         if is_public(self.web) and not (tls and keys):
             raise ValueError(
-                f"web: {self.web} can be reached from other machines, and calls need tls_cert_file, tls_key_file and "
-                "keys_file. Or listen on 127.0.0.1, or set insecure_public if something in front of evald encrypts "
-                "and authenticates"
+                f"web: {self.web} can be reached from other machines, and calls need "
+                "tls_cert_file, tls_key_file and keys_file. Or listen on 127.0.0.1, or set "
+                "insecure_public if something in front of evald encrypts and authenticates"
             )
         if is_public(self.http) and not self.metrics_public and not (tls and keys and self.http_tls):
             raise ValueError(
-                f"http: {self.http} can be reached from other machines, and keys for /metrics need tls_cert_file, "
-                "tls_key_file, keys_file and http_tls. Or listen on 127.0.0.1, or set metrics_public, or "
-                "insecure_public if something in front of evald encrypts and authenticates"
+                f"http: {self.http} can be reached from other machines, and keys for /metrics "
+                "need tls_cert_file, tls_key_file, keys_file and http_tls. Or listen on "
+                "127.0.0.1, or set metrics_public, or insecure_public if something in front of "
+                "evald encrypts and authenticates"
             )
         return self
 

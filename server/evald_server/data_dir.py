@@ -59,10 +59,12 @@ def _lock(file: int, directory: Path) -> None:
             owner = os.read(file, 32).decode("ascii", "replace").strip()
         who = f"another server (process {owner})" if owner.isdigit() else "another server"
         raise Taken(
-            f"{who} uses it. Stop that one, or give each server a directory of its own: "
-            f"--data-dir PATH, EVALD_DATA_DIR or data_dir in the config file"
+            f"{who} uses it. Stop that server, or give each server its own directory: "
+            "--data-dir PATH, EVALD_DATA_DIR or data_dir in the config file"
         ) from None
     except OSError as problem:  # a network file system without locks
         _log.warning(
-            "data_dir %s cannot be locked (%s): no second server may use it", directory, problem.strerror
+            "cannot lock data_dir %s (%s); make sure that no other server uses it",
+            directory,
+            problem.strerror,
         )

@@ -53,7 +53,7 @@ def _san(name: str) -> str:
 def _openssl(place: Path, *arguments: str) -> None:
     program = shutil.which("openssl")
     if program is None:
-        raise OpensslProblem("the program openssl is needed, and is not there")
+        raise OpensslProblem("the program openssl was not found; install it")
     before = os.umask(0o077)
     try:
         done = subprocess.run(  # noqa: S603 - no shell, and names are checked

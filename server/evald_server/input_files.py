@@ -6,7 +6,7 @@ from typing import BinaryIO, Final
 
 # Parsing JSON of this size takes about 2 GB. Conversations in JSON Lines are read one by one instead.
 MAX_BYTES: Final = 256 << 20
-TOO_LONG: Final = f"longer than {MAX_BYTES >> 20} MiB, the most that is read at once"
+TOO_LONG: Final = f"longer than {MAX_BYTES >> 20} MiB, the maximum size of an input file"
 
 
 def read_bytes(path: Path) -> bytes:

@@ -48,7 +48,7 @@ def _loaded(name: str, directory: Path) -> list[EvaluatorDefinition]:
         raise
     except BaseException as problem:  # noqa: BLE001 - foreign code, which may call sys.exit()
         raised = raised_by(problem)
-    error = PluginError(f'Evaluator plugin "{name}" raised while it was loaded: {raised}')
+    error = PluginError(f'Evaluator plugin "{name}" raised an exception while it was loaded: {raised}')
     error.add_note(raised.trace)
     raise error
 
@@ -93,7 +93,8 @@ def _imported(name: str, load: Any) -> Any:
                 f"Python file, for example ./{name}.py."
             ) from None
         raise PluginError(
-            f'Evaluator plugin "{name}" needs the module "{problem.name}", which is not installed.'
+            f'Evaluator plugin "{name}" needs the module "{problem.name}", which is not '
+            "installed; install it."
         ) from None
 
 

@@ -175,7 +175,7 @@ def describe(evaluation: "Evaluation") -> str:
         error = f" [{result.error.code}]" if result.error else ""
         shadow = ", shadow" if result.shadow else ""
         lines.append(f"  {result.verdict.name} {result.name}{error}{score}{shadow}: {result.reason}")
-        lines += [f"    missed: {check.text}" for check in result.checks if not check.met]
+        lines += [f"    not met: {check.text}" for check in result.checks if not check.met]
     return "\n".join(lines)
 
 

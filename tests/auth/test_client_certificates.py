@@ -574,7 +574,7 @@ TLS = {"tls_cert_file": "a", "tls_key_file": "b"}
         (TLS | {"listen_mtls": f"{HOST}:0"}, "tls_client_ca_file"),
         (
             TLS | {"listen_mtls": f"{HOST}:0", "tls_client_ca_file": "c", "tls_client_auth": "require"},
-            "listen_mtls is for servers",
+            "listen_mtls needs",
         ),
         (TLS | {"tls_clients_file": "f"}, "tls_clients_file needs a port"),
         (TLS | {"listen_mtls": "0.0.0.0:0", "tls_client_ca_file": "c"}, "calls are not authenticated"),

@@ -282,11 +282,11 @@ async def test_a_document_is_taken_from_a_checked_server_whole_and_from_where_it
         await fetch()
     remote.status, remote.location = 302, remote.address
     asked = remote.asked
-    with pytest.raises(OSError, match="redirects, which is not followed"):
+    with pytest.raises(OSError, match="redirects are not followed"):
         await fetch()
     assert remote.asked == asked + 1
     remote.held.clear()
-    with pytest.raises(OSError, match="no whole answer within"):
+    with pytest.raises(OSError, match="no complete answer within"):
         await fetch(seconds=0.05)
     remote.held.set()
     with pytest.raises(OSError, match="TLS failed"):

@@ -256,7 +256,7 @@ async def test_files_that_do_not_work_change_nothing_but_a_counter_and_a_log_lin
     key_lines = (folder / "server.key").read_text().splitlines()[1:-1]
     async with _serving(**_files(folder)) as app:
         BROKEN[how](folder, certs / "two")
-        await until(lambda: "the certificates of before stay in use" in caplog.text)
+        await until(lambda: "the previous certificates stay in use" in caplog.text)
         assert await _succeeds(app, _credentials(certs / "one"))
         assert 'evald_tls_reloads_total{outcome="failed"}' in app.telemetry.exposition("")[0].decode()
         for line in (*key_lines, "canary"):
@@ -390,7 +390,7 @@ def test_without_openssl_the_command_says_what_is_missing(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["certs", "dev", str(tmp_path / "certs")]) == 2
-    assert "the program openssl is needed" in capsys.readouterr().err
+    assert "the program openssl was not found" in capsys.readouterr().err
     assert list((tmp_path / "certs").iterdir()) == []
 
 

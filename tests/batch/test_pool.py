@@ -233,7 +233,7 @@ def test_a_process_of_another_version_is_not_used(
 
     with caplog.at_level("WARNING", "evald.batch"):
         run(main())
-    assert "this server is 0.0.1" in caplog.text
+    assert "this server runs 0.0.1" in caplog.text
 
 
 async def test_no_more_processes_than_allowed() -> None:

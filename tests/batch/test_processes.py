@@ -91,7 +91,7 @@ def test_a_process_that_is_killed_loses_and_doubles_nothing(
 
     with caplog.at_level("WARNING", "evald.batch"):
         run(main())
-    assert re.search(r"batch process \d+ ended by itself \(exit code -9\)", caplog.text)
+    assert re.search(r"batch process \d+ ended unexpectedly \(exit code -9\)", caplog.text)
 
 
 def _held(live: Live, pid: int) -> bool:

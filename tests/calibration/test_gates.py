@@ -58,12 +58,12 @@ def test_kappa_is_inconclusive_where_it_is_not_defined() -> None:
 def test_the_reason_names_every_missed_gate_with_its_number() -> None:
     judge = ScriptedJudge(0.5, 0.5, first=0.9)
     card = card_of(judge, ALL, limits=GateLimits(min_accuracy=0.95, max_order_flips=0.01))
-    assert "min-accuracy 0.95 is missed: 0." in card.reason
-    assert "max-order-flips 0.01 is missed: 0." in card.reason
+    assert "min-accuracy 0.95 is not met: got 0." in card.reason
+    assert "max-order-flips 0.01 is not met: got 0." in card.reason
 
 
 def test_a_calibration_that_was_cut_short_says_how_much_is_missing() -> None:
     card = card_of(ScriptedJudge(cost_usd=0.1), cases(10, 10), limits=GateLimits(max_cost=0.5))
     assert card.errors.left_out == 15
     assert card.spending.usd == pytest.approx(0.5)
-    assert "no room for 15 of 20 questions" in card.reason
+    assert "left out 15 of 20 queries" in card.reason

@@ -112,7 +112,7 @@ def test_a_good_judge_meets_its_gates(calibrate: Calibrate, files: Path) -> None
         ),
         pytest.param("acme.knowing", ["--max-false-alarms", "0.1"], 1, "max-false-alarms", id="paranoid"),
         pytest.param(
-            "acme.knowing:cost=0.01", ["--max-cost", "0.1", "--no-attacks"], 1, "no room for 30", id="dear"
+            "acme.knowing:cost=0.01", ["--max-cost", "0.1", "--no-attacks"], 1, "left out 30", id="dear"
         ),
         pytest.param(
             "acme.knowing:errsEvery=2",
@@ -213,9 +213,7 @@ def test_a_judge_config_is_a_file(calibrate: Calibrate, evald: Any, files: Path)
         pytest.param(["-e", "is-json", "--max-order-flips", "0.1"], "needs pairs", id="gate without pairs"),
         pytest.param(["-e", "is-json", "--min-accuracy", "90"], "from 0 to 1", id="percent"),
         pytest.param(["-e", "is-json", "--repeats", "0"], "from 1 to 20", id="no repeats"),
-        pytest.param(
-            ["-e", "is-json", "--max-cost", "1"], "does not report what it costs", id="cost unknown"
-        ),
+        pytest.param(["-e", "is-json", "--max-cost", "1"], "does not report its cost", id="cost unknown"),
         pytest.param(
             ["-e", "is-json", "--card", "none/card.json"],
             "the directory none does not exist",

@@ -98,18 +98,18 @@ async def test_messages_as_json_are_read() -> None:
 
 BAD: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "no message of the agent"),
-    "garbage": (b"\xff\xff\xff", "no InvokeResponse"),
+    "garbage": (b"\xff\xff\xff", "cannot parse InvokeResponse"),
     "text-that-is-not-utf-8": (
         response(messages=FINE).replace(b"fine", b"\xff\xff\xff\xff"),
-        "no InvokeResponse",
+        "cannot parse InvokeResponse",
     ),
     "the-user": (response(messages=[{"role": "user", "text": "x"}]), "messages[0].role: got 'user'"),
     "no-role": (response(messages=[{"text": "x"}]), "messages[0].role: got ''"),
-    "silence": (response(messages=[{"role": "assistant"}]), "messages[0]: no content"),
+    "silence": (response(messages=[{"role": "assistant"}]), "messages[0]: got no content"),
     "another-role": (response(messages=[{"role": "banana", "text": "x"}]), "messages[0].role: got 'banana'"),
     "a-number-that-is-none": (
         response(messages=[{**FINE[0], "metadata": {"x": [float("nan")]}}]),
-        "invocation.messages[0]: holds NaN",
+        "invocation.messages[0]: got NaN",
     ),
     "a-number-that-is-none-in-a-block": (
         response(
@@ -120,7 +120,7 @@ BAD: dict[str, tuple[bytes, str]] = {
                 }
             ]
         ),
-        "invocation.messages[0]: holds NaN",
+        "invocation.messages[0]: got NaN",
     ),
     "both": (response(messages=FINE, messages_json="[]"), "wanted one of them"),
     "bad-json": (response(messages_json="[{"), "invocation.messages: not valid JSON"),

@@ -245,11 +245,11 @@ FAULTS: dict[str, tuple[Answer, str, str]] = {
     "html-unsaid": (answer(200, "\n<html>"), BAD, "HTML or XML"),
     "garbage": (answer(200, b"\x00\x01\x02"), BAD, "not valid JSON"),
     "plain-text": (answer(200, "fine", content_type="text/plain"), BAD, "not valid JSON"),
-    "not-utf-8": (answer(200, b'{"text": "\xff"}'), BAD, "no UTF-8 at byte 10"),
+    "not-utf-8": (answer(200, b'{"text": "\xff"}'), BAD, "not UTF-8 at byte 10"),
     "half-a-surrogate": (answer(200, b'{"text": "\\ud800"}'), BAD, "surrogate"),
     "nan": (answer(200, b'{"text": "fine", "cost": NaN}'), BAD, "not valid JSON"),
-    "half": (answer(200, b'{"text": "fi', length=100, end="close"), BAD, "breaks off"),
-    "half-and-reset": (answer(200, b'{"text": "fi', length=100, end="reset"), BAD, "breaks off"),
+    "half": (answer(200, b'{"text": "fi', length=100, end="close"), BAD, "is incomplete"),
+    "half-and-reset": (answer(200, b'{"text": "fi', length=100, end="reset"), BAD, "is incomplete"),
     "half-a-json": (answer(200, b'{"text": "fi'), BAD, "not valid JSON"),
     "too-long": (answer(200, {"text": "x" * (8 << 20)}), BAD, "longer than 8 MiB"),
     "too-many-values": (answer(200, [1] * 200_000), BAD, "or more keys and values"),
@@ -291,13 +291,13 @@ FAULTS: dict[str, tuple[Answer, str, str]] = {
     "a-list-as-a-type": (answer(200, {"output": [{"type": ["x"]}]}), BAD, "output"),
     "no-message": (answer(200, {"messages": []}), BAD, "no message of the agent"),
     "only-the-user": (answer(200, {"messages": [USER]}), BAD, "no message of the agent"),
-    "null-content": (answer(200, {"role": "assistant", "content": None}), BAD, "no answer"),
+    "null-content": (answer(200, {"role": "assistant", "content": None}), BAD, "got no content"),
     "silence-after-a-call": (
         answer(
             200, {"messages": [{"role": "tool", "content": "[]"}, {"role": "assistant", "content": None}]}
         ),
         BAD,
-        "messages[1]: no content",
+        "messages[1]: got no content",
     ),
     "a-wrong-type": (answer(200, {"role": "assistant", "content": 3}), BAD, "content: got 3 (int)"),
     "a-wrong-call": (
@@ -308,7 +308,7 @@ FAULTS: dict[str, tuple[Answer, str, str]] = {
     "a-wrong-usage": (answer(200, {"text": "x", "usage": {"input": -1}}), BAD, "usage.input"),
     "a-wrong-cost": (answer(200, {"text": "x", "cost": -1}), BAD, "cost: got -1"),
     "400": (answer(400, {"detail": "no field x"}), "CONNECTOR_REFUSED", "no field x"),
-    "401": (answer(401, b""), "CONNECTOR_REFUSED", "its headers must say who calls"),
+    "401": (answer(401, b""), "CONNECTOR_REFUSED", "check the credentials in headers"),
     "404": (answer(404, "nope"), "CONNECTOR_REFUSED", "are base_url and config right?: 'nope'"),
     "redirect": (answer(302, b"", location="http://127.0.0.1:9/"), "CONNECTOR_REFUSED", "redirects"),
     "500": (answer(500, "<h1>It broke</h1>" + "x" * 1000), "CONNECTOR_UNAVAILABLE", "It broke"),
@@ -317,10 +317,10 @@ FAULTS: dict[str, tuple[Answer, str, str]] = {
     "no-http": (
         Answer(b"SSH-2.0-OpenSSH\r\n", "close"),
         "CONNECTOR_UNAVAILABLE",
-        "without an answer in HTTP",
+        "closed without an HTTP answer",
     ),
-    "closed": (Answer(b"", "close"), "CONNECTOR_UNAVAILABLE", "without an answer"),
-    "reset": (Answer(b"", "reset"), "CONNECTOR_UNAVAILABLE", "without an answer"),
+    "closed": (Answer(b"", "close"), "CONNECTOR_UNAVAILABLE", "without an HTTP answer"),
+    "reset": (Answer(b"", "reset"), "CONNECTOR_UNAVAILABLE", "without an HTTP answer"),
     "silence": (Answer(b"", "hang"), "CONNECTOR_TIMEOUT", "within 0.5 s; config.timeoutSeconds"),
     "silence-in-the-body": (answer(200, "{", length=9, end="hang"), "CONNECTOR_TIMEOUT", "within 0.5 s"),
 }
@@ -338,9 +338,9 @@ async def test_a_fault_is_told_once_and_the_request_is_not_repeated(name: str) -
 
 
 STREAM_FAULTS: dict[str, tuple[str, Answer, str, str]] = {
-    "no-pieces": ("sse", answer(200, events({"foo": 1})), BAD, "its events: foo"),
-    "nothing": ("sse", answer(200, b""), BAD, "no piece of text"),
-    "no-stream": ("sse", answer(200, {"text": "fine"}), BAD, "no stream of server-sent events"),
+    "no-pieces": ("sse", answer(200, events({"foo": 1})), BAD, "the events: foo"),
+    "nothing": ("sse", answer(200, b""), BAD, "the stream has no text"),
+    "no-stream": ("sse", answer(200, {"text": "fine"}), BAD, "not a stream of server-sent events"),
     "html": ("ndjson", answer(200, "<html>\n"), BAD, "not JSON: '<html>'"),
     "no-json": ("sse", answer(200, "data: fine\n\n"), BAD, "not JSON: 'fine'"),
     "not-utf-8": ("ndjson", answer(200, b'{"text": "\xff"}'), BAD, "not JSON"),
@@ -350,7 +350,7 @@ STREAM_FAULTS: dict[str, tuple[str, Answer, str, str]] = {
         "sse",
         answer(200, events({"text": "fi"}, done=False), length=999, end="close"),
         BAD,
-        "breaks off",
+        "is incomplete",
     ),
     "half-a-completion": (
         "sse",
@@ -493,7 +493,7 @@ async def test_trying_a_connector_says_what_came_of_it() -> None:
 async def test_a_trial_ends_although_the_agent_hangs() -> None:
     async with wire(Answer(b"", "hang")) as server, built("http", server.base_url) as agent:
         tried = await try_connector(agent, timeout_seconds=0.2)
-    assert tried.error.startswith("CONNECTOR_TIMEOUT: no answer within the 0.2 s")
+    assert tried.error.startswith("CONNECTOR_TIMEOUT: no answer within 0.2 s")
     assert not tried.success
 
 

@@ -176,7 +176,7 @@ STREAM_FAULTS: dict[str, tuple[str, str]] = {
     "a-second-answer": (events({"choices": [{"index": 1, "delta": {}}]}), "a second answer"),
     "calls-of-another-type": (events(chunk(tool_calls=["book"])), "wanted objects"),
     "an-error-at-the-end": (events(chunk("fi"), chunk(finish="error")), "reports an error"),
-    "sent-at-once": (json.dumps(completion()), "no stream of server-sent events"),
+    "sent-at-once": (json.dumps(completion()), "not a stream of server-sent events"),
 }
 
 

@@ -50,7 +50,10 @@ async def test_a_turn_that_was_said_in_part_goes_on_where_it_stopped() -> None:
         answer = await replay.invoke(turn("A slot, please.", RECORDING[3]))
         assert texts(answer) == [("tool", "[9]"), ("assistant", "At nine?")]
         over = await failure(replay, turn("A slot, please.", *RECORDING[3:6]))
-        assert (over.code, over.message) == ("CONNECTOR_BAD_ANSWER", "the recording has no more of turn 1")
+        assert (over.code, over.message) == (
+            "CONNECTOR_BAD_ANSWER",
+            "the recording has no more messages of turn 1",
+        )
 
 
 async def test_what_was_never_recorded_is_no_answer() -> None:
@@ -136,13 +139,13 @@ async def test_a_recording_of_another_stack_is_read_with_its_usage() -> None:
 
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "nothing": ({}, "connector.config.messages", "missing"),
-    "no-messages": ({"messages": []}, "connector.config.messages", "no message of a user"),
-    "nobody-answers": ({"messages": RECORDING[2:3]}, "connector.config.messages", "no message of a user"),
+    "no-messages": ({"messages": []}, "connector.config.messages", "no user message"),
+    "nobody-answers": ({"messages": RECORDING[2:3]}, "connector.config.messages", "no user message"),
     "no-role": ({"messages": [{"content": "Hi"}]}, "connector.config.messages[0].role", "missing"),
     "two-users": (
         {"messages": [RECORDING[2], RECORDING[6], RECORDING[7]]},
         "connector.config.messages[1]",
-        "second message of the user",
+        "second user message",
     ),
     "a-bad-call": (
         {"messages": [RECORDING[2], {"role": "assistant", "tool_calls": [{}]}]},

@@ -25,7 +25,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "file": (stored("http", "file:///etc/passwd"), "base_url", "wanted http://HOST"),
     "password": (stored("http", "http://a:b@127.0.0.1"), "base_url", "without user, password"),
     "query": (stored("http", f"{URL}?key=1"), "base_url", "without user, password, query"),
-    "a-bad-port": (stored("http", "http://127.0.0.1:99999"), "base_url", "no address"),
+    "a-bad-port": (stored("http", "http://127.0.0.1:99999"), "base_url", "not the address of an agent"),
     "an-odd-notation": (stored("http", "http://0x7f000001"), "base_url", "usual notation"),
     "a-space": (stored("http", "http://127.0.0.1/a b"), "base_url", "without spaces"),
     "metadata-service": (stored("http", "http://169.254.169.254/latest"), "base_url", "metadata service"),
@@ -44,12 +44,12 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "tool-without-answer": (
         stored("openai-chat", URL, {**CHAT, "tools": [TOOL], "toolResults": {"find": 1}}),
         "config",
-        "no answer for the tool 'book'",
+        "no result for the tool 'book'",
     ),
     "tool-without-a-function": (
         stored("openai-chat", URL, {**CHAT, "tools": [{"function": 3}], "toolResults": {"find": 1}}),
         "config",
-        "no answer for the tool '?'",
+        "no result for the tool '?'",
     ),
     "timeout": (stored("http", URL, {"timeoutSeconds": 0}), "config.timeoutSeconds", "greater than 0"),
     "timeout-nan": (stored("http", URL, {"timeoutSeconds": "1"}), "config.timeoutSeconds", "valid number"),
@@ -80,7 +80,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "messages-again-and-again": (
         stored("http", URL, {"body": ["{{messages}}"] * 11}),
         "config.body",
-        "11 times {{messages}}; wanted at most 10",
+        "{{messages}} 11 times; wanted at most 10",
     ),
     "a-message-again-and-again": (
         stored("http", URL, {"body": "{{message}}" * 101}),
@@ -222,7 +222,7 @@ HEADERS: dict[str, tuple[dict[str, str], str]] = {
     "a-line-break": ({"x-a": "b\r\nx-c: d"}, "printable ASCII"),
     "not-ascii": ({"x-a": "ü"}, "printable ASCII"),
     "a-bad-name": ({"x a": "b"}, "wanted a header's name"),
-    "a-mask": ({"x-a": "***"}, "stands for a stored value"),
+    "a-mask": ({"x-a": "***"}, "stands for the stored value"),
     "too-many": ({f"x-{number}": "1" for number in range(51)}, "at most 50"),
 }
 

@@ -99,7 +99,7 @@ async def test_a_secret_that_the_agent_repeats_escaped_comes_back_in_no_way(
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(None, "is empty or not set"), ("", "is empty or not set"), ("line\nbreak", "is no printable ASCII")],
+    [(None, "is empty or not set"), ("", "is empty or not set"), ("line\nbreak", "is not printable ASCII")],
 )
 async def test_a_secret_that_cannot_be_sent_is_told_without_its_value(
     value: str | None, words: str, monkeypatch: pytest.MonkeyPatch

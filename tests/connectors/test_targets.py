@@ -83,7 +83,7 @@ async def test_a_name_that_is_not_known_is_told() -> None:
         async with built(kind, url, {"maxAttempts": 1}, resolve=resolve) as agent:
             failed = await failure(agent)
             assert failed.code == "CONNECTOR_UNAVAILABLE"
-            assert "name is not known" in failed.message
+            assert "host name cannot be resolved" in failed.message
 
 
 async def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

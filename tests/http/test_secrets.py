@@ -697,7 +697,7 @@ async def test_files_that_break_and_a_server_that_stops_tell_no_secret(
         markers.know(name, "".join((certs / name).read_text().splitlines()[1:-1])[24:-4])
     for number, (content, words) in enumerate(
         (
-            (pem, "these are none"),
+            (pem, "they cannot be parsed"),
             ((certs / "other.key").read_text(), "do not belong together"),
             ((certs / "locked.key").read_text(), "is encrypted"),
         )

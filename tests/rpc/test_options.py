@@ -43,9 +43,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "threshold NaN": (options(threshold=float("nan"), aggregation=MEAN), "options.threshold", "from 0 to 1"),
     "unknown criteria policy": (options(criteria_policy=7), "options.criteria_policy", "got 7"),
     "negative concurrency": (options(max_concurrency=-1), "options.max_concurrency", "got -1"),
-    "unknown enforcement": (specified(enforcement=3), "evaluators[0].enforcement", "3 is no value"),
-    "unknown error policy": (specified(error_policy=3), "evaluators[0].error_policy", "3 is no value"),
-    "unknown turn policy": (specified(turn_policy=-2), "evaluators[0].turn_policy", "-2 is no value"),
+    "unknown enforcement": (specified(enforcement=3), "evaluators[0].enforcement", "3, which is not a value"),
+    "unknown error policy": (
+        specified(error_policy=3),
+        "evaluators[0].error_policy",
+        "3, which is not a value",
+    ),
+    "unknown turn policy": (
+        specified(turn_policy=-2),
+        "evaluators[0].turn_policy",
+        "-2, which is not a value",
+    ),
 }
 
 

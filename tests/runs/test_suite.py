@@ -131,7 +131,7 @@ async def test_every_trial_is_a_conversation_of_its_own() -> None:
 
 ODD_ANSWERS: dict[str, tuple[Answer, str]] = {
     "empty": ([], "empty, wanted at least one"),
-    "user": ([{"role": "user", "content": "me"}], 'got one of role "user"'),
+    "user": ([{"role": "user", "content": "me"}], 'got a message of role "user"'),
     "many": ([{"role": "assistant", "content": "x"}] * 51, "wanted at most 50"),
     "gone": (ConnectorFailure("CONNECTOR_TIMEOUT", "too slow"), "CONNECTOR_TIMEOUT: too slow"),
 }

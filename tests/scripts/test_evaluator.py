@@ -79,7 +79,7 @@ def test_the_raw_request_tells_what_was_asked_without_its_content(folder: Folder
         ("echo bad >&2; exit 3", "SCRIPT_FAILED", "exited with code 3: bad"),
         ("""echo '{"pass": true}'; exit 1""", "SCRIPT_FAILED", "exited with code 1"),
         ("kill -9 $$", "SCRIPT_FAILED", ""),
-        ("echo fine", "SCRIPT_OUTPUT_INVALID", "no result: not JSON"),
+        ("echo fine", "SCRIPT_OUTPUT_INVALID", "not a valid result: not JSON"),
         ("echo note >&2", "SCRIPT_OUTPUT_INVALID", "it is empty: wanted one JSON object: note"),
         ("""echo '{"score": 2}'""", "SCRIPT_OUTPUT_INVALID", "score: 2 is not between 0 and 1"),
         ("""echo '{"reason": "fine"}'""", "SCRIPT_OUTPUT_INVALID", "no verdict"),

@@ -36,7 +36,7 @@ def test_a_bare_name_that_two_commands_have_is_refused(folder: Folder) -> None:
     (folder.path / "other").mkdir(mode=0o755)
     other = Folder(folder.path / "other").shell(PASSES)
     commands = AllowList([folder.shell(PASSES), other])
-    with pytest.raises(CommandNotAllowed, match="the name of 2 allowed commands"):
+    with pytest.raises(CommandNotAllowed, match="2 allowed commands have the name"):
         commands.find("check.sh")
     assert commands.find(other).path == other
 
@@ -71,7 +71,7 @@ def test_an_operator_s_mistakes_are_all_named_at_the_start(folder: Folder) -> No
         str(folder.path / "absent"): "No such file",
         str(folder.path): "not a file",
         plain: "chmod +x",
-        loose: "every user of the machine may change it",
+        loose: "every user of the machine can change it",
         f"{good}@sha256:abc": "3 digits after @sha256:, wanted 64",
         f"{good}@sha256:{'0' * 64}": "its sha256 digest is not the one",
     }
@@ -147,8 +147,8 @@ def test_a_script_runs_in_a_shell_where_the_operator_allows_one() -> None:
 @pytest.mark.parametrize(
     ("config", "where", "words"),
     [
-        ({}, "", "wanted one of command and script"),
-        ({"command": ["check.sh"], "script": "check.sh"}, "", "wanted one of command and script"),
+        ({}, "", "wanted exactly one of command and script"),
+        ({"command": ["check.sh"], "script": "check.sh"}, "", "wanted exactly one of command and script"),
         ({"command": []}, "/command", "at least 1 item"),
         ({"command": "check.sh"}, "/command", "should be a valid list"),
         ({"command": ["check.sh", 1]}, "/command/1", "should be a valid string"),

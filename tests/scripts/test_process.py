@@ -337,7 +337,7 @@ def test_a_script_that_kills_what_watches_over_it_gets_no_verdict(
     policy = ScriptPolicy(allow=[path], isolation="off")
     code, message = words(run(judge(policy, {"command": [path, marker]})))
     assert code == "SCRIPT_FAILED"
-    assert "watches over it was killed" in message
+    assert "its supervisor process was killed" in message
     gone(marker)
 
 

@@ -23,15 +23,15 @@ def read(data: Any, **options: Any) -> Any:
         pytest.param(
             {"success": False, "reason": "no"}, FAILED, None, "no", id="success, as EvalStudio writes"
         ),
-        pytest.param({"passed": True}, PASSED, None, "The script says: passed", id="no reason"),
+        pytest.param({"passed": True}, PASSED, None, "Verdict of the script: passed", id="no reason"),
         pytest.param({"verdict": "skip", "reason": "n/a"}, SKIPPED, None, "n/a", id="skip"),
         pytest.param(
-            {"verdict": "FAILED"}, FAILED, None, "The script says: failed", id="verdict in capitals"
+            {"verdict": "FAILED"}, FAILED, None, "Verdict of the script: failed", id="verdict in capitals"
         ),
-        pytest.param({"score": 0.8}, PASSED, 0.8, "Score 0.8, which passes from 0.8", id="score on the line"),
-        pytest.param({"score": 0.79}, FAILED, 0.79, "Score 0.79, which passes from 0.8", id="score below"),
+        pytest.param({"score": 0.8}, PASSED, 0.8, "Score 0.8, wanted at least 0.8", id="score on the line"),
+        pytest.param({"score": 0.79}, FAILED, 0.79, "Score 0.79, wanted at least 0.8", id="score below"),
         pytest.param(
-            {"score": 1, "pass": False}, FAILED, 1, "Score 1, which passes from 0.8", id="pass outranks score"
+            {"score": 1, "pass": False}, FAILED, 1, "Score 1, wanted at least 0.8", id="pass outranks score"
         ),
         pytest.param(
             {"score": 0.5, "hits": ["a"], "misses": ["b"], "reasoning": "half"},
@@ -44,7 +44,7 @@ def read(data: Any, **options: Any) -> Any:
             {"pass": False, "hits": ["a", "b", "c"], "misses": ["d"]},
             FAILED,
             0.75,
-            "3 of 4 checks met; score 0.75, which passes from 0.8",
+            "3 of 4 checks met; score 0.75, wanted at least 0.8",
             id="AgentV's findings and a verdict",
         ),
         pytest.param(
@@ -128,7 +128,7 @@ def test_only_a_failure_is_pending() -> None:
         (b'{"pass": true', "not JSON"),
         (b"\xff\xfe", "not UTF-8 at byte 0"),
         (b'{"score": NaN}', "NaN is not JSON"),
-        (b'{"score": 1e999}', "beyond what a double holds"),
+        (b'{"score": 1e999}', "outside the range of a double"),
         (b'{"value": ' + b"9" * 5000 + b"}", "a number of 5000 digits"),
         (b'{"pass": false, "pass": true}', "a duplicate key 'pass'"),
         (b'{"pass": true, "reason": "\\ud800"}', "half of a surrogate pair"),
@@ -136,25 +136,25 @@ def test_only_a_failure_is_pending() -> None:
         (b"true", "a JSON boolean; wanted a JSON object"),
         (b"0.9", "a JSON number"),
         (b'[{"pass": true}]', "a JSON list"),
-        (b"{}", "no verdict in it: wanted `score`, 0 to 1, or `pass`"),
-        (b'{"reason": "good"}', "no verdict in it"),
-        (b'{"pass": "yes"}', "pass: a text, wanted true or false"),
+        (b"{}", "it has no verdict: wanted `score`, 0 to 1, or `pass`"),
+        (b'{"reason": "good"}', "it has no verdict"),
+        (b'{"pass": "yes"}', "pass: a string, wanted true or false"),
         (b'{"pass": 1}', "pass: a number, wanted true or false"),
         (b'{"success": true, "pass": false}', "pass and success contradict each other"),
         (b'{"verdict": "pass", "success": false}', "success and verdict contradict each other"),
         (b'{"verdict": "great"}', "verdict: wanted pass, fail or skip"),
         (b'{"score": true}', "score: a boolean, wanted a number"),
-        (b'{"score": "0.9"}', "score: a text, wanted a number"),
+        (b'{"score": "0.9"}', "score: a string, wanted a number"),
         (b'{"score": 1.01}', "score: 1.01 is not between 0 and 1"),
         (b'{"pass": true, "score": -1}', "score: -1 is not between 0 and 1"),
-        (b'{"score": 1, "hits": "a"}', "hits: a text, wanted a list"),
-        (b'{"score": 1, "misses": [1]}', "misses[0]: a number, wanted a text"),
+        (b'{"score": 1, "hits": "a"}', "hits: a string, wanted a list"),
+        (b'{"score": 1, "misses": [1]}', "misses[0]: a number, wanted a string"),
         (b'{"checks": [1]}', "checks[0]: a number, wanted an object"),
-        (b'{"checks": [{"pass": true}]}', "checks[0].text: null, wanted a text"),
+        (b'{"checks": [{"pass": true}]}', "checks[0].text: null, wanted a string"),
         (b'{"checks": [{"text": "a"}]}', "checks[0].pass: wanted true or false"),
         (b'{"checks": [{"text": "a", "pass": 1}]}', "checks[0].pass: wanted true or false"),
         (b'{"checks": [{"text": "a", "pass": true, "met": false}]}', "checks[0].pass: wanted true or false"),
-        (b'{"pass": true, "reason": ["a"]}', "reason: a list, wanted a text"),
+        (b'{"pass": true, "reason": ["a"]}', "reason: a list, wanted a string"),
         (b'{"pass": true, "metadata": []}', "metadata: a list, wanted an object"),
         (b'{"pass": true, "cost_usd": -1}', "cost_usd: -1 is below 0"),
         (b'{"pass": true, "token_usage": {"input": 1.5}}', "token_usage.input: wanted a whole number"),

@@ -111,7 +111,7 @@ def same_plan(
     except InvalidPlan:
         return None
     if list(plan.template.specs) != list(announced):
-        _log.warning("a plan is not the server's; its batches are evaluated there")
+        _log.warning("the plan of a batch differs from the server's; the batch is evaluated in the server")
         return None
     return plan
 

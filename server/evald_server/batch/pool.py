@@ -212,7 +212,7 @@ class BatchPool:
             _log.info("batch process %d ended", worker.pid)
         elif ready:
             _log.warning(
-                "batch process %d ended by itself (exit code %d); what it had is evaluated in the server",
+                "batch process %d ended unexpectedly (exit code %d); its items are evaluated in the server",
                 worker.pid,
                 code,
             )
@@ -225,7 +225,9 @@ class BatchPool:
             async with asyncio.timeout(_START_SECONDS):
                 its = (await worker.receive()).decode()
                 if its != ours:  # the package was upgraded while the server runs
-                    self._not_started(f"evald {its} is installed by now, this server is {ours}: restart it")
+                    self._not_started(
+                        f"evald {its} is installed now, but this server runs {ours}; restart it"
+                    )
                     return False
                 worker.send(pickle.dumps(self._config))
                 await worker.receive()

@@ -57,7 +57,7 @@ class ConfusionRow(CardModel):
 
 
 class ConfusionTable(CardModel):
-    """Labels against verdicts. For pairs, pass means that the answer which is shown first is better."""
+    """Labels against verdicts. For pairs, pass means that the answer shown first is better."""
 
     human_pass: ConfusionRow = Field(description="Cases that people passed.")
     human_fail: ConfusionRow = Field(description="Cases that people failed.")
@@ -80,7 +80,7 @@ class Disagreement(CardModel):
 
 
 class ScoreBin(CardModel):
-    """Verdicts with scores in one range, to compare scores with the share that people passed."""
+    """Verdicts with scores in one range, for comparing scores with the share of cases that people passed."""
 
     low: float = Field(description="Lower end of the range.")
     high: float = Field(description="Upper end of the range; included only in the last range.")
@@ -112,7 +112,7 @@ class OrderFlips(CardModel):
 class SelfConsistency(CardModel):
     """Cases with the same verdict every time. Only with repeats."""
 
-    repeats: int = Field(description="How often each case was asked.")
+    repeats: int = Field(description="Number of times that each case was asked.")
     consistent: Share = Field(description="Share of the cases with at least two verdicts.")
 
 
@@ -146,7 +146,7 @@ class QueryErrors(CardModel):
     """Queries without a verdict. They count neither for nor against the judge."""
 
     asked: int = Field(description="Queries sent to the judge.")
-    left_out: int = Field(description="Queries that the cost ceiling left no room for.")
+    left_out: int = Field(description="Queries that were not sent because of the cost limit.")
     count: int = Field(description="Queries without a verdict.")
     share: float | None = Field(description="count / asked; null if nothing was asked.")
     codes: dict[str, int] = Field(description="Number of queries by error code.")
@@ -174,7 +174,7 @@ class GateResult(CardModel):
 
     name: str = Field(description="Name of the option, for example min-accuracy.")
     limit: float = Field(description="The limit.")
-    value: float | None = Field(description="What was measured; null if nothing was.")
+    value: float | None = Field(description="Measured value; null if nothing was measured.")
     met: bool | None = Field(description="Whether the limit is met; null if nothing was measured.")
 
 
@@ -192,7 +192,7 @@ class CalibratedJudge(CardModel):
 
     type: str = Field(description="Evaluator type.")
     version: str = Field(description="Version of the evaluator.")
-    models: list[str] = Field(description="Models that answered, as reported; empty if none was.")
+    models: list[str] = Field(description="Models that answered, as reported; empty if none was reported.")
     spec: dict[str, Any] = Field(
         description="The evaluator as it was used, its config without `calibration`."
     )
@@ -203,11 +203,11 @@ class CalibrationCard(CardModel):
     """A calibration card."""
 
     format: Literal["evald.calibration/1"] = Field(default=FORMAT, description="This format and its version.")
-    id: str = Field(default="", description='"cal-" and 16 hex digits: the digest of all the rest.')
+    id: str = Field(default="", description='"cal-" and 16 hex digits: the digest of all other fields.')
     created: str = Field(description="Time of creation, ISO 8601 in UTC.")
     evald: str = Field(description="Version of evald.")
     verdict: Literal["PASSED", "FAILED", "ERROR"] = Field(
-        description="FAILED: a gate was missed. ERROR: inconclusive, see `reason`."
+        description="FAILED: a gate was not met. ERROR: inconclusive, see `reason`."
     )
     reason: str = Field(description="Reason of the verdict, for people.")
     confidence: float = Field(description="Confidence level of all intervals and bounds.")

@@ -73,23 +73,26 @@ def overall_verdict(
     Too many errors outrank missed gates, because the answered queries are then a biased sample.
     """
     if errors.share is None:
-        return "ERROR", "nothing was asked"
+        return "ERROR", "no queries were sent"
     if errors.share > limits.max_errors:
         codes = ", ".join(f"{code} {count}" for code, count in errors.codes.items())
         return "ERROR", (
-            f"{errors.count} of {errors.asked} questions got no verdict ({codes}); "
-            f"more than {limits.max_errors:.1%} make the figures worthless"
+            f"{errors.count} of {errors.asked} queries got no verdict ({codes}); with more "
+            f"than {limits.max_errors:.1%} the figures are not reliable"
         )
     missed = [_missed(gate, errors) for gate in gates if gate.met is False]
     if missed:
         return "FAILED", "; ".join(missed)
     unmeasured = [gate.name for gate in gates if gate.met is None]
     if unmeasured:
-        return "ERROR", f"nothing could be measured for {', '.join(unmeasured)}"
+        return "ERROR", f"no value could be measured for {', '.join(unmeasured)}"
     return "PASSED", "all gates are met" if gates else "no gates were set"
 
 
 def _missed(gate: GateResult, errors: QueryErrors) -> str:
     if gate.name == "max-cost" and errors.left_out:
-        return f"{gate.name} {gate.limit:g} left no room for {errors.left_out} of {errors.asked + errors.left_out} questions"
-    return f"{gate.name} {gate.limit:g} is missed: {gate.value:.4g}"
+        return (
+            f"{gate.name} {gate.limit:g} is not met: it left out {errors.left_out} of "
+            f"{errors.asked + errors.left_out} queries"
+        )
+    return f"{gate.name} {gate.limit:g} is not met: got {gate.value:.4g}"

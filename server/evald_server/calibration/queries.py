@@ -165,7 +165,9 @@ class _CostBudget:
                 self._unpriced_verdicts += answer.passed is not None
                 never_priced = not self._spent and self._unpriced_verdicts >= _UNPRICED_VERDICTS
                 if answer.used_model or never_priced:
-                    raise CostUnknown("the judge does not report what it costs")
+                    raise CostUnknown(
+                        "the judge does not report its cost, so the cost limit cannot be enforced"
+                    )
                 return
             self._spent += answer.cost_usd
             self._highest = max(self._highest, answer.cost_usd)

@@ -75,14 +75,15 @@ def parse_body(content: bytes, content_type: str, redactor: Redactor) -> Any:
         raise bad_answer("the answer is empty; wanted JSON")
     if "html" in content_type or start == b"<":
         raise bad_answer(
-            f"the answer is HTML or XML, wanted JSON; is base_url that of the agent's API?{excerpt(content, redactor)}"
+            "the answer is HTML or XML, wanted JSON; is base_url the address of the "
+            f"agent's API?{excerpt(content, redactor)}"
         )
     try:
         text = content.decode()
         check_nodes(text, "the answer")
         return redactor.redact_json(parse_json(text))
     except UnicodeDecodeError as problem:
-        raise bad_answer(f"the answer is no UTF-8 at byte {problem.start}, wanted JSON") from None
+        raise bad_answer(f"the answer is not UTF-8 at byte {problem.start}, wanted JSON") from None
     except (InvalidInput, TooLarge) as problem:
         raise bad_answer(str(problem)) from None
     except ValueError as problem:
@@ -151,8 +152,9 @@ def find_response(data: Any, depth: int = 3) -> TurnData:
                 model=found.model or about.model,
             )
     raise bad_answer(
-        f"{shown(data)}, and none that evald knows, such as message, messages, choices, content or text; "
-        "say where the answer is with config.messagesPath or config.textPath"
+        f"{shown(data)}, wanted a known key with the answer, such as message, messages, "
+        "choices, content or text; set config.messagesPath or config.textPath to the "
+        "path of the answer"
     )
 
 
@@ -203,7 +205,7 @@ def check_messages(invocation: context_pb2.Invocation, max_messages: int) -> Non
         raise bad_answer(f"messages[{len(messages) - 1}]: {problem}") from None
     if silent:
         raise bad_answer(
-            f"messages[{len(messages) - 1}]: no content, tool calls or refusal, so it is no answer"
+            f"messages[{len(messages) - 1}]: got no content, tool calls or refusal, wanted one of them"
         )
 
 

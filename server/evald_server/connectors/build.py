@@ -102,7 +102,7 @@ class Connectors:
         except ValueError:
             return [
                 *found,
-                (f"{path}.config", "holds NaN or infinity, which JSON cannot carry; wanted numbers"),
+                (f"{path}.config", "got NaN or infinity, wanted finite numbers"),
             ]
         try:
             config: Any = connector.config_model.model_validate(data)
@@ -145,7 +145,7 @@ async def try_connector(
             invocation = await connector.invoke(request)
     except TimeoutError:
         response.error = (
-            f"CONNECTOR_TIMEOUT: no answer within the {timeout_seconds:g} s that a test takes at most"
+            f"CONNECTOR_TIMEOUT: no answer within {timeout_seconds:g} s, the time limit of a test"
         )
     except ConnectorFailure as failure:
         response.error = f"{failure.code}: {failure.message}"

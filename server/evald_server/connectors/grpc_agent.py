@@ -60,12 +60,12 @@ class GrpcConfig(ConnectorConfig):
     """Config of `grpc`."""
 
     tls: str | None = Field(
-        None, description="TLS profile, one of the server's remote_tls. Without one: no TLS."
+        None, description="Name of a TLS profile of the server's setting remote_tls. Default: no TLS."
     )
     timeout_seconds: float = Field(
-        60.0, gt=0, le=3600, allow_inf_nan=False, description="Time for one whole answer."
+        60.0, gt=0, le=3600, allow_inf_nan=False, description="Time limit of one answer, in seconds."
     )
-    max_attempts: int = Field(3, ge=1, le=10, description="Most attempts to connect.")
+    max_attempts: int = Field(3, ge=1, le=10, description="Maximum attempts to connect.")
 
 
 class GrpcAgent(NetworkAgent):
@@ -131,7 +131,9 @@ class GrpcAgent(NetworkAgent):
         except BeyondWireLimit as problem:
             raise bad_answer(f"{problem.path}: {problem.got}") from None
         except DecodeError:
-            raise bad_answer("the answer is no InvokeResponse: garbage, or text that is not UTF-8") from None
+            raise bad_answer(
+                "cannot parse InvokeResponse from the answer: the bytes are invalid, or a string is not UTF-8"
+            ) from None
         invocation = without_secrets(invocation, secrets)
         self._complete(invocation, seconds)
         return invocation
@@ -140,7 +142,7 @@ class GrpcAgent(NetworkAgent):
         """Parse messages sent as JSON, check the numbers, and fill in the latency. Raises ConnectorFailure."""
         if invocation.messages_json:
             if invocation.messages:
-                raise bad_answer("invocation: got messages and messages_json, wanted one of them")
+                raise bad_answer("invocation: got both messages and messages_json, wanted one of them")
             try:
                 parse_messages_json(
                     invocation.messages_json, invocation.messages, max_messages=self._options.max_messages
@@ -155,7 +157,7 @@ class GrpcAgent(NetworkAgent):
                     json.dumps(struct_to_dict(struct), allow_nan=False)
             except ValueError:
                 raise bad_answer(
-                    f"invocation.messages[{index}]: holds NaN or infinity, which JSON cannot carry"
+                    f"invocation.messages[{index}]: got NaN or infinity, wanted finite numbers"
                 ) from None
         try:
             check_invocation(invocation, "invocation")
@@ -183,7 +185,7 @@ class GrpcAgent(NetworkAgent):
                     await connect(self._channel, min(_CONNECT_SECONDS, self._config.timeout_seconds))
                 except (NotConnected, OSError) as problem:
                     if attempt == self._config.max_attempts:
-                        why = "its name is not known" if isinstance(problem, OSError) else problem
+                        why = "its host name cannot be resolved" if isinstance(problem, OSError) else problem
                         raise ConnectorFailure(
                             "CONNECTOR_UNAVAILABLE",
                             f"the agent at {self._target} cannot be reached ({why}); "

@@ -95,11 +95,11 @@ class HeaderSecrets:
         if not _NAME.fullmatch(name):
             return "wanted a header's name: letters, digits and '-', at most 100"
         if lower in _RESERVED or lower.startswith("grpc-"):
-            return "the connector sets this header itself; leave it out"
+            return "the connector sets this header itself; remove it"
         if lower.endswith("-bin"):
             return "wanted a header of text; '-bin' is for binary metadata"
         if value == MASK:
-            return f"{MASK} stands for a stored value, and there is none; give the value"
+            return f"{MASK} stands for the stored value, but no value is stored; give the value"
         if len(value) > _MAX_VALUE or not _can_be_sent(value):
             return f"wanted printable ASCII without spaces around it, at most {_MAX_VALUE} characters"
         names = _PLACEHOLDER.findall(value)
@@ -117,8 +117,9 @@ class HeaderSecrets:
             literal
         ) != literal:
             return (
-                f"got a literal value, wanted a variable of the server's environment, such as ${{{SECRET_PREFIX}AGENT}}, "
-                'so that the secret is not stored; the operator sets it. Only a scheme such as "Bearer " stands beside it'
+                "got a literal value, wanted a variable of the server's environment, such as "
+                f"${{{SECRET_PREFIX}AGENT}}, so that the secret is not stored; the operator "
+                'sets it. Only a scheme such as "Bearer " may stand before the variable'
             )
         return None
 
@@ -134,10 +135,10 @@ class HeaderSecrets:
             def replaced(match: re.Match[str], name: str = name) -> str:
                 secret = self._environ.get(match[1], "").strip()
                 if not secret or not _can_be_sent(secret):
-                    state = "empty or not set" if not secret else "no printable ASCII"
+                    state = "empty or not set" if not secret else "not printable ASCII"
                     raise MissingSecret(
-                        f"headers[{name!r}]: the variable {match[1]} of the server's environment is {state}; "
-                        "the operator sets it and starts the server again"
+                        f"headers[{name!r}]: the variable {match[1]} of the server's environment is "
+                        f"{state}; the operator sets it and restarts the server"
                     )
                 secrets.add(secret)
                 return secret

@@ -47,10 +47,13 @@ class HttpConfig(ConnectorConfig):
     """Base class of the configs of connectors over HTTP."""
 
     timeout_seconds: float = Field(
-        60.0, gt=0, le=3600, allow_inf_nan=False, description="Time for one whole answer."
+        60.0, gt=0, le=3600, allow_inf_nan=False, description="Time limit of one answer, in seconds."
     )
     max_attempts: int = Field(
-        3, ge=1, le=10, description="Most requests for one answer; they are repeated only where that is safe."
+        3,
+        ge=1,
+        le=10,
+        description="Maximum requests for one answer; a request is repeated only if that is safe.",
     )
 
 
@@ -128,7 +131,7 @@ class AgentHttp:
         """
         content = json.dumps(body, ensure_ascii=False).encode()
         if len(content) > _MAX_REQUEST_BYTES:
-            text = f"the request would have {len(content)} bytes, at most {_MAX_REQUEST_BYTES} are allowed"
+            text = f"got a request of {len(content)} bytes, wanted at most {_MAX_REQUEST_BYTES}"
             raise ConnectorFailure("CONNECTOR_CONFIG", f"{text}; shorten config or the conversation")
         sent = {
             **headers.values,
@@ -187,7 +190,8 @@ class AgentHttp:
         except TimeoutError:
             raise self._failed(
                 "CONNECTOR_TIMEOUT",
-                f"no complete answer within {self._config.timeout_seconds:g} s; config.timeoutSeconds allows more",
+                f"no complete answer within {self._config.timeout_seconds:g} s; "
+                "config.timeoutSeconds allows more",
             ) from None
         except _Unreachable as problem:
             raise self._failed(
@@ -197,10 +201,10 @@ class AgentHttp:
             ) from None
         except BROKEN as problem:
             if answering:
-                text = "the answer breaks off: the connection ended"
+                text = "the answer is incomplete: the connection was closed"
                 raise self._failed("CONNECTOR_BAD_ANSWER", text) from None
             kind = type(problem).__name__
-            text = f"the connection ended without an answer in HTTP ({kind})"
+            text = f"the connection was closed without an HTTP answer ({kind})"
             raise self._failed("CONNECTOR_UNAVAILABLE", text) from None
         await self._give_way()
         return answer._replace(data=await run_sized(answer.size, answer.data))
@@ -211,7 +215,7 @@ class AgentHttp:
         try:
             addresses = [str(address) for address in await self._resolver.addresses(target)]
         except OSError:
-            text = "its name is not known; is base_url right?"
+            text = "its host name cannot be resolved; is base_url right?"
             raise self._failed("CONNECTOR_UNAVAILABLE", text, unsent=True) from None
         while self._idle:
             connection = self._idle.pop()
@@ -267,19 +271,20 @@ class AgentHttp:
         retry_after = parse_retry_after(headers)
         if status < 400:
             text = (
-                f"HTTP {status}: it redirects, which is not followed; base_url is the place it redirects to"
+                f"HTTP {status}: it redirects, and redirects are not followed; set base_url to "
+                "the address that it redirects to"
             )
             return self._failed("CONNECTOR_REFUSED", text, retryable=False)
         if status in (429, 503):
             refused = status == 429 or retry_after is not None
             code: FailureCode = "CONNECTOR_REFUSED" if status == 429 else "CONNECTOR_UNAVAILABLE"
-            text = f"HTTP {status}: it takes no more requests now{said}"
+            text = f"HTTP {status}: it accepts no more requests now{said}"
             return self._failed(code, text, refused=refused, retry_after=retry_after)
         if status >= 500:
             return self._failed("CONNECTOR_UNAVAILABLE", f"HTTP {status}: it failed{said}")
         hint = {
-            401: "; its headers must say who calls",
-            403: "; its headers must say who may call",
+            401: "; check the credentials in headers",
+            403: "; check the permissions of the credentials in headers",
             404: "; are base_url and config right?",
         }.get(status, "")
         text = f"HTTP {status}: it does not accept the request{hint}{said}"

@@ -28,7 +28,7 @@ async def fetch_document(url: str, *, seconds: float, max_bytes: int) -> bytes:
             try:
                 status, _ = await connection.send("GET", target, {"host": parts.netloc, **_HEADERS}, b"")
                 if status != 200:
-                    text = "it redirects, which is not followed" if 300 <= status < 400 else "wanted 200"
+                    text = "redirects are not followed" if 300 <= status < 400 else "wanted 200"
                     raise OSError(f"HTTP status {status}; {text}")
                 content = bytearray()
                 while piece := await connection.piece():
@@ -39,7 +39,7 @@ async def fetch_document(url: str, *, seconds: float, max_bytes: int) -> bytes:
             finally:
                 connection.close()
     except TimeoutError:
-        raise OSError(f"no whole answer within {seconds:g} s") from None
+        raise OSError(f"no complete answer within {seconds:g} s") from None
     except ssl.SSLError as problem:
         raise OSError(f"TLS failed: {problem.reason}") from None
     except BROKEN as problem:

@@ -34,7 +34,7 @@ _DEFAULT_BODY: Final = {"message": "{{message}}", "messages": "{{messages}}", "t
 
 
 class UsagePaths(ConnectorConfig):
-    """Where the numbers of tokens are."""
+    """Paths of the numbers of tokens."""
 
     input: str | None = Field(None, description="Path of the number of input tokens.")
     output: str | None = Field(None, description="Path of the number of output tokens.")
@@ -45,29 +45,36 @@ class HttpEndpointConfig(HttpConfig):
 
     method: Literal["POST", "PUT", "PATCH"] = "POST"
     path: str = Field(
-        "", max_length=2048, description="Added to base_url; may hold {{threadId}} and {{turn}}."
+        "", max_length=2048, description="Path added to base_url; may contain {{threadId}} and {{turn}}."
     )
     body: Any = Field(
         _DEFAULT_BODY,
-        description="JSON to send. {{message}} (the user's last message), {{threadId}} and {{turn}} are filled in; "
-        'a value that is exactly "{{messages}}" becomes the conversation in OpenAI\'s format.',
+        description="JSON to send. {{message}} (the user's last message), {{threadId}} and "
+        '{{turn}} are filled in; a value that is exactly "{{messages}}" becomes the '
+        "conversation in OpenAI's format.",
     )
     messages_path: str | None = Field(
-        None, description="Path of the messages of the answer, in any known format."
+        None, description="Path of the messages in the answer, in any known format."
     )
-    text_path: str | None = Field(None, description="Path of the answer's text.")
-    tool_calls_path: str | None = Field(None, description="Path of the tool calls, beside textPath.")
+    text_path: str | None = Field(None, description="Path of the text in the answer.")
+    tool_calls_path: str | None = Field(
+        None, description="Path of the tool calls; used together with textPath."
+    )
     usage_path: str | UsagePaths | None = Field(
         None, description="Path of an object with token counts, or paths of input and output."
     )
     cost_path: str | None = Field(None, description="Path of the cost in US dollars.")
     model_path: str | None = Field(None, description="Path of the model's name.")
     stream: StreamFormat | None = Field(
-        None, description="The answer is streamed as server-sent events or NDJSON."
+        None,
+        description="Format of a streamed answer: server-sent events or NDJSON. Default: the "
+        "answer is not streamed.",
     )
     delta_path: str | None = Field(None, description="Path of the piece of text in each event of a stream.")
     retry_safe: bool = Field(
-        False, description="The agent repeats no work for a request with the same Idempotency-Key."
+        False,
+        description="Set to true if the agent does not repeat work for a request with the same "
+        "Idempotency-Key; failed requests are then sent again.",
     )
 
     @field_validator(
@@ -98,7 +105,7 @@ class HttpEndpointConfig(HttpConfig):
 
 
 class HttpEndpoint(HttpAgent):
-    """Any agent that takes and answers JSON over HTTP, at once or as a stream."""
+    """Any agent that accepts and returns JSON over HTTP, at once or as a stream."""
 
     type_name = "http"
     label = "HTTP"
@@ -113,7 +120,7 @@ class HttpEndpoint(HttpAgent):
         counts = Counter(_VARIABLE.findall(json.dumps(config.body)))
         for name, most in _MOST.items():
             if counts[name] > most:
-                raise InvalidInput("config.body", f"{counts[name]} times {{{{{name}}}}}", f"at most {most}")
+                raise InvalidInput("config.body", f"{{{{{name}}}}} {counts[name]} times", f"at most {most}")
 
     async def answer(self, request: AgentRequest, headers: ResolvedHeaders) -> context_pb2.Invocation:
         """See NetworkAgent."""
@@ -186,7 +193,7 @@ def _check_template(template: Any, path: str) -> None:
                 wanted = "one of " + ", ".join(f"{{{{{known}}}}}" for known in _VARIABLES)
                 raise InvalidInput(path, f"unknown variable {{{{{name[:60]}}}}}", wanted)
             if name == "messages" and not _VARIABLE.fullmatch(template):
-                raise InvalidInput(path, "{{messages}} within a text", '"{{messages}}" as the whole value')
+                raise InvalidInput(path, "{{messages}} within a string", '"{{messages}}" as the whole value')
     elif isinstance(template, Mapping):
         for key, value in template.items():
             _check_template(value, f"{path}.{key}")

@@ -25,20 +25,20 @@ _OWN: Final = ("model", "messages", "tools", "stream", "stream_options", "n")
 class OpenAiChatConfig(HttpConfig):
     """Config of `openai-chat`."""
 
-    model: str = Field(min_length=1, description="The model to ask.")
-    system_prompt: str | None = Field(None, description="Goes before the conversation.")
-    parameters: dict[str, Any] = Field({}, description="Further keys of the request, such as temperature.")
+    model: str = Field(min_length=1, description="Name of the model.")
+    system_prompt: str | None = Field(None, description="System message; it is sent before the conversation.")
+    parameters: dict[str, Any] = Field({}, description="Additional keys of the request, such as temperature.")
     tools: list[dict[str, Any]] = Field([], description="Tools that the model may call, in OpenAI's format.")
     tool_results: dict[str, Any] = Field(
         {},
-        description="Answers to tool calls by name of the tool, as text or data; the model is asked again with them. "
-        "Without any, an answer ends with the calls.",
+        description="Results of tool calls by tool name, as text or JSON; they are sent back to "
+        "the model. Default: none; the answer ends with the tool calls.",
     )
     max_tool_rounds: int = Field(
-        8, ge=1, le=100, description="Most times that tool calls are answered in a turn."
+        8, ge=1, le=100, description="Maximum number of times that tool calls are answered in a turn."
     )
     stream: bool = Field(
-        False, description="Have the answer streamed, which measures the time to the first token."
+        False, description="Request a streamed answer, to measure the time to the first token."
     )
 
     @field_validator("parameters")
@@ -46,7 +46,9 @@ class OpenAiChatConfig(HttpConfig):
     def _foreign(cls, value: dict[str, Any]) -> dict[str, Any]:
         for key in _OWN:
             if key in value:
-                raise ValueError(f"got {key!r}, which the connector sets itself; one answer is asked for")
+                raise ValueError(
+                    f"got {key!r}, which the connector sets itself: it requests one answer; remove it"
+                )
         return value
 
     @model_validator(mode="after")
@@ -55,7 +57,7 @@ class OpenAiChatConfig(HttpConfig):
         names = [str(one.get("name")) if isinstance(one, dict) else "?" for one in functions]
         missing = [name for name in names if self.tool_results and name not in self.tool_results]
         if missing:
-            raise ValueError(f"toolResults: no answer for the tool {missing[0][:100]!r}; add one")
+            raise ValueError(f"toolResults: no result for the tool {missing[0][:100]!r}; add one")
         return self
 
 

@@ -39,12 +39,13 @@ class ReplayConfig(ConnectorConfig):
     """Config of `replay`."""
 
     messages: list[Any] | dict[str, Any] = Field(
-        description="The conversation, in OpenAI's format or that of another stack."
+        description="The conversation, in OpenAI's format or that of another framework."
     )
     message_meta: list[dict[str, Any] | None] = Field(
         [],
-        description="What else was recorded of each message, in the same order: usage, cost (USD), latencyMs, "
-        "timestamp (ISO 8601), model. A message's own metadata may hold the same.",
+        description="Recorded metadata of each message, in the same order: usage, cost (USD), "
+        "latencyMs, timestamp (ISO 8601), model. It can also be in the metadata of the "
+        "messages themselves.",
     )
 
 
@@ -61,7 +62,7 @@ class _RecordedTurn(NamedTuple):
 
 
 class Replay(Connector):
-    """A recorded conversation: it brings the user's messages and the agent's, and calls nobody."""
+    """A recorded conversation: both the user's and the agent's messages come from the recording, and no agent is called."""
 
     type_name = "replay"
     label = "Replay"
@@ -80,8 +81,8 @@ class Replay(Connector):
                 if self._turns and not self._turns[-1].answer:
                     raise InvalidInput(
                         f"config.messages[{index}]",
-                        "a second message of the user in a row",
-                        "the agent's answer between the two; join them to one message",
+                        "a second user message in a row",
+                        "an answer of the agent between them, or one joined message",
                     )
                 self._turns.append(_RecordedTurn(message, []))
             elif self._turns:
@@ -91,7 +92,7 @@ class Replay(Connector):
         if self._turns and not self._turns[-1].answer:
             self._turns.pop()  # the user's last message, which has no answer
         if not self._turns:
-            raise InvalidInput("config.messages", "no message of a user that is answered", "at least one")
+            raise InvalidInput("config.messages", "no user message with an answer", "at least one")
 
     @property
     def brings_user(self) -> bool:
@@ -114,12 +115,15 @@ class Replay(Connector):
         if not 0 < turn <= len(self._turns):
             raise ConnectorFailure(
                 "CONNECTOR_BAD_ANSWER",
-                f"the recording answers {len(self._turns)} messages of the user, and the conversation has {turn}",
+                f"the recording has answers to {len(self._turns)} user messages, but the "
+                f"conversation has {turn}",
             )
         user, answer = self._turns[turn - 1]
         rest = answer[_said_since(request.messages) :]
         if not rest:
-            raise ConnectorFailure("CONNECTOR_BAD_ANSWER", f"the recording has no more of turn {turn}")
+            raise ConnectorFailure(
+                "CONNECTOR_BAD_ANSWER", f"the recording has no more messages of turn {turn}"
+            )
         return _invocation(user, rest)
 
 

@@ -81,7 +81,9 @@ class EventLines:
         elif name == b"event":
             self._error = value.strip() == b"error"
         elif name not in (b"", b"id", b"retry"):
-            raise bad_answer(f"the answer is no stream of server-sent events{excerpt(line, self._redactor)}")
+            raise bad_answer(
+                f"the answer is not a stream of server-sent events{excerpt(line, self._redactor)}"
+            )
 
     def _event(self, data: bytes) -> None:
         if data.strip() == b"[DONE]":
@@ -157,7 +159,7 @@ class ChatChunks:
     def finish(self) -> Any:
         """Return the whole completion. Raises ConnectorFailure for a stream that breaks off."""
         if self._finish is None:
-            raise bad_answer("the stream breaks off: it ends without a finish_reason")
+            raise bad_answer("the stream is incomplete: it ends without a finish_reason")
         calls = [{**call, "arguments": "".join(call["arguments"])} for call in self._calls.values()]
         message = {
             "role": "assistant",
@@ -211,8 +213,8 @@ class TextPieces:
             return self._chunks.finish()
         if not self._texts:
             raise bad_answer(
-                "the stream has no piece of text; say with config.deltaPath where in an event it is. "
-                f"The keys of its events: {', '.join(list(self._others)[:10]) or 'none'}"
+                "the stream has no text; set config.deltaPath to the path of the text in an "
+                f"event. The keys of the events: {', '.join(list(self._others)[:10]) or 'none'}"
             )
         known = {key: value for key, value in self._others.items() if key not in _PIECES and key != "role"}
         return known | {"content": "".join(self._texts)}

@@ -55,8 +55,8 @@ class AgentTargets:
         elif not self._allowlist:
             raise Refusal(
                 "TARGET_NOT_ALLOWED",
-                f"target: {target.authority} is not allowed: this server may call no agents. "
-                "The operator allows targets with connector_allowed",
+                f"target: {target.authority} is not allowed: this server is not allowed to call "
+                "agents; the operator allows targets with connector_allowed",
                 "target",
             )
 
@@ -68,7 +68,7 @@ class AgentTargets:
             checked_url(text)
         except ValueError as problem:
             why = str(problem).replace("/v1", "")
-            raise Refusal("INVALID_FIELD", f"got no address of an agent: {why}", "target") from None
+            raise Refusal("INVALID_FIELD", f"not the address of an agent: {why}", "target") from None
         if not text.isascii() or not text.isprintable() or " " in text:
             raise Refusal("INVALID_FIELD", "wanted printable ASCII without spaces", "target")
         parts = urlsplit(text)

@@ -56,9 +56,14 @@ class Panelist(BaseModel):
     model: Text | None = Field(
         None, description="Model to use in place of the model that is configured for the judge."
     )
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(
-        default=None, description="Sampling temperature of this judge. Default: the evaluator's temperature."
-    )
+    temperature: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=2,
+            description="Sampling temperature of this judge. Default: the evaluator's temperature.",
+        ),
+    ] = None
 
 
 def _from_name(value: Any) -> Any:

@@ -20,7 +20,7 @@ async def call_agent(
     if not answer.messages:
         raise bad_answer("answer.messages: empty, wanted at least one")
     if any(message.role == "user" for message in answer.messages):
-        raise bad_answer('answer.messages: got one of role "user", wanted what the agent says')
+        raise bad_answer('answer.messages: got a message of role "user", wanted messages of the agent only')
     return answer
 
 

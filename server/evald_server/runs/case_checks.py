@@ -38,7 +38,10 @@ def case_problem(case: wire_pb2.SuiteCase, setup: CaseSetup, *, asks_agent: bool
         return CaseProblem("weight", f"got {case.weight}, wanted {WEIGHTS}")
     if not case.recorded_trials:
         if not asks_agent:
-            return CaseProblem("recorded_trials", "empty, and open names no connector that reaches an agent")
+            return CaseProblem(
+                "recorded_trials",
+                "empty, but open has no connector that calls an agent; give recorded trials, or a connector",
+            )
         if not case.turns[0].input and not case.messages:
             return CaseProblem("turns[0].input", "empty, and no messages; the agent has nothing to answer")
     elif len(case.recorded_trials) > _MAX_TRIALS:
@@ -48,7 +51,9 @@ def case_problem(case: wire_pb2.SuiteCase, setup: CaseSetup, *, asks_agent: bool
     for number, trial in enumerate(case.recorded_trials):
         if trial.HasField("error"):
             if trial.answers:
-                return CaseProblem(f"recorded_trials[{number}].answers", "given beside an error")
+                return CaseProblem(
+                    f"recorded_trials[{number}].answers", "got both answers and an error, wanted one of them"
+                )
             continue
         if len(trial.answers) != len(case.turns):
             return CaseProblem(
@@ -59,11 +64,11 @@ def case_problem(case: wire_pb2.SuiteCase, setup: CaseSetup, *, asks_agent: bool
             if not (answer.messages or answer.messages_json or case.turns[turn].input):
                 return CaseProblem(
                     f"recorded_trials[{number}].answers[{turn}].messages",
-                    "empty, and so is the turn's input; wanted what was said",
+                    "empty, and the turn has no input; wanted the messages of the turn",
                 )
     trials, wanted = setup.trials(case), setup.min_passed(case)
     if wanted > trials:
-        return CaseProblem("min_passed", f"got {wanted}, wanted at most its number of trials, {trials}")
+        return CaseProblem("min_passed", f"got {wanted}, wanted at most the number of trials, {trials}")
     return None
 
 

@@ -197,7 +197,11 @@ class RunLoop:
 
     def _check_room(self) -> None:
         if self._awaits_user and self._user.is_done(self._pb.messages):
-            raise RunFailure("INVALID_SCENARIO", "Nobody has a first message for the agent")
+            raise RunFailure(
+                "INVALID_SCENARIO",
+                "There is no user message to send to the agent: scenario.messages does not end "
+                "with one, and the persona's script or the recording has none left",
+            )
         needed = self._count + 1 + self._awaits_user
         if needed > self._rules.max_messages:
             raise RunFailure(

@@ -313,7 +313,7 @@ class RecordedTrial:
             incident = secrets.token_hex(6)
             raised = raised_by(problem)
             _log.error(
-                "a case of suite run %s raised, incident %s: %s",
+                "a case of suite run %s raised an exception (incident %s): %s",
                 self._setup.run_id,
                 incident,
                 str(raised),
@@ -321,7 +321,7 @@ class RecordedTrial:
             )
             self._result.error.code = "INTERNAL"
             self._result.error.message = (
-                f"The server has a fault (incident {incident}; its log has the details)"
+                f"Internal error (incident {incident}; the server's log has the details)"
             )
         self._end()
 

@@ -398,12 +398,16 @@ class Runner:
         incident = secrets.token_hex(6)
         raised = raised_by(problem)
         _log.error(
-            "run %s raised, incident %s: %s", run_id, incident, str(raised), extra={"exception": raised.trace}
+            "run %s raised an exception (incident %s): %s",
+            run_id,
+            incident,
+            str(raised),
+            extra={"exception": raised.trace},
         )
         run = await self._with_retries(partial(self._store.get, run_id))
         if run is not None and not has_ended(run):
             run.error.code = "INTERNAL"
-            run.error.message = f"The server has a fault (incident {incident}; its log has the details)"
+            run.error.message = f"Internal error (incident {incident}; the server's log has the details)"
             run.verdict = result_pb2.VERDICT_ERROR
             await self._save(run, [end_event(run, _ERROR)])
 
@@ -422,7 +426,7 @@ class Runner:
             except StoreProblem:
                 if self._draining:
                     _log.error(
-                        "run %s: that it was interrupted could not be stored; the next start will do it",
+                        "run %s: cannot store that it was interrupted; the next start of the server does it",
                         run_id,
                     )
                     return

@@ -176,7 +176,7 @@ def _user_message(answer: str) -> message_pb2.ChatMessage:
             return message_pb2.ChatMessage(role="user", text=said)
         problem = f"{len(said)} characters, wanted 1 to {_MAX_CHARACTERS}"
     except UnicodeEncodeError:
-        problem = "half of a surrogate pair, which is no character"
+        problem = "half of a surrogate pair, which is not a character"
     raise RunFailure("JUDGE_UNPARSEABLE", f"The user cannot be simulated: the model wrote {problem}")
 
 

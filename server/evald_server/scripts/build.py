@@ -31,6 +31,6 @@ def build_scripts(settings: Settings) -> ScriptRunner:
             "scripts run without isolation: %s",
             "code_isolation is off"
             if settings.code_isolation == "off"
-            else "this machine lets the server use neither bubblewrap nor Landlock",
+            else "the server can use neither bubblewrap nor Landlock on this machine",
         )
     return scripts

@@ -54,43 +54,46 @@ class Code(
     aliases={"script": {}, "code-judge": {}},
     deterministic=False,
 ):
-    """A script of the operator's says whether the turn was good: JSON on its standard input, JSON on its
+    """A script that the operator allows judges the turn: it reads JSON from standard input and writes JSON to
     standard output."""
 
     command: list[str] | None = Field(
         None,
         min_length=1,
-        description="The command and its arguments; the command by its path, or bare name, as the operator "
-        "allows it.",
+        description="The command and its arguments; the command by its path or file name, as the "
+        "operator allows it.",
     )
     script: str | list[str] | None = Field(
         None,
         min_length=1,
-        description="AgentV's spelling of the command: a list, or a text that is split into words, or run by a "
-        "shell where the operator allows one.",
+        description="The command in AgentV's form: a list, or a string, which is split into words, "
+        "or run by a shell if the operator allows one.",
     )
     cwd: str | None = Field(
-        None, description="Directory to run in: the one that the operator has set, or one below it."
+        None, description="Working directory: the one that the operator has set, or a directory below it."
     )
     timeout_ms: PositiveFloat | None = Field(
-        None, description="Most time of the script; the operator's limit when not given."
+        None, description="Time limit of the script, in milliseconds. Default: the operator's limit."
     )
     threshold: float = Field(
-        PASS_SCORE, ge=0, le=1, description="Passing score of a script that says a score and no verdict."
+        PASS_SCORE,
+        ge=0,
+        le=1,
+        description="Minimum score that passes, for a script that returns a score and no verdict.",
     )
     config: dict[str, Any] = Field(
-        default_factory=dict, description="Handed to the script as it is, under the key `config`."
+        default_factory=dict, description="Passed to the script unchanged, under the key `config`."
     )
 
     def prepare(self) -> None:
         """Check that there is either command or script, within the limits; the schema cannot express this."""
         if (self.command is None) == (self.script is None):
-            raise ValueError("wanted one of command and script")
+            raise ValueError("wanted exactly one of command and script")
         words = self.command or self.script or ()
         if sum(len(word.encode("utf-8", "replace")) + 1 for word in words) > _MAX_COMMAND_BYTES:
             raise ValueError(f"the command is longer than {_MAX_COMMAND_BYTES} bytes")
         if any("\0" in word for word in words):
-            raise ValueError("a word of the command holds a NUL character")
+            raise ValueError("a word of the command contains a NUL character")
 
 
 def code_definition(scripts: ScriptRunner) -> EvaluatorDefinition:
@@ -131,7 +134,7 @@ class CodeCheck:
             data = written(payload)
             if len(data) > _MAX_PAYLOAD_BYTES:
                 raise TooLarge(
-                    f"The script would be given {len(data)} bytes; at most {_MAX_PAYLOAD_BYTES} are allowed"
+                    f"The script's input has {len(data)} bytes, wanted at most {_MAX_PAYLOAD_BYTES}"
                 )
             evidence.update(
                 payload_keys=list(payload),
@@ -156,8 +159,8 @@ class CodeCheck:
             slots = self._scripts.policy.concurrency
             return errored(
                 "EVALUATOR_BUSY",
-                f"No place became free in time: at most {slots} scripts run at a time "
-                f"(setting code_concurrency)",
+                f"No slot became free in time: at most {slots} scripts run at a time (setting "
+                "code_concurrency)",
             )
         except CommandChanged as problem:
             return errored("SCRIPT_FAILED", f"The script was not run: {problem}")
@@ -197,7 +200,9 @@ class CodeCheck:
             problem, code = str(found), found.code
         if problem is None:
             return result
-        return errored(code, _with_stderr(f"The script's standard output is no result: {problem}", ended))
+        return errored(
+            code, _with_stderr(f"The script's standard output is not a valid result: {problem}", ended)
+        )
 
 
 def _command(scripts: ScriptRunner, code: Code) -> ScriptCommand:

@@ -88,10 +88,10 @@ class AllowedCommand:
         if not stat.S_ISREG(found.st_mode):
             raise ValueError(f"{entry}: not a file")
         if not found.st_mode & 0o111:
-            raise ValueError(f"{entry}: not executable; chmod +x makes it so")
+            raise ValueError(f"{entry}: not executable; run chmod +x on it")
         if found.st_mode & stat.S_IWOTH and self._digest is None:
             raise ValueError(
-                f"{entry}: every user of the machine may change it; chmod o-w, or add its digest"
+                f"{entry}: every user of the machine can change it; run chmod o-w on it, or add its digest"
             )
         try:
             self.verify()
@@ -148,7 +148,7 @@ class AllowList:
             return found[0]
         if found:
             raise CommandNotAllowed(
-                f"{word!r} is the name of {len(found)} allowed commands; write the whole path"
+                f"{len(found)} allowed commands have the name {word!r}; give the full path"
             )
         names = ", ".join(sorted({command.name for command in self._by_path.values()}))
         raise CommandNotAllowed(

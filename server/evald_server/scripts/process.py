@@ -177,7 +177,7 @@ async def _follow(process: Launcher, control: socket.socket, seconds: float, out
             try:
                 code, problem = answer.result()
             except _LauncherKilled:
-                problem = "the process that watches over it was killed"
+                problem = "its supervisor process was killed"
     finally:
         for task in tasks:
             task.cancel()

@@ -62,7 +62,7 @@ class ScriptRunner:
         self._variables = policy.variables
         if self._allows_any and sys.platform == "linux":
             if not policy.directory.is_dir():
-                raise ValueError(f"code_directory: {policy.directory} is no directory")
+                raise ValueError(f"code_directory: {policy.directory} is not a directory")
             self.isolation, self._confine = isolation.find(policy)
 
     @property
@@ -70,15 +70,15 @@ class ScriptRunner:
         """The reason why scripts cannot run on this server; "" when they can."""
         if not self._allows_any:
             return (
-                "scripts are off on this server: its operator allows them one by one, with the setting "
-                "code_allow (EVALD_CODE_ALLOW, --allow-code)"
+                "scripts are disabled on this server; the operator allows each script with the "
+                "setting code_allow (EVALD_CODE_ALLOW, --allow-code)"
             )
         if sys.platform != "linux":
             return "scripts run on Linux only"
         if self.policy.isolation == "require" and self.isolation == NO_CONFINEMENT.name:
             return (
-                "the operator requires that scripts run isolated (setting code_isolation), and this machine "
-                "lets the server use neither bubblewrap nor Landlock"
+                "the operator requires that scripts run isolated (setting code_isolation), but "
+                "the server can use neither bubblewrap nor Landlock on this machine"
             )
         return ""
 

@@ -25,7 +25,7 @@ _FINDINGS: Final = ("checks", "assertions", "hits", "misses")
 _WANTED: Final = {
     bool: "true or false",
     float: "a number",
-    str: "a text",
+    str: "a string",
     dict: "an object",
     list: "a list",
 }
@@ -95,7 +95,7 @@ def _parse(output: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as problem:
         raise InvalidOutput(f"not UTF-8 at byte {problem.start}") from None
     except UnicodeEncodeError:
-        raise InvalidOutput("a text in it holds half of a surrogate pair") from None
+        raise InvalidOutput("a string in it contains half of a surrogate pair") from None
     except json.JSONDecodeError as problem:
         where = f"line {problem.lineno} column {problem.colno}"
         raise InvalidOutput(
@@ -119,7 +119,7 @@ def _integer(digits: str) -> int:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError("a number beyond what a double holds")
+        raise ValueError("a number outside the range of a double")
     return number
 
 
@@ -132,7 +132,7 @@ def _no_verdict(data: Mapping[str, Any]) -> InvalidOutput:
     found = [f"`{key}`" for key in _FINDINGS if data.get(key) is not None]
     if found:
         return NoScore(f"{' and '.join(found)} without a score: wanted `score`, 0 to 1, or `pass` beside it")
-    return InvalidOutput("no verdict in it: wanted `score`, 0 to 1, or `pass`")
+    return InvalidOutput("it has no verdict: wanted `score`, 0 to 1, or `pass`")
 
 
 def _verdict(data: Mapping[str, Any]) -> Verdict | None:
@@ -160,7 +160,7 @@ def _checks(data: Mapping[str, Any]) -> list[Check]:
     for key, met in (("hits", True), ("misses", False)):
         for index, item in enumerate(_get(data, list, key) or ()):
             if not isinstance(item, str):
-                raise InvalidOutput(f"{key}[{index}]: a {_kind(item)}, wanted a text")
+                raise InvalidOutput(f"{key}[{index}]: a {_kind(item)}, wanted a string")
             if item.strip():
                 found.append(Check(item, met))
     return found
@@ -171,13 +171,13 @@ def _check(item: Any, where: str) -> Check:
         raise InvalidOutput(f"{where}: a {_kind(item)}, wanted an object with `text` and `pass`")
     text = item.get("text")
     if not isinstance(text, str):
-        raise InvalidOutput(f"{where}.text: {_kind(text)}, wanted a text")
+        raise InvalidOutput(f"{where}.text: {_kind(text)}, wanted a string")
     said = [item[key] for key in _CHECK_FLAGS if key in item]
     if not said or any(flag is not said[0] for flag in said) or not isinstance(said[0], bool):
         raise InvalidOutput(f"{where}.pass: wanted true or false")
     evidence = item.get("evidence") or item.get("reason") or ""
     if not isinstance(evidence, str):
-        raise InvalidOutput(f"{where}.evidence: a {_kind(evidence)}, wanted a text")
+        raise InvalidOutput(f"{where}.evidence: a {_kind(evidence)}, wanted a string")
     return Check(text, said[0], evidence)
 
 
@@ -192,7 +192,7 @@ def _usage(data: Mapping[str, Any]) -> TokenUsage | None:
         if count is not None and (
             isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 1 << 63
         ):
-            raise InvalidOutput(f"token_usage.{name}: wanted a whole number from 0")
+            raise InvalidOutput(f"token_usage.{name}: wanted a whole number, 0 or more")
         counts.append(count)
     return TokenUsage(*counts)
 
@@ -203,10 +203,10 @@ def _reason(result: Result, pass_score: float) -> str:
         met = sum(check.met for check in result.checks)
         said.append(f"{met} of {len(result.checks)} checks met")
     if result.score is not None:
-        said.append(f"score {result.score:.4g}, which passes from {pass_score:g}")
+        said.append(f"score {result.score:.4g}, wanted at least {pass_score:g}")
     if result.value is not None:
         said.append(f"value {result.value:g}")
-    text = "; ".join(said) or f"The script says: {result.verdict.name.lower()}"
+    text = "; ".join(said) or f"Verdict of the script: {result.verdict.name.lower()}"
     return text[0].upper() + text[1:]
 
 
@@ -229,5 +229,5 @@ def _kind(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return "boolean"
-    names = {str: "text", int: "number", float: "number", list: "list", dict: "object"}
+    names = {str: "string", int: "number", float: "number", list: "list", dict: "object"}
     return names.get(type(value), "value")

@@ -13,7 +13,7 @@ from .records import BadCases, CaseRecord
 
 _WANTED: Final = (
     'wanted {"id", "question" or "messages", "answer", "label": "pass" or "fail"}, '
-    'or "answers" with two texts and "label": "a" or "b"'
+    'or "answers" with two strings and "label": "a" or "b"'
 )
 
 _Text = Annotated[str, Field(min_length=1)]
@@ -33,22 +33,22 @@ class LabelledCase(BaseModel):
     )
 
     id: _Text = Field(description="Unique among all files of a calibration.")
-    question: _Text | None = Field(None, description="The user's request; short for `messages`.")
+    question: _Text | None = Field(None, description="The user's request; a short form of `messages`.")
     messages: list[dict[str, Any]] | None = Field(
         None, min_length=1, description="The conversation in OpenAI's format; may end with the answer."
     )
     answer: str | None = Field(None, description="The agent's answer.")
     answers: Annotated[list[_Text], Field(min_length=2, max_length=2)] | None = Field(
-        None, description="Two answers, a and b, in place of one."
+        None, description="Two answers, a and b, in place of `answer`."
     )
     label: Literal["pass", "fail", "a", "b"] = Field(
-        description="Verdict of people: pass or fail for one answer, the better one of two."
+        description="Verdict of people: pass or fail for one answer, a or b for the better one of two."
     )
     criteria: str = Field("", description="What a passing answer does; replaces the judge's own criteria.")
     expected: str = Field("", description="The expected answer.")
     source: str = Field("", description="The dataset; figures are also given by source.")
     tags: list[str] = Field([], description="Free-form.")
-    metadata: dict[str, Any] = Field({}, description="For evaluators of your own.")
+    metadata: dict[str, Any] = Field({}, description="Metadata for your own evaluators.")
 
 
 def fits(data: Mapping[str, Any]) -> bool:
@@ -81,7 +81,10 @@ def _case(found: LabelledCase, place: str) -> Case:
     if found.answer is not None:
         messages.append({"role": "assistant", "content": found.answer})
     elif found.answers is None and messages[-1].get("role") != "assistant":
-        raise BadCases(f"{place}: no answer: messages end with {messages[-1].get('role')!r}; {_WANTED}")
+        raise BadCases(
+            f"{place}: no answer: the messages end with a message of role "
+            f"{messages[-1].get('role')!r}; {_WANTED}"
+        )
     return Case(
         id=found.id,
         messages=messages,

@@ -30,7 +30,9 @@ def read(records: Sequence[CaseRecord]) -> Iterator[Case]:
             continue
         parts = [answer_at(record, key).strip() for key in ("instruction", "input") if key in record.data]
         if not any(parts):
-            raise BadCases(f"{record.place}: instruction, input: both empty, wanted what was asked")
+            raise BadCases(
+                f"{record.place}: instruction, input: both empty, wanted the request in one of them"
+            )
         first, second = ("response1", "response2") if "response1" in record.data else ("output_1", "output_2")
         yield Case(
             id=str(record.data.get("id", f"pandalm-{record.data.get('idx', record.number)}")),

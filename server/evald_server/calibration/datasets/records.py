@@ -41,7 +41,7 @@ def read_records(path: Path) -> list[CaseRecord]:
             for number, (line, place) in enumerate(lines)
         ]
     if not found:
-        raise BadCases(f"{path}: empty; wanted a labelled case a line")
+        raise BadCases(f"{path}: empty; wanted one labelled case per line")
     for record in found:
         if not isinstance(record.data, Mapping):
             raise BadCases(f"{record.place}: got {type(record.data).__name__}, wanted an object")
@@ -52,7 +52,7 @@ def text_at(record: CaseRecord, key: str) -> str:
     """Return the text under a key. Raises BadCases if it is missing or blank."""
     value = record.data.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise BadCases(f"{record.place}: {key}: got {json.dumps(value)[:80]}, wanted a text")
+        raise BadCases(f"{record.place}: {key}: got {json.dumps(value)[:80]}, wanted a string")
     return value
 
 
@@ -65,7 +65,7 @@ def answer_at(record: CaseRecord, key: str) -> str:
     if value is None and key in record.data:
         return ""
     if not isinstance(value, str | bool | int | float):
-        raise BadCases(f"{record.place}: {key}: got {json.dumps(value)[:80]}, wanted a text")
+        raise BadCases(f"{record.place}: {key}: got {json.dumps(value)[:80]}, wanted a string")
     return str(value)
 
 

@@ -86,7 +86,7 @@ def _messages(transcript: str, place: str) -> list[dict[str, Any]]:
     while messages and messages[-1]["role"] != "assistant":
         messages.pop()
     if not messages:
-        raise BadCases(f"{place}: user_prompt: no transcript with an answer of the agent in it")
+        raise BadCases(f"{place}: user_prompt: got no transcript with an answer of the agent")
     return messages
 
 
