@@ -63,9 +63,7 @@ async def connect(channel: grpc.aio.Channel, seconds: float) -> None:
         async with asyncio.timeout(seconds):
             while (state := channel.get_state(try_to_connect=True)) is not _READY:
                 if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                    raise NotConnected(
-                        "cannot connect: no server listens there, or the TLS handshake with this profile failed"
-                    )
+                    raise NotConnected("no connection: no server listens there, or the TLS handshake failed")
                 await channel.wait_for_state_change(state)
     except TimeoutError:
         raise NotConnected(f"no connection within {seconds:g}s") from None

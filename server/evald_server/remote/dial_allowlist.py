@@ -201,7 +201,7 @@ class DialAllowlist:
                 raise _not_allowed(shown, "no rule allows loopback addresses", self.setting)
             return
         if any(address in network for network in _NEVER) or _is_isatap(address):
-            why = "link-local, multicast, metadata and other special addresses are never allowed"
+            why = "link-local, multicast, metadata service and other special addresses are never allowed"
             raise _not_allowed(shown, why, self.setting)
         if target.scheme == "dns" and any(_matches(target.host, name) for name in self._names):
             return
