@@ -381,7 +381,9 @@ def _check_type(name: object) -> None:
     if callable(name):
         raise TypeError('a function, wanted the type\'s name: put @evald.assertion("acme.my-check") above it')
     if not isinstance(name, str) or not TYPE_PATTERN.fullmatch(name):
-        raise ValueError(f"type: got {name!r}, wanted lower case letters, digits, '-' and '.', at most 63 bytes")
+        raise ValueError(
+            f"type: got {name!r}, wanted lower case letters, digits, '-' and '.', at most 63 bytes"
+        )
 
 
 def _check_kind(type_name: str, kind: object) -> None:
