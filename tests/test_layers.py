@@ -41,7 +41,7 @@ BELOW = {
     "retries": set(),
     "judge": {"calibration", "evaluators", "config", "redaction", "retries"},
     "scripts": {"auth", "config", "fair_slots", "kernel"},
-    "remote": {"auth", "config", "jsonschema", "store", "wire_limits", "wire_pb2"},
+    "remote": {"auth", "config", "fair_slots", "jsonschema", "store", "wire_limits", "wire_pb2"},
     "engine": {"evaluators", "wire_pb2"},
     "plugins": {"engine"},
     "batch": {

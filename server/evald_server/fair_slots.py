@@ -4,13 +4,47 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
 
 from evald_server.auth.current_call import caller
 from evald_server.auth.principal import LOCAL
 
+_Waiter = TypeVar("_Waiter")
+
 
 class QueueFull(Exception):
     """The queue for a slot, or the principal's part of it, is full."""
+
+
+class TurnQueue(Generic[_Waiter]):
+    """Waiters, each of a principal. Those of one principal are in order, and principals take turns.
+
+    by_principal: the principal whose turn is next first. The values are ordered sets.
+    """
+
+    def __init__(self) -> None:
+        self.by_principal: OrderedDict[str, OrderedDict[_Waiter, None]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_principal.values()))
+
+    def add(self, principal: str, waiter: _Waiter) -> None:
+        """Add a waiter."""
+        self.by_principal.setdefault(principal, OrderedDict())[waiter] = None
+
+    def discard(self, principal: str, waiter: _Waiter) -> None:
+        """Remove a waiter that does not wait any more."""
+        waiters = self.by_principal.get(principal)
+        if waiters is not None:
+            waiters.pop(waiter, None)
+            if not waiters:
+                del self.by_principal[principal]
+
+    def serve(self, principal: str, waiter: _Waiter) -> None:
+        """Remove a waiter that gets its slot. The other principals have their turns before its principal's next."""
+        self.discard(principal, waiter)
+        if principal in self.by_principal:
+            self.by_principal.move_to_end(principal)
 
 
 class FairSlots:
@@ -27,18 +61,18 @@ class FairSlots:
         self._slots = slots
         self._queue = queue
         self._taken_by: Counter[str] = Counter()
-        # By principal, the one whose turn is next first. The values are ordered sets.
-        self._waiting: OrderedDict[str, OrderedDict[asyncio.Future[None], None]] = OrderedDict()
+        self._waiting: TurnQueue[asyncio.Future[None]] = TurnQueue()
         self._impatient: Counter[str] = Counter()
 
     @property
     def waiting(self) -> int:
         """The number of those who wait."""
-        return sum(map(len, self._waiting.values()))
+        return len(self._waiting)
 
     def enter(self, principal: str) -> bool:
         """Try to take a slot without waiting. Returns True on success."""
-        if self.taken >= self._slots or principal in self._waiting or not self._may_take(principal):
+        waits = principal in self._waiting.by_principal
+        if self.taken >= self._slots or waits or not self._may_take(principal):
             return False
         self._take(principal)
         return True
@@ -49,16 +83,16 @@ class FairSlots:
             return
         if not patient and self._queue is not None:
             own = self._impatient[principal]
-            if self._impatient.total() >= self._queue or own >= _share(self._queue, principal):
+            if self._impatient.total() >= self._queue or own >= share(self._queue, principal):
                 raise QueueFull
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(principal, OrderedDict())[waiter] = None
+        self._waiting.add(principal, waiter)
         self._impatient[principal] += not patient
         try:
             await waiter
         except asyncio.CancelledError:
             if waiter.cancelled():
-                self._leave_queue(principal, waiter)
+                self._waiting.discard(principal, waiter)
             else:
                 self.release(principal)
             raise
@@ -73,13 +107,13 @@ class FairSlots:
         self._taken_by[principal] -= 1
         if not self._taken_by[principal]:
             del self._taken_by[principal]
-        while (name := next(filter(self._may_take, self._waiting), None)) is not None:
-            waiter = next(iter(self._waiting[name]))
-            self._leave_queue(name, waiter)
+        waiting = self._waiting.by_principal
+        while (name := next(filter(self._may_take, waiting), None)) is not None:
+            waiter = next(iter(waiting[name]))
             if waiter.cancelled():
+                self._waiting.discard(name, waiter)
                 continue
-            if name in self._waiting:
-                self._waiting.move_to_end(name)
+            self._waiting.serve(name, waiter)
             self._take(name)
             waiter.set_result(None)
             return
@@ -95,20 +129,13 @@ class FairSlots:
             self.release(name)
 
     def _may_take(self, principal: str) -> bool:
-        return self._taken_by[principal] < _share(self._slots, principal)
+        return self._taken_by[principal] < share(self._slots, principal)
 
     def _take(self, principal: str) -> None:
         self.taken += 1
         self._taken_by[principal] += 1
 
-    def _leave_queue(self, principal: str, waiter: "asyncio.Future[None]") -> None:
-        waiters = self._waiting.get(principal)
-        if waiters is not None:
-            waiters.pop(waiter, None)
-            if not waiters:
-                del self._waiting[principal]
 
-
-def _share(whole: int, principal: str) -> int:
-    """Return how many of something one principal may have. Without credentials there is only one."""
+def share(whole: int, principal: str) -> int:
+    """Return how much of something one principal may have. Without credentials there is only one."""
     return whole if principal == LOCAL.name else max(1, whole * 3 // 4) if whole else 0

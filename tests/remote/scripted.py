@@ -179,6 +179,7 @@ class Worker:
         instance_id: str = "worker-1",
         credit: int = 4,
         pongs: bool = True,
+        metadata: tuple[tuple[str, str], ...] = (),
         **info: Any,
     ) -> None:
         self.info = plugin_info(*types, **info)
@@ -195,7 +196,7 @@ class Worker:
         self.most_open = 0
         self.reads = asyncio.Event()
         self.reads.set()
-        self._call: Any = channel.stream_stream(f"{REGISTRY}Connect")()
+        self._call: Any = channel.stream_stream(f"{REGISTRY}Connect")(metadata=metadata)
         self._reading: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()
 

@@ -142,8 +142,8 @@ async def test_who_waits_in_vain_is_told_at_once(end: str, code: str) -> None:
         instance.become(InstanceState.UNHEALTHY)
     else:
         for slot in slots:
-            pool.inflight += 1  # nobody gets the places that come free meanwhile
-            instance.claim()
+            # Nobody gets the places that come free meanwhile.
+            pool._take(instance, slot.principal)
             pool.release(slot, worked=False)
     with pytest.raises(NoPlace) as problem:
         await waiting

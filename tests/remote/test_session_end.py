@@ -35,7 +35,7 @@ async def test_tasks_are_failed_when_the_call_is_cancelled_while_its_session_end
     ids = TaskIds()
     session = WorkerSession("w", "s", "peer", plugin, 1, RemoteLimits(), ids, lambda _: None)
     serving = asyncio.create_task(session.serve(SlowToEnd()))
-    task = RemoteTask(task_pb2.EvaluationTask(task_id=ids.new()), 30.0, (), lambda *_: None)
+    task = RemoteTask(task_pb2.EvaluationTask(task_id=ids.new()), 30.0, "", (), lambda *_: None)
     call = asyncio.create_task(session.run(task))
     await asyncio.sleep(0.01)
     session.end()

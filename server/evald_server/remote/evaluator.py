@@ -166,7 +166,7 @@ class RemoteEvaluator:
         headers = tuple(scope.trace_context.items())
         worked: bool | None = None
         try:
-            output = await instance.run(RemoteTask(task, seconds, headers, scope.progress))
+            output = await instance.run(RemoteTask(task, seconds, slot.principal, headers, scope.progress))
             worked = True
             if output.ByteSize() <= _MAX_INLINE_BYTES:
                 result = read_output(output, plugin_type.kind)

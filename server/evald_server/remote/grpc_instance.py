@@ -78,9 +78,9 @@ class GrpcInstance(Instance):
             raise PluginUnavailable("not connected")
         return await connection.evaluate(task)
 
-    def release(self, *, sent: bool) -> None:
+    def release(self, principal: str, *, sent: bool) -> None:
         """See Instance."""
-        super().release(sent=sent)
+        super().release(principal, sent=sent)
         if not self.active:
             self._no_tasks.set()
 

@@ -4,6 +4,7 @@ import itertools
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -46,13 +47,14 @@ class InstanceState(IntEnum):
 
 @dataclass(slots=True)
 class RemoteTask:
-    """One attempt at a task. pb: the message to send. seconds: time left for it.
+    """One attempt at a task. pb: the message to send. seconds: time left for it. principal: its caller.
 
     headers: gRPC metadata of a unary call. progress: receives interim messages.
     """
 
     pb: task_pb2.EvaluationTask
     seconds: float
+    principal: str
     headers: tuple[tuple[str, str], ...]
     progress: Callable[[str, float | None], None]
 
@@ -105,6 +107,7 @@ class Instance:
     """One process that offers evaluators.
 
     plugin: None until a static target has described itself. active: number of its tasks from this server.
+    held: number of its slots that each principal holds.
     foreign: number of tasks from other servers, as the instance reports. owner: the principal of its registration or
     session, None before there is one. waiting: the calls that may get a freed slot.
     registered, last_seen: Unix time in seconds; last_seen is None until a static target has answered.
@@ -125,6 +128,7 @@ class Instance:
         self.plugin = plugin
         self.breaker = CircuitBreaker()
         self.active = 0
+        self.held: Counter[str] = Counter()
         self.foreign = 0
         self.owner: Principal | None = None
         self.state = InstanceState.PENDING
@@ -146,9 +150,14 @@ class Instance:
         )
 
     @property
+    def slots(self) -> int:
+        """The number of its slots, free or held."""
+        return self.plugin.max_concurrency if self.plugin else 0
+
+    @property
     def free(self) -> bool:
         """Whether the instance can accept one more task."""
-        return self.plugin is not None and self.active < self.plugin.max_concurrency
+        return self.active < self.slots
 
     @property
     def reachable(self) -> bool:
@@ -158,8 +167,7 @@ class Instance:
     @property
     def load(self) -> float:
         """The share of its slots in use, from 0 to 1."""
-        slots = self.plugin.max_concurrency if self.plugin else 1
-        return (self.active + self.foreign) / slots
+        return (self.active + self.foreign) / max(1, self.slots)
 
     @property
     def shown_state(self) -> InstanceState:
@@ -167,13 +175,20 @@ class Instance:
         is_open = self.state is InstanceState.ACTIVE and self.breaker.is_open
         return InstanceState.UNHEALTHY if is_open else self.state
 
-    def claim(self) -> None:
+    def claim(self, principal: str) -> None:
         """Take a slot."""
         self.active += 1
+        self.held[principal] += 1
 
-    def release(self, *, sent: bool) -> None:
-        """Return a slot. sent: whether a task was sent."""
+    def release(self, principal: str, *, sent: bool) -> None:
+        """End a task, and return its slot. sent: whether a task was sent."""
         self.active -= 1
+        self._return_slot(principal)
+
+    def _return_slot(self, principal: str) -> None:
+        self.held[principal] -= 1
+        if not self.held[principal]:
+            del self.held[principal]
 
     def record_latency(self, seconds: float) -> None:
         """Add the latency of an answered task to the moving average."""

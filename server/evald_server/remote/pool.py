@@ -3,9 +3,13 @@
 import asyncio
 import itertools
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
+
+from evald_server.auth.current_call import caller
+from evald_server.auth.principal import LOCAL
+from evald_server.fair_slots import TurnQueue, share
 
 from .breaker import RetryBudget
 from .errors import NoPlace
@@ -18,9 +22,10 @@ _MAX_COMPARED: Final = 32
 
 
 class Slot(NamedTuple):
-    """A slot on an instance. probe: the task is the probe of an open circuit."""
+    """A slot on an instance, held by a principal. probe: the task is the probe of an open circuit."""
 
     instance: Instance
+    principal: str
     probe: bool
 
 
@@ -35,6 +40,9 @@ class InstancePool:
 
     It is also the bulkhead: at most `inflight` tasks run, at most `queued` calls wait for a short time, and further
     calls are refused at once, so that a slow type cannot take the capacity shared by all types.
+
+    Waiting calls are served in order for each principal, and principals take turns. On a server with credentials, a
+    principal gets at most three quarters of the running tasks, of the slots of the instances, and of the queue.
 
     inflight: number of running tasks. since: time of the last change of the instances. mode: of the instance added
     last. leaves_at: time when the type leaves the catalogue, because its last instance left gracefully.
@@ -53,7 +61,8 @@ class InstancePool:
         self._limits = limits
         self._clock = clock
         self._live: set[Instance] = set()
-        self._waiters: deque[_Waiter] = deque()
+        self._taken_by: Counter[str] = Counter()
+        self._waiters: TurnQueue[_Waiter] = TurnQueue()
         self._rotation = itertools.count()
 
     @property
@@ -98,43 +107,64 @@ class InstancePool:
         return self.leaves_at is not None and self.leaves_at <= self._clock() and not self.inflight
 
     def try_acquire(self, avoid: Instance | None = None) -> Slot | None:
-        """Try to acquire a slot without waiting. avoid: an instance that has just failed.
+        """Try to acquire a slot for the caller of the current call, without waiting.
+
+        avoid: an instance that has just failed.
 
         Returns None if all slots are taken. Raises NoPlace if waiting would not help.
         """
-        instance = self._choose(avoid)
-        if instance is None or self._waiters or self.inflight >= self._limits.inflight:
+        principal = caller().name
+        # Calls of other principals that still wait may not have the slot, else `wake` had assigned it.
+        if principal in self._waiters.by_principal or not self._may_take(principal):
+            instance = None
+        else:
+            instance = self._choose(avoid)
+        if instance is None:
             self._check_live(avoid)
             return None
-        return self._take(instance)
+        return self._take(instance, principal)
 
     async def acquire(self, seconds: float, avoid: Instance | None = None, *, patient: bool = False) -> Slot:
-        """Wait for a slot. patient: wait even if no instance is live now. Raises NoPlace."""
-        if len(self._waiters) >= self._limits.queued:
+        """Wait for a slot for the caller of the current call. patient: wait even if no instance is live now.
+
+        Raises NoPlace.
+        """
+        principal = caller().name
+        waiting = len(self._waiters)
+        own = len(self._waiters.by_principal.get(principal, ()))
+        if waiting >= self._limits.queued:
             raise NoPlace(
                 "EVALUATOR_BUSY",
-                f"This remote evaluator is at its limit: {self.inflight} tasks run and {len(self._waiters)} calls wait",
+                f"This remote evaluator is at its limit: {self.inflight} tasks run and {waiting} calls wait",
+            )
+        if own >= share(self._limits.queued, principal):
+            raise NoPlace(
+                "EVALUATOR_BUSY",
+                f"The caller has its share, three quarters, of this remote evaluator's queue: {own} of its calls wait",
             )
         slot: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         waiter = _Waiter(slot, avoid, patient)
-        self._waiters.append(waiter)
+        self._waiters.add(principal, waiter)
         try:
             async with asyncio.timeout(min(seconds, self._limits.queue_seconds)):
                 return await slot
         except TimeoutError:
-            self._abandon(waiter)
+            self._abandon(principal, waiter)
             raise NoPlace(
                 "EVALUATOR_BUSY", "No instance of this remote evaluator could accept the task in time"
             ) from None
         except BaseException:
-            self._abandon(waiter)
+            self._abandon(principal, waiter)
             raise
 
     def release(self, slot: Slot, *, worked: bool | None, sent: bool = True) -> None:
         """Return a slot. worked: whether the instance did its part; None if unknown. sent: whether a task was sent."""
-        instance, probe = slot
+        instance, principal, probe = slot
         self.inflight -= 1
-        instance.release(sent=sent)
+        self._taken_by[principal] -= 1
+        if not self._taken_by[principal]:
+            del self._taken_by[principal]
+        instance.release(principal, sent=sent)
         if instance.breaker.end(probe=probe, worked=worked):
             instance.circuit_changed()
         # Calls of its other types may wait for the instance too.
@@ -143,30 +173,50 @@ class InstancePool:
         self.wake()
 
     def wake(self) -> None:
-        """Assign free slots in FIFO order; fail waiters that no live instance can serve."""
-        if not self._waiters:
-            return
-        remaining: deque[_Waiter] = deque()
-        for waiter in self._waiters:
-            if waiter.slot.done():
-                continue
-            instance = self._choose(waiter.avoid) if self.inflight < self._limits.inflight else None
-            if instance is not None:
-                waiter.slot.set_result(self._take(instance))
-                continue
-            try:
-                if not waiter.patient:
-                    self._check_live(waiter.avoid)
-            except NoPlace as problem:
-                waiter.slot.set_exception(problem)
-                continue
-            remaining.append(waiter)
-        self._waiters = remaining
+        """Assign free slots, principals taking turns; fail waiters that no live instance can serve."""
+        while (found := self._next_served()) is not None:
+            principal, waiter, instance = found
+            self._waiters.serve(principal, waiter)
+            waiter.slot.set_result(self._take(instance, principal))
+        for principal, waiters in list(self._waiters.by_principal.items()):
+            for waiter in list(waiters):
+                try:
+                    if not (waiter.patient or waiter.slot.done()):
+                        self._check_live(waiter.avoid)
+                except NoPlace as problem:
+                    self._waiters.discard(principal, waiter)
+                    waiter.slot.set_exception(problem)
 
-    def _take(self, instance: Instance) -> Slot:
+    def _next_served(self) -> tuple[str, _Waiter, Instance] | None:
+        """Return the next waiter that may have a slot, with its principal and its instance."""
+        for principal, waiters in self._waiters.by_principal.items():
+            if not self._may_take(principal):
+                continue
+            for waiter in waiters:
+                if not waiter.slot.done() and (instance := self._choose(waiter.avoid)) is not None:
+                    return principal, waiter, instance
+        return None
+
+    def _may_take(self, principal: str) -> bool:
+        """Return whether one more task may run, and whether it may be one of this principal."""
+        limit = self._limits.inflight
+        if self.inflight >= limit or self._taken_by[principal] >= share(limit, principal):
+            return False
+        if principal == LOCAL.name:
+            return True
+        # The instances may have fewer slots than the type has, and tasks of their other types hold slots, too.
+        slots = held = 0
+        for instance in self._live:
+            if instance.breaker.allows():
+                slots += instance.slots
+                held += instance.held.get(principal, 0)
+        return held < share(slots, principal)
+
+    def _take(self, instance: Instance, principal: str) -> Slot:
         self.inflight += 1
-        instance.claim()
-        return Slot(instance, instance.breaker.begin())
+        self._taken_by[principal] += 1
+        instance.claim(principal)
+        return Slot(instance, principal, instance.breaker.begin())
 
     def _choose(self, avoid: Instance | None) -> Instance | None:
         """Return the least loaded instance that may get a task; round-robin among equals."""
@@ -195,11 +245,10 @@ class InstancePool:
                 "All instances of this remote evaluator failed too often and get no tasks for a while",
             )
 
-    def _abandon(self, waiter: _Waiter) -> None:
+    def _abandon(self, principal: str, waiter: _Waiter) -> None:
         """Remove a waiter that gave up. A slot assigned at the same moment goes to the next waiter."""
         slot = waiter.slot
-        if waiter in self._waiters:
-            self._waiters.remove(waiter)
+        self._waiters.discard(principal, waiter)
         if not slot.done():
             slot.cancel()
         elif not slot.cancelled() and slot.exception() is None:

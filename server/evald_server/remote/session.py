@@ -48,9 +48,13 @@ def read_frame(data: bytes) -> wire_pb2.ConnectRequest:
 
 @dataclass(slots=True)
 class _PendingTask:
-    """A task of the worker. output: serialized; None once its caller has left. unsent: its frame; empty once sent."""
+    """A task of the worker. output: serialized; None once its caller has left. unsent: its frame; empty once sent.
+
+    principal: its caller.
+    """
 
     output: "asyncio.Future[bytes] | None"
+    principal: str
     progress: Callable[[str, float | None], None]
     unsent: list[bytes]
 
@@ -101,6 +105,11 @@ class WorkerSession(Instance):
         self._ponged = asyncio.Event()
 
     @property
+    def slots(self) -> int:
+        """See Instance. A cancelled task holds its slot as long as its credit."""
+        return max(0, self.credit + self.held.total())
+
+    @property
     def free(self) -> bool:
         """Whether the worker grants credit for one more task."""
         return self.credit > 0 and not self._over.done()
@@ -115,15 +124,16 @@ class WorkerSession(Instance):
         """The share of its credit in use, from 0 to 1."""
         return self.active / max(1, self.active + self.credit)
 
-    def claim(self) -> None:
+    def claim(self, principal: str) -> None:
         """Take a credit."""
-        self.active += 1
+        super().claim(principal)
         self.credit -= 1
 
-    def release(self, *, sent: bool) -> None:
+    def release(self, principal: str, *, sent: bool) -> None:
         """End a call. The credit of a task that was sent returns with the worker's answer."""
         self.active -= 1
         if not sent:
+            self._return_slot(principal)
             self.credit += 1
 
     async def serve(self, frames: Frames) -> None:
@@ -172,7 +182,7 @@ class WorkerSession(Instance):
             raise PluginUnavailable("the session has ended")
         task_id, unsent = task.pb.task_id, [_Frame(task=task.pb).SerializeToString()]
         output: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._tasks[task_id] = pending = _PendingTask(output, task.progress, unsent)
+        self._tasks[task_id] = pending = _PendingTask(output, task.principal, task.progress, unsent)
         self._post(unsent)
         try:
             async with asyncio.timeout(task.seconds):
@@ -183,7 +193,7 @@ class WorkerSession(Instance):
                 # A worker that does not read must not fill the memory with tasks without a caller.
                 unsent.clear()
                 del self._tasks[task_id]
-                self._grant(1)
+                self._return_credit(pending)
             elif task_id in self._tasks and self._can_cancel:
                 self._send(_Frame(cancel_task_id=task_id))
             if isinstance(problem, TimeoutError):
@@ -275,7 +285,7 @@ class WorkerSession(Instance):
         if pending is not None:
             if pending.output is not None and not pending.output.done():
                 pending.output.set_result(output)
-            self._grant(1)
+            self._return_credit(pending)
         elif not self._ids.were_given(task_id):
             self._reject(task_id)
         # A late or repeated answer is harmless; its task has returned its credit already.
@@ -321,7 +331,7 @@ class WorkerSession(Instance):
         busy = max(0, pong.active_tasks - (len(left) - len(cancelled)))
         gone = cancelled[: max(0, len(cancelled) - busy)]
         for task_id in gone:
-            del tasks[task_id]
+            self._return_slot(tasks.pop(task_id).principal)
         if gone:
             self._grant(len(gone))
 
@@ -330,6 +340,10 @@ class WorkerSession(Instance):
         if pending is not None and pending.output is not None:
             fraction = progress.fraction if progress.HasField("fraction") else None
             pending.progress(progress.message, fraction)
+
+    def _return_credit(self, ended: _PendingTask) -> None:
+        self._return_slot(ended.principal)
+        self._grant(1)
 
     def _grant(self, delta: int) -> None:
         self.credit = max(-_MAX_CREDIT, min(self.credit + delta, _MAX_CREDIT))
