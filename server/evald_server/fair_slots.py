@@ -19,12 +19,12 @@ class FairSlots:
     On a server with credentials, a principal gets at most three quarters of the slots, and of the queue: what one holds
     for long must leave some for the others.
 
-    slots: their number. queue: how many may wait, besides patient ones; None: any number.
+    slots: their number; a change takes effect when a slot is next taken or released. queue: how many may wait, besides patient ones; None: any number.
     """
 
     def __init__(self, slots: int, queue: int | None = None) -> None:
         self.taken = 0
-        self._slots = slots
+        self.slots = slots
         self._queue = queue
         self._taken_by: Counter[str] = Counter()
         # By principal, the one whose turn is next first. The values are ordered sets.
@@ -38,7 +38,7 @@ class FairSlots:
 
     def enter(self, principal: str) -> bool:
         """Try to take a slot without waiting. Returns True on success."""
-        if self.taken >= self._slots or principal in self._waiting or not self._may_take(principal):
+        if self.taken >= self.slots or principal in self._waiting or not self._may_take(principal):
             return False
         self._take(principal)
         return True
@@ -68,12 +68,15 @@ class FairSlots:
                 del self._impatient[principal]
 
     def release(self, principal: str) -> None:
-        """Release a slot, and pass it to the next principal that waits."""
+        """Release a slot, and give the free slots to the principals that wait, in turn."""
         self.taken -= 1
         self._taken_by[principal] -= 1
         if not self._taken_by[principal]:
             del self._taken_by[principal]
-        while (name := next(filter(self._may_take, self._waiting), None)) is not None:
+        while self.taken < self.slots:
+            name = next(filter(self._may_take, self._waiting), None)
+            if name is None:
+                return
             waiter = next(iter(self._waiting[name]))
             self._leave_queue(name, waiter)
             if waiter.cancelled():
@@ -82,7 +85,6 @@ class FairSlots:
                 self._waiting.move_to_end(name)
             self._take(name)
             waiter.set_result(None)
-            return
 
     @asynccontextmanager
     async def slot(self, principal: str | None = None, *, patient: bool = False) -> AsyncIterator[None]:
@@ -95,7 +97,7 @@ class FairSlots:
             self.release(name)
 
     def _may_take(self, principal: str) -> bool:
-        return self._taken_by[principal] < _share(self._slots, principal)
+        return self._taken_by[principal] < _share(self.slots, principal)
 
     def _take(self, principal: str) -> None:
         self.taken += 1
