@@ -106,7 +106,7 @@ class QueuedRun(NamedTuple):
 
 
 class FairQueue:
-    """A queue of runs. Principals take turns, and so do the groups of a principal's runs; a group is first in, first out."""
+    """A queue of runs. Principals take turns, and so do the groups of a principal's runs; groups are FIFO."""
 
     def __init__(self) -> None:
         # By principal and group, those whose turn is next first.
@@ -126,7 +126,10 @@ class FairQueue:
         groups.setdefault(group, OrderedDict())[run_id] = QueuedRun(run_id, principal, copy_context())
 
     def take(self, enter: Callable[[str], bool]) -> QueuedRun | None:
-        """Remove and return the next run; None when none may start. enter: takes a slot of a principal, if one is free."""
+        """Remove and return the next run; None when none may start.
+
+        enter: takes a slot for a run of a principal; returns whether that was possible.
+        """
         principal = next(filter(enter, self._runs), None)
         if principal is None:
             return None
@@ -159,8 +162,8 @@ class _Draining(Exception):
 class Runner:
     """The runner of a server's stored runs. Call `start` first, then `begin`, and `drain` last.
 
-    max_runs: how many runs play at a time; principals share them as in FairSlots. store_seconds: how long a run waits for an unavailable store before it is
-    interrupted. give_way: see LoopParts.
+    max_runs: how many runs play at a time; principals share them as in FairSlots. store_seconds: how long a run waits
+    for an unavailable store before it is interrupted. give_way: see LoopParts.
     """
 
     def __init__(
