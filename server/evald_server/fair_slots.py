@@ -19,7 +19,8 @@ class FairSlots:
     On a server with credentials, a principal gets at most three quarters of the slots, and of the queue: what one holds
     for long must leave some for the others.
 
-    slots: their number; a change takes effect when a slot is next taken or released. queue: how many may wait, besides patient ones; None: any number.
+    slots: their number; a change takes effect when a slot is next taken or released. queue: how many may wait, besides
+    patient ones; None: any number.
     """
 
     def __init__(self, slots: int, queue: int | None = None) -> None:
