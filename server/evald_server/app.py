@@ -593,7 +593,7 @@ def build_registry(
         if entry is None:
             raise StartError(
                 f'auto: unknown evaluator type "{name}"; '
-                f"known are {', '.join(entry.definition.type for entry in registry.types())}"
+                f"known types: {', '.join(entry.definition.type for entry in registry.types())}"
             )
         with _start_errors(f'auto: "{name}"'):
             entry.definition.compile(config)
