@@ -11,7 +11,7 @@ FILES: dict[str, tuple[str, str]] = {
     "camelCase": ("maxEvaluaters = 3", 'maxEvaluaters: unknown setting; did you mean "max_evaluators"?'),
     "nothing like it": (
         "frobnicate = 1",
-        "frobnicate: unknown setting; known are answer_cache_bytes, audit_calls",
+        "frobnicate: unknown setting; known settings: answer_cache_bytes, audit_calls",
     ),
     "in a judge": (
         "[judges.main]\nbase_url = 'http://127.0.0.1:1/v1'\nmodle = 'm'",

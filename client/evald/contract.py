@@ -320,5 +320,5 @@ def _instance_id(value: object) -> str:
         return _NO_ID
     text, _ = _text("instance_id", value)
     if len(text) > MAX_INSTANCE_ID:
-        raise ContractViolation(f"instance_id: {len(text)} characters; at most {MAX_INSTANCE_ID} are allowed")
+        raise ContractViolation(f"instance_id: got {len(text)} characters, wanted at most {MAX_INSTANCE_ID}")
     return text

@@ -35,13 +35,13 @@ _CATEGORIES: Final = {int(category): category for category in Category}
 _UNCONNECTED: Final = re.compile("all backends failing|failed to connect to all addresses")
 _CAUSES: Final = {
     re.compile("Socket closed|Connection reset"): (
-        "it wants TLS, or a client certificate that it trusts and that has not expired: tls=Tls(ca=, cert=, key=), in "
-        "commands --ca, --cert and --key; or it is no evald server, or stops"
+        "it may require TLS, or a client certificate that it trusts and that has not expired: tls=Tls(ca=, cert=, "
+        "key=), or --ca, --cert and --key of a command; it may not be an evald server, or it may be stopping"
     ),
-    re.compile("WRONG_VERSION_NUMBER"): "it speaks no TLS: leave tls=, --tls, --ca and EVALD_TLS out",
+    re.compile("WRONG_VERSION_NUMBER"): "it does not use TLS: remove tls=, --tls, --ca and EVALD_TLS",
     re.compile("CERTIFICATE_VERIFY_FAILED|Hostname Verification|not in peer certificate"): (
-        "its certificate has expired, does not name this address, or is of a CA that is not trusted here: "
-        "tls=Tls(ca=), in commands --ca, is the CA of the server"
+        "its certificate has expired, does not contain this address, or is signed by a CA that is not trusted here; "
+        "set the CA of the server with tls=Tls(ca=), or --ca of a command"
     ),
 }
 

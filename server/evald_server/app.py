@@ -18,7 +18,7 @@ from evald_server.auth.clients import ClientFile
 from evald_server.auth.current_call import caller
 from evald_server.auth.files import FileProblem, in_reader
 from evald_server.auth.keys import KeyFile
-from evald_server.auth.principal import Principal, Role
+from evald_server.auth.principal import LOCAL, RESTARTED, Principal, Role
 from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import SCRAPERS
 from evald_server.batch.chunk import ProcessConfig
@@ -258,7 +258,7 @@ class App:
         try:
             await self.database.start()
             await self.remotes.start()
-            await self.runner.start()
+            await self.runner.start(RESTARTED if settings.authenticates else LOCAL)
             await self.suites.start()
         except StoreProblem as problem:
             place = "store" if settings.store is not None else f"data_dir {settings.data_dir}"
@@ -557,6 +557,8 @@ class App:
 def _judge_caller() -> Caller:
     """Return the caller of the current call for the judges' budget."""
     principal = caller()
+    if principal is RESTARTED:
+        return Caller()
     return Caller(principal.name, principal.judge_usd_per_day)
 
 
@@ -591,7 +593,7 @@ def build_registry(
         if entry is None:
             raise StartError(
                 f'auto: unknown evaluator type "{name}"; '
-                f"known are {', '.join(entry.definition.type for entry in registry.types())}"
+                f"known types: {', '.join(entry.definition.type for entry in registry.types())}"
             )
         with _start_errors(f'auto: "{name}"'):
             entry.definition.compile(config)

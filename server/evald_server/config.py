@@ -861,4 +861,6 @@ def _unknown(location: Sequence[int | str]) -> str:
     hint = did_you_mean(str(key), known)
     if path:
         return f"unknown key{hint}"
-    return f"unknown setting{hint}" if hint else f"unknown setting; known are {', '.join(sorted(known))}"
+    return (
+        f"unknown setting{hint}" if hint else f"unknown setting; known settings: {', '.join(sorted(known))}"
+    )

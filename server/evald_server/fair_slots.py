@@ -53,12 +53,13 @@ class FairSlots:
     On a server with credentials, a principal gets at most three quarters of the slots, and of the queue: what one holds
     for long must leave some for the others.
 
-    slots: their number. queue: how many may wait, besides patient ones; None: any number.
+    slots: their number; a change takes effect when a slot is next taken or released. queue: how many may wait, besides
+    patient ones; None: any number.
     """
 
     def __init__(self, slots: int, queue: int | None = None) -> None:
         self.taken = 0
-        self._slots = slots
+        self.slots = slots
         self._queue = queue
         self._taken_by: Counter[str] = Counter()
         self._waiting: TurnQueue[asyncio.Future[None]] = TurnQueue()
@@ -72,7 +73,7 @@ class FairSlots:
     def enter(self, principal: str) -> bool:
         """Try to take a slot without waiting. Returns True on success."""
         waits = principal in self._waiting.by_principal
-        if self.taken >= self._slots or waits or not self._may_take(principal):
+        if self.taken >= self.slots or waits or not self._may_take(principal):
             return False
         self._take(principal)
         return True
@@ -102,13 +103,16 @@ class FairSlots:
                 del self._impatient[principal]
 
     def release(self, principal: str) -> None:
-        """Release a slot, and pass it to the next principal that waits."""
+        """Release a slot, and give the free slots to the principals that wait, in turn."""
         self.taken -= 1
         self._taken_by[principal] -= 1
         if not self._taken_by[principal]:
             del self._taken_by[principal]
         waiting = self._waiting.by_principal
-        while (name := next(filter(self._may_take, waiting), None)) is not None:
+        while self.taken < self.slots:
+            name = next(filter(self._may_take, waiting), None)
+            if name is None:
+                return
             waiter = next(iter(waiting[name]))
             if waiter.cancelled():
                 self._waiting.discard(name, waiter)
@@ -116,7 +120,6 @@ class FairSlots:
             self._waiting.serve(name, waiter)
             self._take(name)
             waiter.set_result(None)
-            return
 
     @asynccontextmanager
     async def slot(self, principal: str | None = None, *, patient: bool = False) -> AsyncIterator[None]:
@@ -129,7 +132,7 @@ class FairSlots:
             self.release(name)
 
     def _may_take(self, principal: str) -> bool:
-        return self._taken_by[principal] < share(self._slots, principal)
+        return self._taken_by[principal] < share(self.slots, principal)
 
     def _take(self, principal: str) -> None:
         self.taken += 1

@@ -128,7 +128,7 @@ GOOD: dict[str, Any] = {
         ({"created": "2026-01-01T00:00:00"}, "created: wanted a time with a time zone"),
         ({"expires": "true"}, "expires: wanted a time"),
         ({"types": '["*x"]'}, "types: wanted names"),
-        ({"secret": '"s"'}, "secret: unknown; known are"),
+        ({"secret": '"s"'}, "secret: unknown; known keys:"),
         ({"digest": None}, "digest is missing"),
         ({"rate": "1" + "0" * 400}, "rate: wanted a number with fewer digits"),
     ],

@@ -36,7 +36,7 @@ POSTGRES = "postgresql://evald:"
 FAULTS = {
     "keys: broken": Fault("not a TOML file", keys='[keys.abcdefghijkl]\ndigest = "{secret}'),
     "keys: no digest": Fault("digest: wanted", keys=KEY + 'digest = "{secret}"'),
-    "keys: unknown field": Fault("unknown; known are", keys=KEY + 'digest = "0"\nkey = "{secret}"'),
+    "keys: unknown field": Fault("unknown; known keys:", keys=KEY + 'digest = "0"\nkey = "{secret}"'),
     "keys: no table": Fault("wanted tables", keys='keys = ["{secret}"]'),
     "config: broken": Fault("not valid TOML", config='judge_api_key = "{secret}'),
     "config: a list": Fault("judge_api_key", config='judge_api_key = ["{secret}"]'),

@@ -87,9 +87,9 @@ async def test_a_caller_needs_tls_and_the_right_ca(certs: Path) -> None:
 @pytest.mark.parametrize(
     ("served", "dialled", "says"),
     [
-        pytest.param(None, "one", "it speaks no TLS", id="TLS to plaintext"),
-        pytest.param("one", None, "it wants TLS", id="plaintext to TLS"),
-        pytest.param("one", "two", "of a CA that is not trusted here", id="other CA"),
+        pytest.param(None, "one", "it does not use TLS", id="TLS to plaintext"),
+        pytest.param("one", None, "it may require TLS", id="plaintext to TLS"),
+        pytest.param("one", "two", "signed by a CA that is not trusted here", id="other CA"),
     ],
 )
 async def test_callers_and_workers_read_why_there_is_no_connection(
@@ -350,12 +350,12 @@ TLS = {"tls_cert_file": "a", "tls_key_file": "b"}
         (PUBLIC | {"keys_file": "k"}, "keys would be sent in plaintext"),
         ({"http": "0.0.0.0:0"}, "http: 0.0.0.0:0 can be reached"),
         ({"http": "0.0.0.0:0", "keys_file": "k", **TLS, "http_tls": False}, "http: 0.0.0.0:0 can be reached"),
-        ({"tls_cert_file": "a"}, "together"),
+        ({"tls_cert_file": "a"}, "wanted both or none"),
         ({"auth_anonymous_roles": ["caller"]}, "auth_anonymous_roles needs keys_file"),
         ({"auth_anonymous_roles": ["admin"], "keys_file": "k"}, "auth_anonymous_roles"),
         ({"tls_client_ca_file": "a"}, "needs tls_cert_file"),
-        (TLS | {"tls_client_ca_file": "a"}, "together"),
-        (TLS | {"tls_client_auth": "require"}, "together"),
+        (TLS | {"tls_client_ca_file": "a"}, "tls_client_ca_file needs"),
+        (TLS | {"tls_client_auth": "require"}, "tls_client_ca_file needs"),
     ],
     ids=str,
 )

@@ -487,9 +487,9 @@ JWT = {"jwt_issuer": "i", "jwt_audience": "a"}
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"jwt_issuer": "i"}, "given together"),
-        ({"jwt_jwks_file": "f"}, "given together"),
-        (JWT, "given together"),
+        ({"jwt_issuer": "i"}, "wanted all or none"),
+        ({"jwt_jwks_file": "f"}, "wanted all or none"),
+        (JWT, "wanted all or none"),
         ({**JWT, "jwt_jwks_file": "f", "jwt_jwks_url": "https://i/k"}, "one of them"),
         ({**JWT, "jwt_jwks_url": "http://i/k"}, "wanted https"),
         ({**JWT, "jwt_jwks_url": "https://user:secret@i/k"}, "wanted https"),

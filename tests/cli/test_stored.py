@@ -366,4 +366,4 @@ def test_a_server_without_its_database_answers_and_is_not_unreachable(
         other.execute("BEGIN IMMEDIATE")
         done = evald("import", str(project), "--server", server.grpc)
     assert done.returncode == 3, done.stderr
-    assert "the server's log says why" in done.stderr
+    assert "the server's log has the cause" in done.stderr

@@ -54,7 +54,7 @@ def test_a_restart_gives_no_principal_its_money_back(settings: dict[str, str], t
             await found.close()
 
     run(spend(4.0))
-    with pytest.raises(JudgeError, match="used up to"):
+    with pytest.raises(JudgeError, match="of its limit of"):
         run(spend(4.0))
 
 

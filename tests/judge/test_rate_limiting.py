@@ -1,10 +1,12 @@
-"""An endpoint gets as many requests at a time as it can take, first come first served."""
+"""An endpoint gets as many requests at a time as it can take: of each principal first come first served, in turns."""
 
 import asyncio
 from itertools import pairwise
 
 import pytest
 
+from evald_server.auth.current_call import PRINCIPAL
+from evald_server.auth.principal import Principal
 from evald_server.judge.rate_limiting import AdaptiveLimiter
 
 
@@ -29,14 +31,16 @@ async def settle() -> None:
 
 
 class Request:
-    """A request that lasts until it is told how it ends."""
+    """A request that lasts until it is told how it ends. who: its principal; "" for that of all callers."""
 
-    def __init__(self, limiter: AdaptiveLimiter) -> None:
+    def __init__(self, limiter: AdaptiveLimiter, who: str = "") -> None:
         self.running = False
         self._end: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.task = asyncio.create_task(self._run(limiter))
+        self.task = asyncio.create_task(self._run(limiter, who))
 
-    async def _run(self, limiter: AdaptiveLimiter) -> None:
+    async def _run(self, limiter: AdaptiveLimiter, who: str) -> None:
+        if who:
+            PRINCIPAL.set(Principal(who, frozenset()))
         async with limiter.slot() as slot:
             self.running = True
             if await self._end:
@@ -117,6 +121,51 @@ async def test_nobody_gets_past_those_who_wait() -> None:
     assert (second.running, third.running) == (True, False)
     await second.end()
     await third.end()
+
+
+async def test_principals_take_turns() -> None:
+    limiter = AdaptiveLimiter(1)
+    first = Request(limiter, "a")
+    await settle()
+    waiting = [Request(limiter, who) for who in "aab"]
+    await settle()
+    await first.end()
+    await settle()
+    assert [one.running for one in waiting] == [True, False, False]
+    await waiting[0].end()
+    await settle()
+    assert [one.running for one in waiting] == [True, False, True]
+    await waiting[2].end()
+    await waiting[1].end()
+
+
+async def test_places_also_grow_for_one_principal_which_may_have_three_quarters_of_them() -> None:
+    limiter = AdaptiveLimiter(64)
+    requests = [Request(limiter, "a") for _ in range(400)]
+    await settle()
+    assert (limiter.inflight, limiter.limit) == (6, 8)
+    for request in requests[:300]:
+        await request.end()
+    await settle()
+    assert (limiter.inflight, limiter.limit) == (48, 64)
+    other = Request(limiter, "b")
+    await settle()
+    assert other.running
+    for request in (*requests[300:], other):
+        await request.end()
+    assert (limiter.inflight, limiter.queued) == (0, 0)
+
+
+async def test_places_that_are_lost_are_not_handed_on() -> None:
+    limiter = AdaptiveLimiter(8)
+    requests = [Request(limiter) for _ in range(12)]
+    await settle()
+    await requests[0].end(good=False)
+    await settle()
+    assert (limiter.limit, limiter.inflight, limiter.queued) == (4, 7, 4)
+    for request in requests[1:]:
+        await request.end()
+    assert (limiter.inflight, limiter.queued) == (0, 0)
 
 
 @pytest.mark.parametrize("waiting", [True, False])

@@ -19,6 +19,7 @@ from evald_server.engine.registry import State
 from evald_server.judge.budget import SERVER, SPENDING_FILE, read_spending, utc_day
 from evald_server.monitoring import Telemetry
 
+from ..auth.keyring import bearer, make_key
 from ..loop import run
 from ..monitoring.scrape import samples, value
 from ..rpc.live import Live, request, serving, spec, until
@@ -187,6 +188,34 @@ async def test_cached_answers_are_for_all_or_for_their_principal(
         ]
         assert [answer.summary.results[0].cached for answer in answers] == cached
         assert len(server.requests) == cached.count(False)
+
+
+async def test_one_principal_takes_not_all_requests_to_an_endpoint(tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    greedy, other = (bearer(make_key(file, name, Role.CALLER)) for name in ("greedy", "other"))
+    async with wire(Answer(b"", "hang")) as server:
+        judges = {"slow": JudgeSettings(base_url=server.base_url, model="judge-1", concurrency=4)}
+        async with serving(judges=judges, keys_file=file) as live:
+            limiter = live.app.models.endpoints["slow"].limiter
+
+            def begin(count: int, who: str, metadata: Any) -> list[asyncio.Task[Any]]:
+                asked = request(JUDGE, answer=f"from {who}")
+                return [
+                    asyncio.create_task(live.unary(asked, metadata=metadata, timeout=120))
+                    for _ in range(count)
+                ]
+
+            def arrived(who: str) -> int:
+                return sum(f"from {who}" in str(body) for body in server.bodies)
+
+            calls = begin(5, "greedy", greedy)
+            await until(lambda: limiter.inflight + limiter.queued == 5, 60)
+            calls += begin(1, "other", other)
+            await until(lambda: arrived("other") == 1 and arrived("greedy") == 3, 60)
+            assert (limiter.inflight, limiter.queued) == (4, 2)
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
 
 
 async def test_calls_that_are_cancelled_leave_the_endpoint_alone() -> None:

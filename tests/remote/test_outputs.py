@@ -156,7 +156,7 @@ async def test_no_lie_is_averaged_or_passed_on_and_no_session_dies_of_it(
         (b"", "output: missing"),
         (b"\xff\xff", "EvaluateResponse"),
         (b"\x0a\x03\xff\xff\xff", "output: cannot parse"),
-        (plugin_pb2.EvaluateResponse(output=Output(**LARGE[0])).SerializeToString(), "bytes; at most"),
+        (plugin_pb2.EvaluateResponse(output=Output(**LARGE[0])).SerializeToString(), "bytes, wanted at most"),
         (plugin_pb2.EvaluateResponse(output=Output(reason="x" * (2 << 20))).SerializeToString(), "too large"),
     ],
     ids=["empty", "garbage", "garbage-inside", "large", "huge"],

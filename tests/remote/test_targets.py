@@ -410,7 +410,7 @@ async def test_the_operator_reads_why_a_target_is_refused(caplog: pytest.LogCapt
     plugin = Listening("acme.word")
     plugin.info.evaluator_types[0].label = "x" * 201
     address = await plugin.start("127.0.0.1:0")
-    said = 'plugin.evaluator_types[0].label: "acme.word": 201 characters; at most 200 are allowed'
+    said = 'plugin.evaluator_types[0].label: "acme.word": got 201 characters, wanted at most 200'
     async with serving(remote_targets=[address]) as live:
         (instance,) = live.app.remotes.instances.by_id.values()
         await until(lambda: instance.last_error == said)

@@ -96,7 +96,7 @@ def test_a_server_that_could_not_start_or_was_stopped_leaves_it_free(tmp_path: P
         with pytest.raises(StartError, match="another server"):
             await app("127.0.0.1:0").start()
         taken = App(Settings(listen=first.address, http=None, web=None, data_dir=tmp_path / "other"))
-        with pytest.raises(StartError, match="cannot be had"):
+        with pytest.raises(StartError, match="is not available"):
             await taken.start()
         await first.stop(0)
         for directory in (tmp_path, tmp_path / "other"):

@@ -87,7 +87,7 @@ async def test_a_watcher_that_takes_no_answer_holds_up_neither_others_nor_the_ch
 async def test_two_servers_cannot_have_the_same_port() -> None:
     async with serving() as live:
         second = App(Settings(listen=live.app.address, http=None, web=None))
-        with pytest.raises(StartError, match="cannot be had"):
+        with pytest.raises(StartError, match="is not available"):
             await second.start()
 
 
@@ -102,7 +102,7 @@ async def test_a_server_that_cannot_listen_leaves_nothing_running(tmp_path: Path
             remote_targets=[RemoteTarget(target="127.0.0.1:9")],
         )
         before = asyncio.all_tasks()
-        with pytest.raises(StartError, match="cannot be had"):
+        with pytest.raises(StartError, match="is not available"):
             await App(settings).start()
         assert asyncio.all_tasks() == before
 

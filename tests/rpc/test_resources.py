@@ -190,7 +190,7 @@ SCENARIO_PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "an unknown persona": ({"persona_ids": ["nobody"]}, "scenario.persona_ids[0]", "no persona has the id"),
     "too many personas": ({"persona_ids": [""] * 1001}, "scenario.persona_ids", "got 1001 ids"),
     "an unknown mode": ({"failure_criteria_mode": 7}, "scenario.failure_criteria_mode", "got 7"),
-    "too large": ({"instructions": "a" * (1 << 20)}, "scenario", "at most 1048576 are allowed"),
+    "too large": ({"instructions": "a" * (1 << 20)}, "scenario", "wanted at most 1048576"),
 }
 
 

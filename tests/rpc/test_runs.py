@@ -25,9 +25,12 @@ from evald.v1.result_pb2 import AggregatedEvaluation, EvaluationResult
 from evald.v1.run_service_pb2 import Run, RunOutput, RunTurn, WatchRunResponse
 from evald.v1.run_service_pb2_grpc import RunServiceStub
 from evald.v1.scenario_service_pb2_grpc import ScenarioServiceStub
+from evald_server.auth.principal import Role
 from evald_server.store.database import StoreProblem
 from evald_server.store.runs import RunEvent, RunStore
 
+from ..auth.keyring import Metadata, bearer, guarded, make_key
+from ..monitoring.scrape import value
 from ..remote.scripted import WORD, listening, register
 from .live import Live, refusal, serving, spec, until
 
@@ -44,32 +47,37 @@ REFERENCE = spec("regex", {"pattern": r"BK-\d{5}"}, turn_policy=2)
 class Floor:
     """The stubs of a server, and something to run."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, metadata: Metadata = ()) -> None:
         self.live = live
+        self.metadata = metadata
         self.runs = RunServiceStub(live.channel)
 
     async def scenario(self, *specs: Any, name: str = "Booking", **fields: Any) -> Scenario:
         scenario = Scenario(name=name, evaluators=specs or [METRIC, REFERENCE], **fields)
         request = scenarios_pb.CreateScenarioRequest(scenario=scenario)
-        return (await ScenarioServiceStub(self.live.channel).CreateScenario(request)).scenario
+        return (
+            await ScenarioServiceStub(self.live.channel).CreateScenario(request, metadata=self.metadata)
+        ).scenario
 
     async def connector(self, *, name: str = "agent", **fields: Any) -> Connector:
         connector = Connector(name=name, **({"type": "replay"} | fields))
         if connector.type == "replay":
             connector.config.update({"messages": RECORDED})
         request = connectors_pb.CreateConnectorRequest(connector=connector)
-        return (await ConnectorServiceStub(self.live.channel).CreateConnector(request)).connector
+        return (
+            await ConnectorServiceStub(self.live.channel).CreateConnector(request, metadata=self.metadata)
+        ).connector
 
     async def start(self, scenario: Scenario, connector: Connector, **fields: Any) -> Run:
         request = runs_pb.StartRunRequest(scenario_id=scenario.id, connector_id=connector.id, **fields)
-        return (await self.runs.StartRun(request)).run
+        return (await self.runs.StartRun(request, metadata=self.metadata)).run
 
     async def watch(self, run_id: str, after: int = 0) -> list[WatchRunResponse]:
         request = runs_pb.WatchRunRequest(run_id=run_id, after_sequence=after)
-        return [event async for event in self.runs.WatchRun(request)]
+        return [event async for event in self.runs.WatchRun(request, metadata=self.metadata)]
 
     async def get(self, run_id: str) -> Run:
-        return (await self.runs.GetRun(runs_pb.GetRunRequest(run_id=run_id))).run
+        return (await self.runs.GetRun(runs_pb.GetRunRequest(run_id=run_id), metadata=self.metadata)).run
 
     async def played(self, **fields: Any) -> Run:
         """A run that has ended."""
@@ -467,6 +475,40 @@ async def test_a_run_is_interrupted_by_the_end_of_the_server_and_resumed_by_the_
             cancelled = await floor.runs.CancelRun(runs_pb.CancelRunRequest(run_id=run.id))
             assert [message.text for message in (await floor.get(run.id)).messages] == ["hi"]
             assert cancelled.run.attempt == 1
+
+
+async def test_one_principal_takes_not_all_places_of_runs(tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    greedy, other = (
+        bearer(make_key(file, name, Role.CALLER, Role.VIEWER, Role.ADMIN)) for name in ("greedy", "other")
+    )
+    settings: dict[str, Any] = {"data_dir": tmp_path / "data", "max_runs": 4}
+    agent, address = await silent_agent()
+
+    def counts(live: Live) -> tuple[float | None, float | None]:
+        telemetry = live.app.telemetry
+        return value(telemetry, "evald_runs_running"), value(telemetry, "evald_runs_queued")
+
+    async def ends(live: Live, name: str) -> None:
+        floor = Floor(live, other)
+        run = await floor.start(await floor.scenario(name=name), await floor.connector(name=name))
+        async with asyncio.timeout(60):
+            assert (await floor.watch(run.id))[-1].end.status == runs_pb.RUN_STATUS_COMPLETED
+
+    async with agent:
+        async with guarded(file, **settings) as live:
+            floor = Floor(live, greedy)
+            scenario = await floor.scenario(name="slow", messages=[{"role": "user", "text": "hi"}])
+            for name in ("one", "two"):
+                connector = await floor.connector(name=name, type="http", base_url=address)
+                for _ in range(4):
+                    await floor.start(scenario, connector)
+            await until(lambda: counts(live) == (3, 5), 60)
+            await ends(live, "before")
+        # A later server plays the queued runs, as those of one principal.
+        async with guarded(file, **settings) as live:
+            await until(lambda: counts(live) == (3, 2), 60)
+            await ends(live, "after")
 
 
 async def test_a_queued_run_waits_until_its_remote_evaluator_is_back(tmp_path: Path) -> None:

@@ -794,7 +794,7 @@ async def test_cases_that_were_asked_something_else_cannot_be_compared(what: str
             assert (found.verdict, list(found.provenance_changes)) == (pb.COMPARISON_VERDICT_PASS, [])
         else:
             assert found.verdict == pb.COMPARISON_VERDICT_INCONCLUSIVE
-            assert "the case: other input" in found.provenance_changes[0]
+            assert "the case: different input" in found.provenance_changes[0]
 
 
 _ENDED = (

@@ -11,6 +11,8 @@ from evald.result import Verdict
 from evald.v1 import run_service_pb2
 from evald.v1.context_pb2 import Invocation, Persona
 from evald.v1.run_service_pb2 import Run
+from evald_server.auth.current_call import PRINCIPAL
+from evald_server.auth.principal import Principal
 from evald_server.connectors.connector import AgentRequest, ConnectorFailure
 from evald_server.engine.registry import Origin
 from evald_server.monitoring import Telemetry
@@ -190,18 +192,29 @@ async def test_a_run_is_played_in_the_context_of_who_started_it() -> None:
     assert list(agent.seen.values()) == [{"one"}, {"two"}, {"three"}]
 
 
-def test_the_queue_serves_one_caller_after_the_other() -> None:
+def test_principals_take_turns_and_so_do_their_groups() -> None:
     queue = FairQueue()
-    for number in range(4):
-        queue.put("big", f"big {number}")
-    Context().run(queue.put, "small", "small 0")  # in an empty context, as at the start of a server
-    queue.put("late", "late 0")
-    queue.put("late", "late 0")
-    queue.remove("big 1")
-    assert len(queue) == 5
-    taken = [taken[0] for _ in range(5) if (taken := queue.take())]
-    assert taken == ["big 0", "small 0", "late 0", "big 2", "big 3"]
-    assert queue.take() is None
+
+    def put(who: str, group: str, *runs: str) -> None:
+        context = Context()
+        if who:
+            context.run(PRINCIPAL.set, Principal(who, frozenset()))
+        for run_id in runs:
+            context.run(queue.put, group, run_id)
+
+    put("a", "big", "a0", "a1", "a2", "a3")
+    put("a", "small", "a4")
+    put("b", "big", "b0", "b0")
+    put("", "big", "local")
+    put("full", "big", "never")
+    queue.remove("a1")
+    queue.remove("nobody")
+    assert len(queue) == 7
+    taken = [run.run_id for _ in range(7) if (run := queue.take(lambda principal: principal != "full"))]
+    assert taken == ["a0", "b0", "local", "a4", "a2", "a3"]
+    assert len(queue) == 1
+    queue.remove("never")
+    assert queue.take(lambda _: True) is None
 
 
 async def test_a_run_that_is_cancelled_ends_there() -> None:

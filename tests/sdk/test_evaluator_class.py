@@ -106,7 +106,7 @@ _MISTAKES: list[Any] = [
     *(
         pytest.param(lambda more=more: evald.define_evaluator(**_GOOD | more), text, id=name)
         for name, more, text in (
-            ("type", {"type": None}, "type None: lower case letters"),
+            ("type", {"type": None}, "type: got None, wanted lower case letters"),
             ("kind", {"kind": "metric"}, r"acme\.good: kind: got 'metric' \(str\); wanted evald\.ASSERTION"),
             ("no function", {"evaluate": 3}, r"acme\.good: evaluate: got 3 \(int\); wanted a function"),
             (

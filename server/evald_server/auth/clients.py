@@ -205,7 +205,7 @@ def _tables(
 
 def _check_fields(table: Mapping[str, Any], *known: str) -> None:
     if unknown := table.keys() - set(known):
-        raise ValueError(f"{min(unknown)[:40]}: unknown; known are {', '.join(known)}")
+        raise ValueError(f"{min(unknown)[:40]}: unknown; known keys: {', '.join(known)}")
 
 
 def _client(table: Mapping[str, Any]) -> tuple[str, Principal]:

@@ -61,7 +61,7 @@ def read_toml(path: Path, *, missing: str, wanted: str) -> dict[str, Any]:
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise FileProblem(f"{path}: other users can write this file; run chmod 600 on it")
         if found.st_size > _MAX_BYTES:
-            raise FileProblem(f"{path}: {found.st_size} bytes; at most {_MAX_BYTES} are allowed")
+            raise FileProblem(f"{path}: got {found.st_size} bytes, wanted at most {_MAX_BYTES}")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileProblem(f"{path}: there is no such file; {missing}") from None

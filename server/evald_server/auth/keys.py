@@ -208,7 +208,7 @@ def _key(key_id: str, table: Mapping[str, Any]) -> ApiKey:
     if not isinstance(table, dict):
         raise TypeError("wanted a table")
     if unknown := table.keys() - known:
-        raise ValueError(f"{min(unknown)[:40]}: unknown; known are {', '.join(sorted(known))}")
+        raise ValueError(f"{min(unknown)[:40]}: unknown; known keys: {', '.join(sorted(known))}")
     key = ApiKey(
         key_id,
         read_text("digest", table["digest"]),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Literal, NamedTuple
 
@@ -108,3 +108,6 @@ def anonymous(roles: frozenset[Role]) -> Principal:
 
 LOCAL: Final = Principal("", frozenset(Role), ("*",))
 """Every caller of a server without credentials."""
+
+RESTARTED: Final = replace(LOCAL, name="(restarted)")
+"""The principal of work that a server with credentials continues after a restart. No caller can have its name."""

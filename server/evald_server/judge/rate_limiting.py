@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
+
+from evald_server.fair_slots import FairSlots
 
 # OpenAI's lowest tier allows 500 requests a minute: 8 concurrent requests of one second each.
 _INITIAL_LIMIT: Final = 8
@@ -30,7 +31,7 @@ class LimiterSlot:
 
 
 class AdaptiveLimiter:
-    """Limits concurrent requests to the number that the endpoint accepts; waiters are served in FIFO order.
+    """Limits concurrent requests to the number that the endpoint accepts, shared by principals as in FairSlots.
 
     As in TCP, the limit doubles each round until the endpoint first refuses a request, then halves, and from then on
     grows by one in each round of successes. It never exceeds `max_limit`.
@@ -43,13 +44,12 @@ class AdaptiveLimiter:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.inflight = 0
         self._max_limit = max_limit
         self._limit = float(min(max_limit, _INITIAL_LIMIT))
+        self._slots = FairSlots(self.limit)
         self._refused = False
         self._round = 0
         self._resume_at = 0.0
-        self._waiters: deque[asyncio.Future[None]] = deque()
         self._clock = clock
         self._sleep = sleep
 
@@ -59,9 +59,14 @@ class AdaptiveLimiter:
         return int(self._limit)
 
     @property
+    def inflight(self) -> int:
+        """The number of requests that have a slot."""
+        return self._slots.taken
+
+    @property
     def queued(self) -> int:
         """The number of requests that wait for a slot."""
-        return len(self._waiters)
+        return self._slots.waiting
 
     @property
     def pause_seconds(self) -> float:
@@ -70,19 +75,17 @@ class AdaptiveLimiter:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[LimiterSlot]:
-        """Wait for a slot and for the end of a pause, and hold the slot for one request."""
-        await self._acquire()
-        try:
+        """Wait for a slot and for the end of a pause, and hold the slot for one request of the current caller."""
+        async with self._slots.slot():
             while (pause := self.pause_seconds) > 0:
                 await self._sleep(pause)
             slot = LimiterSlot(self, self._round)
             yield slot
-            # Success below the limit shows nothing about what the endpoint accepts.
-            if slot.succeeded and self.inflight >= self.limit:
+            # Success below the limit shows nothing about what the endpoint accepts, unless more requests wait: a
+            # principal that is alone has only a part of the slots.
+            if slot.succeeded and (self.inflight >= self.limit or self.queued):
                 growth = 1 / self._limit if self._refused else 1
-                self._limit = min(float(self._max_limit), self._limit + growth)
-        finally:
-            self._release()
+                self._set_limit(min(float(self._max_limit), self._limit + growth))
 
     def slow_down(self, round_number: int, pause_seconds: float) -> None:
         """Halve the limit, once for all requests of a round, and pause."""
@@ -90,27 +93,8 @@ class AdaptiveLimiter:
         if round_number == self._round:
             self._round += 1
             self._refused = True
-            self._limit = max(1.0, self._limit / 2)
+            self._set_limit(max(1.0, self._limit / 2))
 
-    async def _acquire(self) -> None:
-        if self.inflight < self.limit and not self._waiters:
-            self.inflight += 1
-            return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self._release()
-            elif waiter in self._waiters:
-                self._waiters.remove(waiter)
-            raise
-
-    def _release(self) -> None:
-        self.inflight -= 1
-        while self._waiters and self.inflight < self.limit:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                self.inflight += 1
-                waiter.set_result(None)
+    def _set_limit(self, limit: float) -> None:
+        self._limit = limit
+        self._slots.slots = self.limit

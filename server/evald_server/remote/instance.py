@@ -84,7 +84,7 @@ class TaskIds:
 def read_answer(kind: type[_Answer], data: bytes, max_bytes: int) -> _Answer:
     """Parse an answer. Raises ContractError; the size is checked first, because parsing a large answer takes time."""
     if len(data) > max_bytes:
-        raise ContractError(f"output: {len(data)} bytes; at most {max_bytes} are allowed")
+        raise ContractError(f"output: got {len(data)} bytes, wanted at most {max_bytes}")
     try:
         return parse_message(kind, data)
     except BeyondWireLimit as problem:

@@ -127,7 +127,7 @@ def read_plugin(pb: task_pb2.PluginInfo, path: str = "plugin") -> Plugin:
     """Validate a plugin's description. Raises Refusal that names the field."""
     size = pb.ByteSize()
     if size > MAX_PLUGIN_BYTES:
-        raise invalid(path, f"{size} bytes; at most {MAX_PLUGIN_BYTES} are allowed")
+        raise invalid(path, f"got {size} bytes, wanted at most {MAX_PLUGIN_BYTES}")
     digest = sha256(pb.SerializeToString(deterministic=True)).digest()
     plugin = _plugins.get(digest)
     if plugin is None:
@@ -270,7 +270,7 @@ def read_metric(pb: evaluator_pb2.EvaluatorType, kind: Kind, path: str) -> Metri
 
 def _check_text(text: str, path: str, max_length: int) -> None:
     if len(text) > max_length:
-        raise invalid(path, f"{len(text)} characters; at most {max_length} are allowed")
+        raise invalid(path, f"got {len(text)} characters, wanted at most {max_length}")
     # These texts are shown in terminals and logs.
     if not all(character.isprintable() or character == "\n" for character in text):
         raise invalid(path, "contains control characters; wanted printable text")

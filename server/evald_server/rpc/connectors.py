@@ -79,9 +79,9 @@ class ConnectorService(ResourceService[Connector]):
             raise invalid("connector_id", "wanted exactly one of connector_id and connector")
         size = request.connector.ByteSize()
         if size > MAX_BYTES:
-            raise invalid("connector", f"{size} bytes; at most {MAX_BYTES} are allowed")
+            raise invalid("connector", f"got {size} bytes, wanted at most {MAX_BYTES}")
         if len(request.message.encode()) > _MAX_MESSAGE_BYTES:
-            raise invalid("message", f"{len(request.message)} characters; at most 64 KiB are allowed")
+            raise invalid("message", f"got {len(request.message)} characters, wanted at most 64 KiB")
         pb = await self.load(request.connector_id) if request.connector_id else request.connector
         connector = self.build(pb)
         try:

@@ -100,7 +100,7 @@ class IdempotencyStore:
 def check_length(request_id: str) -> None:
     """Raise CallError for an id that is too long."""
     if len(request_id) > MAX_ID_LENGTH:
-        raise invalid("request_id", f"{len(request_id)} characters; at most {MAX_ID_LENGTH} are allowed")
+        raise invalid("request_id", f"got {len(request_id)} characters, wanted at most {MAX_ID_LENGTH}")
 
 
 def reused() -> CallError:

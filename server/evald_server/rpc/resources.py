@@ -226,7 +226,7 @@ class ResourceService(Generic[Resource]):
             found.append(BadField(f"{self.kind}.id", f"wanted at most {_MAX_ID} printable characters"))
         size = resource.ByteSize()
         if size > MAX_BYTES:
-            found.append(BadField(str(self.kind), f"{size} bytes; at most {MAX_BYTES} are allowed"))
+            found.append(BadField(str(self.kind), f"got {size} bytes, wanted at most {MAX_BYTES}"))
         else:
             found += await self.problems(resource)
         if found:

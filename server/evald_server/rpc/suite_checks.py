@@ -54,7 +54,7 @@ def suite_problems(opened: SuiteOpen) -> list[BadField]:
     if opened.metadata.ByteSize() > _MAX_METADATA:
         found.append(
             BadField(
-                "open.metadata", f"{opened.metadata.ByteSize()} bytes; at most {_MAX_METADATA} are allowed"
+                "open.metadata", f"got {opened.metadata.ByteSize()} bytes, wanted at most {_MAX_METADATA}"
             )
         )
     return found

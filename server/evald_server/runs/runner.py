@@ -5,19 +5,22 @@ import contextlib
 import logging
 import secrets
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from evald.foreign import raised_by
 from evald.result import Verdict
 from evald.v1 import connector_service_pb2, result_pb2, run_service_pb2
+from evald_server.auth.current_call import PRINCIPAL, caller
+from evald_server.auth.principal import LOCAL, Principal
 from evald_server.connectors.connector import Connector, ConnectorFailure, GiveWay, give_way
 from evald_server.engine.engine import Engine
 from evald_server.engine.run import EvaluationRun
+from evald_server.fair_slots import FairSlots
 from evald_server.judge.prompt_request import JudgeModels
 from evald_server.monitoring import Telemetry
 from evald_server.store.database import StoreProblem
@@ -90,41 +93,66 @@ class ConnectorFactory(Protocol):
         """Build a connector. Raises ConnectorFailure."""
 
 
-class FairQueue:
-    """A queue of runs: first in, first out for each caller, with callers taking turns.
+class QueuedRun(NamedTuple):
+    """A queued run. principal: the one that started it. context: the contextvars context in which it was queued.
 
-    Each run keeps the contextvars context in which it was queued and is played in it. So its judge calls are charged
-    to the principal that started it, not to the one whose run ended before.
+    The run is played in this context. So its judge calls are charged to the principal that started it, not to the one
+    whose run ended before.
     """
 
+    run_id: str
+    principal: str
+    context: Context
+
+
+class FairQueue:
+    """A queue of runs. Principals take turns, and so do the groups of a principal's runs; groups are FIFO."""
+
     def __init__(self) -> None:
-        self._callers: OrderedDict[str, deque[str]] = OrderedDict()
-        self._waiting: dict[str, Context] = {}
+        # By principal and group, those whose turn is next first.
+        self._runs: OrderedDict[str, OrderedDict[str, OrderedDict[str, QueuedRun]]] = OrderedDict()
+        self._places: dict[str, tuple[str, str]] = {}  # principal and group by run
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._places)
 
-    def put(self, caller: str, run_id: str) -> None:
-        """Add a run with the current context, unless it is already queued."""
-        if run_id not in self._waiting:
-            self._waiting[run_id] = copy_context()
-            self._callers.setdefault(caller, deque()).append(run_id)
+    def put(self, group: str, run_id: str) -> None:
+        """Add a run of the current caller with the current context, unless it is already queued."""
+        if run_id in self._places:
+            return
+        principal = caller().name
+        self._places[run_id] = principal, group
+        groups = self._runs.setdefault(principal, OrderedDict())
+        groups.setdefault(group, OrderedDict())[run_id] = QueuedRun(run_id, principal, copy_context())
 
-    def take(self) -> tuple[str, Context] | None:
-        """Remove the next run and return its id and context; None when the queue is empty."""
-        while self._callers:
-            caller, runs = self._callers.popitem(last=False)
-            run_id = runs.popleft()
-            if runs:
-                self._callers[caller] = runs
-            context = self._waiting.pop(run_id, None)
-            if context is not None:  # an empty context is falsy
-                return run_id, context
-        return None
+    def take(self, enter: Callable[[str], bool]) -> QueuedRun | None:
+        """Remove and return the next run; None when none may start.
+
+        enter: takes a slot for a run of a principal; returns whether that was possible.
+        """
+        principal = next(filter(enter, self._runs), None)
+        if principal is None:
+            return None
+        group, runs = next(iter(self._runs[principal].items()))
+        run = next(iter(runs.values()))
+        self.remove(run.run_id)
+        if principal in self._runs:
+            self._runs.move_to_end(principal)
+            if group in self._runs[principal]:
+                self._runs[principal].move_to_end(group)
+        return run
 
     def remove(self, run_id: str) -> None:
         """Remove a run, if it is queued."""
-        self._waiting.pop(run_id, None)
+        if run_id not in self._places:
+            return
+        principal, group = self._places.pop(run_id)
+        groups = self._runs[principal]
+        del groups[group][run_id]
+        if not groups[group]:
+            del groups[group]
+        if not groups:
+            del self._runs[principal]
 
 
 class _Draining(Exception):
@@ -134,8 +162,8 @@ class _Draining(Exception):
 class Runner:
     """The runner of a server's stored runs. Call `start` first, then `begin`, and `drain` last.
 
-    max_runs: how many runs play at a time. store_seconds: how long a run waits for an unavailable store before it is
-    interrupted. give_way: see LoopParts.
+    max_runs: how many runs play at a time; principals share them as in FairSlots. store_seconds: how long a run waits
+    for an unavailable store before it is interrupted. give_way: see LoopParts.
     """
 
     def __init__(
@@ -156,7 +184,7 @@ class Runner:
         self._models = models
         self._telemetry = telemetry
         self._parts = LoopParts(engine, admission, self._count_turn, give_way)
-        self._max_runs = max_runs
+        self._slots = FairSlots(max_runs)
         self._store_seconds = store_seconds
         self._queue = FairQueue()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -169,17 +197,19 @@ class Runner:
         self._draining = False
         telemetry.runs.watch(running=lambda: len(self._tasks), queued=lambda: len(self._queue))
 
-    async def start(self) -> None:
+    async def start(self, principal: Principal = LOCAL) -> None:
         """Mark running runs as interrupted, because the server stopped during them, and load the queued ones.
 
-        `begin` starts to play them. Raises StoreProblem.
+        `begin` starts to play them. principal: the one that they are played for. Raises StoreProblem.
         """
+        context = copy_context()
+        context.run(PRINCIPAL.set, principal)
         self._paused = True
         for run in await self._store.unfinished():
             if run.status == _RUNNING:
                 await self._interrupt(run)
             else:
-                self._put(run)
+                context.run(self._put, run)
 
     def begin(self) -> None:
         """Play the queued runs. Runs with missing evaluators wait for a while: their workers may reconnect."""
@@ -316,26 +346,32 @@ class Runner:
         return run
 
     def _put(self, run: run_service_pb2.Run) -> None:
-        # Runs of one StartRuns call share a queue, and so do single runs against the same agent.
-        caller = f"{run.execution_id or run.experiment_id or run.connector_id}"
-        self._queue.put(caller, run.id)
+        # Runs of one StartRuns call are a group, and so are single runs against the same agent.
+        self._queue.put(f"{run.execution_id or run.experiment_id or run.connector_id}", run.id)
 
     def _fill(self) -> None:
-        while not self._paused and not self._draining and len(self._tasks) < self._max_runs:
-            queued = self._queue.take()
+        while not self._paused and not self._draining:
+            queued = self._queue.take(self._slots.enter)
             if queued is None:
                 return
-            run_id, context = queued
-            if run_id not in self._tasks:
-                self._run_task(run_id, self._execute(run_id), context)
+            run_id, principal, context = queued
+            if run_id in self._tasks:
+                self._slots.release(principal)
+            else:
+                self._run_task(run_id, self._execute(run_id), context, principal)
 
-    def _run_task(self, run_id: str, work: Coroutine[Any, Any, None], context: Context) -> None:
+    def _run_task(
+        self, run_id: str, work: Coroutine[Any, Any, None], context: Context, principal: str | None = None
+    ) -> None:
+        """Start a run's task. principal: the one whose slot it holds; None if it holds none."""
         task = asyncio.create_task(work, context=context)
         self._tasks[run_id] = task
-        task.add_done_callback(partial(self._ended, run_id), context=context)
+        task.add_done_callback(partial(self._ended, run_id, principal), context=context)
 
-    def _ended(self, run_id: str, _task: asyncio.Task[None]) -> None:
+    def _ended(self, run_id: str, principal: str | None, _task: asyncio.Task[None]) -> None:
         del self._tasks[run_id]
+        if principal is not None:
+            self._slots.release(principal)
         run = self._requeued.pop(run_id, None)
         if run is not None and not self._draining:
             self._put(run)
