@@ -46,13 +46,14 @@ async def test_a_path_that_is_not_utf8_closes_neither_the_port_nor_what_is_open(
         async with grpc.aio.insecure_channel(server.grpc) as channel:
             session: Any = channel.stream_stream(f"{EVALUATION}EvaluateSession")()
             await session.write(opened(CONTAINS).SerializeToString())
-            for number in range(5):
-                with closing(await asyncio.to_thread(raw_http2.call, server.grpc, NO_PATH)) as connection:
-                    await asyncio.to_thread(raw_http2.wait, connection)
-                    await until(lambda: _answers(server.grpc))
+            for number in range(6):
+                # The first turn shows that the server has the session: a call that it has not yet taken up would end.
                 await session.write(turn(number, "hello").SerializeToString())
                 answer = evaluation_service_pb2.EvaluateSessionResponse.FromString(await session.read())
                 assert (answer.turn_id, answer.event.summary.success) == (number, True)
+                with closing(await asyncio.to_thread(raw_http2.call, server.grpc, NO_PATH)) as connection:
+                    await asyncio.to_thread(raw_http2.wait, connection)
+                    await until(lambda: _answers(server.grpc))
             await session.done_writing()
             while (last := await session.read()) is not grpc.aio.EOF:
                 assert last
