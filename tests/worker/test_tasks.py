@@ -231,7 +231,7 @@ def test_who_would_wait_too_long_is_told_at_once() -> None:
 
 async def test_stuck_threads_are_an_error_that_may_pass() -> None:
     tasks = tasks_of(Blocking, max_concurrency=1)
-    await tasks.run(task("1", "acme.blocking", config={"seconds": 30}, timeout_ms=100))
+    await tasks.run(task("1", "acme.blocking", config={"seconds": 30}, timeout_ms=1000))
     busy = await tasks.run(task("2", "acme.blocking", config={"seconds": 0.3}))
     assert (busy.error.code, busy.error.retryable) == ("EVALUATOR_BUSY", True)
     assert "blocked by earlier calls" in busy.error.message
