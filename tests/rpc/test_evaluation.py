@@ -326,10 +326,10 @@ DATA = "context.expected.data.struct_value.fields"
 @pytest.mark.parametrize(
     ("wanted", "field", "text"),
     [
-        (_with_members(2001), DATA, "got 2001 members, wanted at most 2000"),
+        (_with_members(5001), DATA, "got 5001 members, wanted at most 5000"),
         # protobuf merges two contexts into one.
-        (_with_members(1500) + _with_members(1500, first=1500), DATA, "got 3000 members"),
-        (_with_long_tags(2001), DATA, "got 2001 members"),
+        (_with_members(3000) + _with_members(3000, first=3000), DATA, "got 6000 members"),
+        (_with_long_tags(5001), DATA, "got 5001 members"),
         (
             request(CONTAINS).SerializeToString() + _field(Request, "context", b"\x0a\x00" * 2_000_001),
             "context.messages",
@@ -347,7 +347,7 @@ async def test_what_is_dear_to_parse_is_refused_before(wanted: bytes, field: str
 
 async def test_what_only_looks_dear_to_parse_is_evaluated() -> None:
     async with serving() as live:
-        full = Request.FromString(_with_members(2000))
+        full = Request.FromString(_with_members(5000))
         full.context.messages.add(role="user", text="\n" * 100_000)
         full.context.messages.add(role="assistant", text="hello" + "\n\x8a" * 10_000)
         assert (await live.unary(full)).summary.success
