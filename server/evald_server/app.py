@@ -18,7 +18,7 @@ from evald_server.auth.clients import ClientFile
 from evald_server.auth.current_call import caller
 from evald_server.auth.files import FileProblem, in_reader
 from evald_server.auth.keys import KeyFile
-from evald_server.auth.principal import LOCAL, RESTARTED, Principal, Role
+from evald_server.auth.principal import LOCAL, RESTARTED, Principal, Role, anonymous
 from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import SCRAPERS
 from evald_server.batch.chunk import ProcessConfig
@@ -610,13 +610,17 @@ def build_authenticator(settings: Settings, telemetry: Telemetry) -> Authenticat
     with _start_errors("tls_clients_file"):
         clients = None if settings.tls_clients_file is None else ClientFile(settings.tls_clients_file)
     tokens = None if settings.jwt_issuer is None else build_tokens(settings, telemetry)
-    anonymous = frozenset(map(Role, settings.auth_anonymous_roles))
-    if anonymous:
+    roles = frozenset(map(Role, settings.auth_anonymous_roles))
+    if roles:
         _log.warning(
-            "callers without credentials have roles (auth_anonymous_roles): %s", ", ".join(sorted(anonymous))
+            "callers without credentials have roles (auth_anonymous_roles): %s", ", ".join(sorted(roles))
         )
     return Authenticator(
-        keys, telemetry.access.checked, tokens=tokens, clients=clients, anonymous_roles=anonymous
+        keys,
+        telemetry.access.checked,
+        tokens=tokens,
+        clients=clients,
+        anonymous=anonymous(roles) if roles else None,
     )
 
 

@@ -88,7 +88,8 @@ class FairSlots:
                 raise QueueFull
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(principal, waiter)
-        self._impatient[principal] += not patient
+        if not patient:
+            self._impatient[principal] += 1
         try:
             await waiter
         except asyncio.CancelledError:
@@ -98,16 +99,13 @@ class FairSlots:
                 self.release(principal)
             raise
         finally:
-            self._impatient[principal] -= not patient
-            if not self._impatient[principal]:
-                del self._impatient[principal]
+            if not patient:
+                count_down(self._impatient, principal)
 
     def release(self, principal: str) -> None:
         """Release a slot, and give the free slots to the principals that wait, in turn."""
         self.taken -= 1
-        self._taken_by[principal] -= 1
-        if not self._taken_by[principal]:
-            del self._taken_by[principal]
+        count_down(self._taken_by, principal)
         waiting = self._waiting.by_principal
         while self.taken < self.slots:
             name = next(filter(self._may_take, waiting), None)
@@ -137,6 +135,13 @@ class FairSlots:
     def _take(self, principal: str) -> None:
         self.taken += 1
         self._taken_by[principal] += 1
+
+
+def count_down(counts: Counter[str], principal: str) -> None:
+    """Count one less for a principal, and remove it from the counts at 0, because principals come and go."""
+    counts[principal] -= 1
+    if not counts[principal]:
+        del counts[principal]
 
 
 def share(whole: int, principal: str) -> int:

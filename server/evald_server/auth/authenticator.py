@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec
 
 from .clients import ClientFile
 from .keys import PREFIX, ApiKey, KeyFile, is_well_formed
-from .principal import ClientNames, Principal, Role, anonymous
+from .principal import ClientNames, Principal, Role
 from .refusals import AccessDenied, denied
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Authenticator:
     """Checks API keys, tokens and client certificates. Thread-safe.
 
     keys, tokens, clients: None for kinds of credentials that the server does not accept. count: increments
-    `evald_auth_total`. now: Unix time in seconds. anonymous_roles: of callers without credentials; none: they are refused.
+    `evald_auth_total`. now: Unix time in seconds. anonymous: the principal of callers without credentials; None: they are refused.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class Authenticator:
         *,
         tokens: "TokenVerifier | None" = None,
         clients: ClientFile | None = None,
-        anonymous_roles: frozenset[Role] = frozenset(),
+        anonymous: Principal | None = None,
     ) -> None:
         self.keys = keys
         self.tokens = tokens
         self.clients = clients
-        self._anonymous = anonymous(anonymous_roles) if anonymous_roles else None
+        self._anonymous = anonymous
         self._count = count
         self._now = now
 
@@ -57,7 +57,7 @@ class Authenticator:
             self._now,
             tokens=self.tokens,
             clients=self.clients,
-            anonymous_roles=frozenset() if self._anonymous is None else self._anonymous.roles,
+            anonymous=self._anonymous,
         )
 
     def authenticate(

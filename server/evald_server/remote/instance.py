@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError, Message
 
 from evald.plugin.v1 import task_pb2
 from evald_server.auth.principal import Principal
+from evald_server.fair_slots import count_down
 from evald_server.wire_limits import BeyondWireLimit, parse_message
 
 from .breaker import CircuitBreaker
@@ -183,12 +184,7 @@ class Instance:
     def release(self, principal: str, *, sent: bool) -> None:
         """End a task, and return its slot. sent: whether a task was sent."""
         self.active -= 1
-        self._return_slot(principal)
-
-    def _return_slot(self, principal: str) -> None:
-        self.held[principal] -= 1
-        if not self.held[principal]:
-            del self.held[principal]
+        count_down(self.held, principal)
 
     def record_latency(self, seconds: float) -> None:
         """Add the latency of an answered task to the moving average."""

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from evald_server.auth.current_call import caller
 from evald_server.auth.principal import LOCAL
-from evald_server.fair_slots import TurnQueue, share
+from evald_server.fair_slots import TurnQueue, count_down, share
 
 from .breaker import RetryBudget
 from .errors import NoPlace
@@ -161,9 +161,7 @@ class InstancePool:
         """Return a slot. worked: whether the instance did its part; None if unknown. sent: whether a task was sent."""
         instance, principal, probe = slot
         self.inflight -= 1
-        self._taken_by[principal] -= 1
-        if not self._taken_by[principal]:
-            del self._taken_by[principal]
+        count_down(self._taken_by, principal)
         instance.release(principal, sent=sent)
         if instance.breaker.end(probe=probe, worked=worked):
             instance.circuit_changed()

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from evald.plugin.v1 import registry_service_pb2, task_pb2
 from evald_server import wire_pb2
+from evald_server.fair_slots import count_down
 from evald_server.wire_limits import parse_message
 
 from .errors import ContractError, PluginTimeout, PluginUnavailable, Refusal, invalid, printable
@@ -133,7 +134,7 @@ class WorkerSession(Instance):
         """End a call. The credit of a task that was sent returns with the worker's answer."""
         self.active -= 1
         if not sent:
-            self._return_slot(principal)
+            count_down(self.held, principal)
             self.credit += 1
 
     async def serve(self, frames: Frames) -> None:
@@ -331,7 +332,7 @@ class WorkerSession(Instance):
         busy = max(0, pong.active_tasks - (len(left) - len(cancelled)))
         gone = cancelled[: max(0, len(cancelled) - busy)]
         for task_id in gone:
-            self._return_slot(tasks.pop(task_id).principal)
+            count_down(self.held, tasks.pop(task_id).principal)
         if gone:
             self._grant(len(gone))
 
@@ -342,7 +343,7 @@ class WorkerSession(Instance):
             pending.progress(progress.message, fraction)
 
     def _return_credit(self, ended: _PendingTask) -> None:
-        self._return_slot(ended.principal)
+        count_down(self.held, ended.principal)
         self._grant(1)
 
     def _grant(self, delta: int) -> None:
