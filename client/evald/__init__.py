@@ -19,6 +19,7 @@ from .result import (
     ASSERTION,
     METRIC,
     Check,
+    Metric,
     Result,
     Verdict,
     errored,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from .aio import AsyncClient
     from .client import Client
     from .credentials import Tls
-    from .evaluator import Evaluator, EvaluatorDefinition, Metric, assertion, define_evaluator, metric
+    from .evaluator import Evaluator, EvaluatorDefinition, assertion, define_evaluator, metric
     from .worker import DiallingWorker, ListeningWorker, connect, serve
 
     __version__: str
@@ -91,7 +92,7 @@ _MODULES = {
     "Client": "client",
     "Tls": "credentials",
     **dict.fromkeys(
-        ("Evaluator", "EvaluatorDefinition", "Metric", "assertion", "define_evaluator", "metric"), "evaluator"
+        ("Evaluator", "EvaluatorDefinition", "assertion", "define_evaluator", "metric"), "evaluator"
     ),
     **dict.fromkeys(("DiallingWorker", "ListeningWorker", "connect", "serve"), "worker"),
 }

@@ -1,12 +1,11 @@
 """The catalogue of a server: evaluator types, changes, and violations of specs."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from .records import present, read_kind
-from .result import Kind
+from .records import present, read_kind, tuple_to_dict
+from .result import Kind, Metric
 
 if TYPE_CHECKING:
     from .v1 import catalog_service_pb2, evaluation_service_pb2, evaluator_pb2
@@ -16,22 +15,6 @@ State = Literal["unknown", "active", "unavailable", "deprecated"]
 
 _ORIGINS: Final[dict[int, Origin]] = {1: "built_in", 2: "remote", 3: "plugin"}
 _STATES: Final[dict[int, State]] = {1: "active", 2: "unavailable", 3: "deprecated"}
-
-
-class MetricDescriptor(NamedTuple):
-    """The unit, direction and range of a metric's value.
-
-    unit: base unit in the plural, for example "seconds"; "" for a plain number.
-    higher_is_better: None if neither direction is better.
-    minimum, maximum: None for no limit.
-    bucket_bounds: upper bounds of its histogram; empty means the server's bounds for the unit.
-    """
-
-    unit: str = ""
-    higher_is_better: bool | None = None
-    minimum: float | None = None
-    maximum: float | None = None
-    bucket_bounds: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +47,7 @@ class EvaluatorType:
     state: State
     deterministic: bool
     final_turn_only: bool
-    metric: MetricDescriptor | None
+    metric: Metric | None
     deprecation_message: str
     instance_count: int
     aliases: tuple[str, ...]
@@ -101,7 +84,6 @@ class EvaluatorType:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry as JSON data in camelCase, with the schema as data, without unknown values."""
-        metric: Mapping[str, Any] = self.metric._asdict() if self.metric else {}
         return present(
             {
                 "type": self.type,
@@ -115,15 +97,7 @@ class EvaluatorType:
                 "state": self.state,
                 "deterministic": self.deterministic,
                 "finalTurnOnly": self.final_turn_only,
-                "metric": present(
-                    {
-                        "unit": metric.get("unit"),
-                        "higherIsBetter": metric.get("higher_is_better"),
-                        "minimum": metric.get("minimum"),
-                        "maximum": metric.get("maximum"),
-                        "bucketBounds": list(metric.get("bucket_bounds", ())),
-                    }
-                ),
+                "metric": tuple_to_dict(self.metric) if self.metric else None,
                 "deprecationMessage": self.deprecation_message,
                 "instanceCount": self.instance_count or None,
                 "requiredData": list(self.required_data),
@@ -133,8 +107,8 @@ class EvaluatorType:
         )
 
 
-def _metric(pb: "evaluator_pb2.MetricDescriptor") -> MetricDescriptor:
-    return MetricDescriptor(
+def _metric(pb: "evaluator_pb2.MetricDescriptor") -> Metric:
+    return Metric(
         pb.unit,
         pb.higher_is_better if pb.HasField("higher_is_better") else None,
         pb.minimum if pb.HasField("minimum") else None,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .blocks import UnreadableContent, block_text, check_blocks, has_text
-from .errors import InvalidInput
+from .errors import errors_below
 from .fields import shown
 from .strict_json import parse_json
 from .structs import duration_ms, struct_to_dict
@@ -189,10 +189,8 @@ def collect_tool_calls(
         role = pb.role
         known = role in ROLES
         if pb.HasField("blocks") and (role == "assistant" or not known):
-            try:
+            with errors_below(f"{path}[{index}]"):
                 check_blocks(pb)
-            except InvalidInput as problem:
-                raise problem.below(f"{path}[{index}]") from None
         if role == "assistant":
             for call in pb.tool_calls:
                 found.append(ToolCall(call))

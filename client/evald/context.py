@@ -33,7 +33,7 @@ from .chat import (
     says_something,
 )
 from .context_data import Expected, Invocation, Persona, Scenario
-from .errors import InvalidInput
+from .errors import errors_below
 from .strict_json import TooLarge, parse_json
 from .structs import duration_ms, struct_to_dict
 
@@ -142,10 +142,8 @@ class EvaluatorContext:
         self._count_blocks(messages)
         for index, pb in enumerate(messages):
             if pb.HasField("blocks"):
-                try:
+                with errors_below(f"{path}[{index}]"):
                     check_blocks(pb)
-                except InvalidInput as problem:
-                    raise problem.below(f"{path}[{index}]") from None
 
     @staticmethod
     def _count_blocks(messages: "Sequence[message_pb2.ChatMessage]") -> None:
@@ -232,10 +230,8 @@ class EvaluatorContext:
 
     @staticmethod
     def _block_text(pb: "message_pb2.ChatMessage", path: str) -> str:
-        try:
+        with errors_below(path):
             return message_text(pb)
-        except InvalidInput as problem:
-            raise problem.below(path) from None
 
     @property
     def agent_spoke(self) -> bool:

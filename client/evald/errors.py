@@ -19,7 +19,8 @@ A failing evaluator raises none of these: its result has the verdict ERROR.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -118,6 +119,15 @@ class InvalidInput(InvalidRequest, ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.path, self.got, self.wanted))
+
+
+@contextmanager
+def errors_below(parent: str) -> Iterator[None]:
+    """Raise an InvalidInput of the `with` block with its path below a parent path."""
+    try:
+        yield
+    except InvalidInput as problem:
+        raise problem.below(parent) from None
 
 
 class UnknownEvaluator(InvalidRequest):
@@ -261,46 +271,30 @@ def from_rpc_error(error: Any, server: str = "") -> EvaldError:
     code: str = error.code().name
     message: str = error.details() or ""
     details = _read_details(error.trailing_metadata() or ())
-    kind = _BY_REASON.get(details.reason) or _BY_CODE.get(code, ServerError)
+    reason = details.get("reason", "")
+    kind = _BY_REASON.get(reason) or _BY_CODE.get(code, ServerError)
     hint = ""
-    if kind is Overloaded and not details.reason and "larger than max" in message:
+    if kind is Overloaded and not reason and "larger than max" in message:
         # gRPC itself rejects a large message, on either side; only the status text shows this.
         kind = InvalidRequest
         message = (
             f"a message is too large ({message} bytes); send shorter conversations or fewer in one call, or raise "
             f"max_message_bytes of Client and server"
         )
-    if code == "UNAVAILABLE" and not details.reason and server:
+    if code == "UNAVAILABLE" and not reason and server:
         if cause := cause_of_no_connection(message):
             message = f"there is no connection to the server at {server} ({message}): {cause}"
         else:
             message = f"no evald server answers at {server} ({message})"
             hint = "start one with `evald serve`, or name another one with Client(server) or EVALD_SERVER"
-    return kind(
-        message or code,
-        code=code,
-        reason=details.reason,
-        metadata=details.metadata,
-        violations=[FieldViolation(field, text) for field, text in details.violations],
-        retry_after_seconds=details.retry_after_seconds,
-        hint=hint,
-    )
+    return kind(message or code, code=code, hint=hint, **details)
 
 
-class _StatusDetails(NamedTuple):
-    """The google.rpc details of a status as plain data. violations: (field, description)."""
-
-    reason: str = ""
-    metadata: Mapping[str, str] = {}
-    violations: Sequence[tuple[str, str]] = ()
-    retry_after_seconds: float | None = None
-
-
-def _read_details(trailing_metadata: Iterable[Any]) -> _StatusDetails:
-    """Read ErrorInfo, BadRequest and RetryInfo from a call's trailing metadata."""
+def _read_details(trailing_metadata: Iterable[Any]) -> dict[str, Any]:
+    """Return arguments of EvaldError from ErrorInfo, BadRequest and RetryInfo in a call's trailing metadata."""
     data = next((value for key, value in trailing_metadata if key == "grpc-status-details-bin"), None)
     if data is None:
-        return _StatusDetails()
+        return {}
     # Imported only here: they take as long as the rest of this module, and most calls succeed.
     from google.protobuf.message import DecodeError
     from google.rpc import error_details_pb2, status_pb2
@@ -314,10 +308,12 @@ def _read_details(trailing_metadata: Iterable[Any]) -> _StatusDetails:
                 found |= {"reason": info.reason, "metadata": dict(info.metadata)}
             elif detail.Is(error_details_pb2.BadRequest.DESCRIPTOR):
                 request = error_details_pb2.BadRequest.FromString(detail.value)
-                found["violations"] = [(field.field, field.description) for field in request.field_violations]
+                found["violations"] = [
+                    FieldViolation(field.field, field.description) for field in request.field_violations
+                ]
             elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
                 delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
                 found["retry_after_seconds"] = delay.seconds + delay.nanos / 1e9
     except DecodeError:
         pass  # not from an evald server: the status code and its text are still valid
-    return _StatusDetails(**found)
+    return found

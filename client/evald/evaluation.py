@@ -13,13 +13,12 @@ from .records import (
     NO_TOKENS,
     UNKNOWN_PROVENANCE,
     present,
-    provenance_dict,
     read_cost_usd,
     read_kind,
     read_provenance,
     read_usage,
     read_verdict,
-    usage_dict,
+    tuple_to_dict,
 )
 from .result import Check, Kind, Provenance, TokenUsage, Verdict, measurement
 from .structs import duration_ms, struct_to_dict
@@ -142,16 +141,16 @@ class EvaluatorResult:
                 "shadow": self.shadow or None,
                 "pending": self.pending or None,
                 "metadata": dict(self.metadata),
-                "checks": [present(check._asdict()) for check in self.checks],
+                "checks": [tuple_to_dict(check) for check in self.checks],
                 "error": self.error.to_dict() if self.error else None,
                 "startTime": self.start_time.isoformat() if self.start_time else None,
                 "durationMs": self.duration_ms,
-                "tokenUsage": present(usage_dict(self.token_usage)),
+                "tokenUsage": tuple_to_dict(self.token_usage),
                 "costUsd": self.cost_usd,
                 "instanceId": self.instance_id,
                 "cached": self.cached or None,
                 "rawRequest": dict(self.raw_request),
-                "provenance": present(provenance_dict(self.provenance)),
+                "provenance": tuple_to_dict(self.provenance),
             }
         )
 
@@ -282,7 +281,7 @@ class Evaluation:
                 "errorCount": self.error_count,
                 "skippedCount": self.skipped_count,
                 "durationMs": self.duration_ms,
-                "tokenUsage": present(usage_dict(self.token_usage)),
+                "tokenUsage": tuple_to_dict(self.token_usage),
                 "costUsd": self.cost_usd,
                 "warnings": list(self.warnings),
             }

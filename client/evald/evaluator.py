@@ -30,7 +30,7 @@ from pydantic.alias_generators import to_camel
 from .context import EvaluatorContext
 from .contract import ContractViolation
 from .fields import did_you_mean, schema_keys, shown
-from .result import Kind, Result, Verdict, failed, measured, passed
+from .result import Kind, Metric, Result, Verdict, failed, measured, passed
 from .strict_json import canonical_json
 
 if TYPE_CHECKING:
@@ -47,22 +47,6 @@ Function: TypeAlias = Callable[[EvaluatorContext], Outcome | Awaitable[Outcome]]
 """An evaluator as a plain function, `async` or not."""
 
 TYPE_PATTERN = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
-
-
-class Metric(NamedTuple):
-    """The unit, direction and range of a metric's value.
-
-    unit: base unit in the plural, for example "seconds"; "" for a plain number.
-    higher_is_better: None if neither direction is better.
-    minimum, maximum: None for no limit.
-    bucket_bounds: upper bounds of its histogram; empty means the server's bounds for the unit.
-    """
-
-    unit: str = ""
-    higher_is_better: bool | None = None
-    minimum: float | None = None
-    maximum: float | None = None
-    bucket_bounds: tuple[float, ...] = ()
 
 
 class ConfigProblem(NamedTuple):

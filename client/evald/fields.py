@@ -32,12 +32,6 @@ def _snake(key: str) -> str:
     return _HUMP.sub("_", key).replace("-", "_").lower()
 
 
-def camel(name: str) -> str:
-    """Convert `max_messages` to `maxMessages`."""
-    first, *rest = name.split("_")
-    return first + "".join(part.title() for part in rest)
-
-
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
     """Return the most similar known name; None if none is similar, or the name is too long to compare."""
     if len(name) > _LONGEST_NAME:

@@ -22,11 +22,10 @@ from .evaluator import (
     Evaluator,
     EvaluatorDefinition,
     InvalidConfig,
-    Metric,
     effective_config,
     to_result,
 )
-from .result import Result
+from .result import Metric, Result
 from .strict_json import TooLarge
 
 _MOST_TRACE: Final = 20_000

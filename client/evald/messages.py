@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .blocks import MAX_BLOCKS, TooMany
 from .chat import ROLES
-from .errors import InvalidInput
+from .errors import InvalidInput, errors_below
 from .fields import duration_to_pb, milliseconds, plain, seconds, shown, snake, text
 from .strict_json import STRICT_JSON
 from .structs import MAX_DEPTH, RepeatedField, TooDeep, check_levels, fill_fields
@@ -241,10 +241,8 @@ def _fill_others(others: dict[Any, Any], pb: Any, levels: int) -> None:
         elif name == "tool_calls":
             _fill_tool_calls(value, pb, levels)
         elif name == "function_call":
-            try:
+            with errors_below(key):
                 _fill_tool_call(value, pb.tool_calls.add(), levels - 1)
-            except InvalidInput as problem:
-                raise problem.below(key) from None
         elif name == "metadata":
             if not isinstance(value, Mapping):
                 raise InvalidInput(key, shown(value), "an object")
@@ -256,10 +254,8 @@ def _fill_others(others: dict[Any, Any], pb: Any, levels: int) -> None:
         # levels + 1: these keys are on the message's own level.
         fill_fields({key: unknown[key] for key in unknown.keys() - metadata}, pb.metadata.fields, levels + 1)
     if metadata:
-        try:
+        with errors_below("metadata"):
             fill_fields(metadata, pb.metadata.fields, levels)
-        except InvalidInput as problem:
-            raise problem.below("metadata") from None
 
 
 def _check_unknown(unknown: Mapping[Any, Any], pb: Any) -> None:

@@ -1,7 +1,7 @@
 """Helpers of the record classes: read values from messages, and write JSON data."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .result import Kind, Provenance, TokenUsage, Verdict
 
@@ -46,23 +46,16 @@ def read_provenance(pb: "result_pb2.Provenance") -> Provenance:
     return Provenance(pb.config_sha256, tuple(pb.judge_models), pb.prompt_sha256, pb.calibration_card)
 
 
-def provenance_dict(provenance: Provenance) -> dict[str, Any]:
-    """Return the provenance of a result as JSON data in camelCase."""
-    return {
-        "configSha256": provenance.config_sha256,
-        "judgeModels": list(provenance.judge_models),
-        "promptSha256": provenance.prompt_sha256,
-        "calibrationCard": provenance.calibration_card,
-    }
+def camel(name: str) -> str:
+    """Convert `max_messages` to `maxMessages`."""
+    first, *rest = name.split("_")
+    return first + "".join(part.title() for part in rest)
 
 
-def usage_dict(usage: TokenUsage) -> dict[str, int | None]:
-    """Return token counts as JSON data in camelCase."""
-    return {
-        "inputTokens": usage.input_tokens,
-        "outputTokens": usage.output_tokens,
-        "totalTokens": usage.total_tokens,
-    }
+def tuple_to_dict(record: NamedTuple) -> dict[str, Any]:
+    """Return a named tuple as JSON data in camelCase, without unknown values."""
+    data = {camel(name): value for name, value in record._asdict().items()}
+    return present({key: list(value) if isinstance(value, tuple) else value for key, value in data.items()})
 
 
 def present(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The result that an evaluator returns for a turn, and the functions that create it."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from math import ulp
 from typing import Any, Final, NamedTuple
@@ -75,6 +76,22 @@ class TokenUsage(NamedTuple):
         return (self.input_tokens or 0) + (self.output_tokens or 0)
 
 
+class Metric(NamedTuple):
+    """The unit, direction and range of a metric's value.
+
+    unit: base unit in the plural, for example "seconds"; "" for a plain number.
+    higher_is_better: None if neither direction is better.
+    minimum, maximum: None for no limit.
+    bucket_bounds: upper bounds of its histogram; empty means the server's bounds for the unit.
+    """
+
+    unit: str = ""
+    higher_is_better: bool | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    bucket_bounds: tuple[float, ...] = ()
+
+
 class Provenance(NamedTuple):
     """The origin of a result, beside the evaluator's type and version. Only the server sets it.
 
@@ -100,6 +117,7 @@ class Provenance(NamedTuple):
         )
 
 
+@dataclass(repr=False, slots=True)
 class Result:
     """The result that an evaluator returns.
 
@@ -121,54 +139,20 @@ class Result:
     instance_id: the remote instance that returned it.
     """
 
-    __slots__ = (
-        "cached",
-        "checks",
-        "cost_usd",
-        "error",
-        "instance_id",
-        "metadata",
-        "pending",
-        "raw_request",
-        "reason",
-        "score",
-        "token_usage",
-        "unproven",
-        "value",
-        "verdict",
-    )
-
-    def __init__(
-        self,
-        verdict: Verdict,
-        reason: str,
-        score: float | None = None,
-        value: float | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        checks: Sequence[Check] = (),
-        pending: bool = False,
-        error: ErrorInfo | None = None,
-        token_usage: TokenUsage | None = None,
-        cost_usd: float | None = None,
-        raw_request: Mapping[str, Any] | None = None,
-        unproven: bool = False,
-        cached: bool = False,
-        instance_id: str = "",
-    ) -> None:
-        self.verdict = verdict
-        self.reason = reason
-        self.score = score
-        self.value = value
-        self.metadata = metadata
-        self.checks = checks
-        self.pending = pending
-        self.error = error
-        self.token_usage = token_usage
-        self.cost_usd = cost_usd
-        self.raw_request = raw_request
-        self.unproven = unproven
-        self.cached = cached
-        self.instance_id = instance_id
+    verdict: Verdict
+    reason: str
+    score: float | None = None
+    value: float | None = None
+    metadata: Mapping[str, Any] | None = None
+    checks: Sequence[Check] = ()
+    pending: bool = False
+    error: ErrorInfo | None = None
+    token_usage: TokenUsage | None = None
+    cost_usd: float | None = None
+    raw_request: Mapping[str, Any] | None = None
+    unproven: bool = False
+    cached: bool = False
+    instance_id: str = ""
 
     def __repr__(self) -> str:
         shown = [f"{self.verdict.name}, {self.reason!r}"]
@@ -181,13 +165,6 @@ class Result:
     def passed(self) -> bool:
         """True only for PASSED."""
         return self.verdict is Verdict.PASSED
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Result):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 # Module constants, because a lookup of an enum member takes as long as a whole check.

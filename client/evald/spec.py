@@ -6,7 +6,6 @@ from typing import Any, Final, Literal, TypeAlias
 
 from .errors import InvalidInput
 from .fields import (
-    camel,
     flag,
     join,
     milliseconds,
@@ -19,6 +18,7 @@ from .fields import (
     weight,
     whole,
 )
+from .records import camel
 
 When = Literal["every_turn", "final"]
 OnError = Literal["fail_closed", "fail_open"]

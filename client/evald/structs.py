@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
-from .errors import InvalidInput
+from .errors import InvalidInput, errors_below
 from .fields import shown
 
 if TYPE_CHECKING:
@@ -68,10 +68,8 @@ def fill_struct(data: Any, struct: "Struct", path: str) -> None:
     """Fill an empty Struct with a caller's argument. Raises InvalidInput with a path below `path`."""
     if not isinstance(data, Mapping):
         raise InvalidInput(path, shown(data), "an object")
-    try:
+    with errors_below(path):
         dict_to_struct(data, struct)
-    except InvalidInput as problem:
-        raise problem.below(path) from None
 
 
 def value_to_pb(data: Any, pb: "Value", *, max_depth: int = MAX_DEPTH) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evald.context import EvaluatorContext
-from evald.evaluator import EvaluatorDefinition, Metric
-from evald.result import Kind, Verdict, errored, failed, measured, passed, skipped
+from evald.evaluator import EvaluatorDefinition
+from evald.result import Kind, Metric, Verdict, errored, failed, measured, passed, skipped
 from evald.threads import Threads
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2, result_pb2
 from evald_server.engine.combinators import combinators

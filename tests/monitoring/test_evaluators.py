@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evald.errorcodes import CODES
-from evald.evaluator import Metric
-from evald.result import Kind, Verdict
+from evald.result import Kind, Metric, Verdict
 from evald_server.monitoring import EvaluatorTally, Telemetry
 
 from .scrape import Clock, families, histogram, samples, value

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evald.evaluator import Metric
-from evald.result import Kind, TokenUsage, Verdict
+from evald.result import Kind, Metric, TokenUsage, Verdict
 from evald_server.monitoring import Telemetry
 
 from .scrape import families

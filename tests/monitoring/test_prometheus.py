@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evald.evaluator import Metric
-from evald.result import Kind, Verdict
+from evald.result import Kind, Metric, Verdict
 from evald_server.monitoring import EvaluatorTally, HttpServer, Telemetry
 
 from ..prometheus import Prometheus, promtool, scraping

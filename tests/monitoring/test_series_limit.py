@@ -6,8 +6,7 @@ from collections import Counter
 import pytest
 
 from evald.errorcodes import CODES
-from evald.evaluator import Metric
-from evald.result import Kind, Verdict
+from evald.result import Kind, Metric, Verdict
 from evald_server.monitoring import Telemetry
 
 from .scrape import OPENMETRICS, samples, value

@@ -7,8 +7,7 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from evald.evaluator import Metric
-from evald.result import Kind, Verdict
+from evald.result import Kind, Metric, Verdict
 from evald_server.monitoring import Telemetry
 
 from .scrape import OPENMETRICS, Clock, families, histogram, samples, value

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, errors_below
 from ..fields import duration_to_pb, flag, read_keys, shown, snake, text, whole
 from ..messages import fill_message, fill_messages, parse_messages_json
 from ..structs import MAX_DEPTH, check_exact, fill_struct, value_to_pb
@@ -199,19 +199,15 @@ def fill_expected(expected: Any, pb: context_pb2.Expected) -> None:
     if "text" in found:
         pb.text = text(found["text"], "expected.text")
     if "data" in expected:  # null is data too
-        try:
+        with errors_below("expected.data"):
             value_to_pb(expected["data"], pb.data)
-        except InvalidInput as problem:
-            raise problem.below("expected.data") from None
         check_exact(expected["data"], "expected.data")
     if "messages" in found:
         fill_messages(found["messages"], pb.messages, "expected.messages")
     if "tool_calls" in found:
         message = {"role": "assistant", "tool_calls": found["tool_calls"]}
-        try:
+        with errors_below("expected"):
             fill_message(message, pb.messages.add(), MAX_DEPTH - 2)
-        except InvalidInput as problem:
-            raise problem.below("expected") from None
 
 
 def _fill_setting(data: TurnData, pb: context_pb2.EvaluatorContext) -> None:

@@ -12,7 +12,6 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 from ..errors import InvalidInput
 from ..fields import (
     as_double,
-    camel,
     duration_to_pb,
     flag,
     join,
@@ -24,6 +23,7 @@ from ..fields import (
     whole,
 )
 from ..messages import fill_messages
+from ..records import camel
 from ..structs import duration_ms, fill_struct, struct_to_dict
 from ..v1 import evaluator_pb2, message_pb2
 from .spec import read_spec, spec_to_pb

@@ -8,7 +8,7 @@ file with a function `read(value, data)`, which returns a Reading, or None for a
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, errors_below
 from ..fields import plain, shown
 from . import (
     adk,
@@ -121,10 +121,8 @@ def read_all(values: Iterable[Any], path: str) -> Reading:
     found = Readings()
     messages: list[dict[str, Any]] = []
     for index, value in enumerate(values):
-        try:
+        with errors_below(f"{path}[{index}]"):
             reading = read_item(value)
-        except InvalidInput as problem:
-            raise problem.below(f"{path}[{index}]") from None
         found.add(len(messages), reading)
         messages.extend(reading.messages)
     start = turn_start([message["role"] for message in messages])

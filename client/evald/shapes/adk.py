@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import InvalidInput
+from ..errors import errors_below
 from .reading import Reading, finish_reason, first, mapping, text_or_none
 from .role_messages import read_role_message
 
@@ -18,10 +18,8 @@ def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
     messages: list[dict[str, Any]] = []
     if content and data.get("partial") is not True:
         role = "user" if author == "user" or content.get("role") == "user" else "model"
-        try:
+        with errors_below("content"):
             messages = read_role_message(role, {"parts": content.get("parts") or []})
-        except InvalidInput as problem:
-            raise problem.below("content") from None
     return Reading(
         messages,
         usage=first(data, "usage_metadata", "usageMetadata") if messages else None,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import InvalidInput
+from ..errors import errors_below
 from .reading import Reading, finish_reason, mapping
 from .role_messages import read_role_message
 
@@ -28,8 +28,6 @@ def read(value: Any, data: Mapping[str, Any]) -> Reading | None:
 
 def _answer(message: Any, path: str, usage: Any, reason: Any, latency: float | None) -> Reading:
     data = mapping(message)
-    try:
+    with errors_below(path):
         messages = read_role_message(str(data.get("role") or "assistant"), {"content": data.get("content")})
-    except InvalidInput as problem:
-        raise problem.below(path) from None
     return Reading(messages, usage=usage, finish_reason=finish_reason(reason), latency_seconds=latency)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, errors_below
 from ..fields import shown
 from .reading import Reading, finish_reason, first, mapping, text_or_none
 from .role_messages import read_role_message
@@ -27,10 +27,8 @@ def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
     reason = first(candidate, "finish_reason", "finishReason")
     messages = []
     if content:
-        try:
+        with errors_below("candidates[0].content"):
             messages = read_role_message(str(content.get("role") or "model"), content)
-        except InvalidInput as problem:
-            raise problem.below("candidates[0].content") from None
     return _reading(data, messages, finish_reason(reason))
 
 

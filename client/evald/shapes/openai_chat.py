@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, errors_below
 from ..fields import plain, shown
 from .reading import Reading, text_or_none
 from .role_messages import read_role_message
@@ -29,10 +29,8 @@ def read(_value: Any, data: Mapping[str, Any]) -> Reading | None:
         )
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InvalidInput("choices[0].message", shown(message), "a message with `role` and `content`")
-    try:
+    with errors_below("choices[0].message"):
         messages = read_role_message(message["role"], message)
-    except InvalidInput as problem:
-        raise problem.below("choices[0].message") from None
     return Reading(
         messages,
         usage=data.get("usage"),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, errors_below
 from ..fields import plain, shown
 from .parts import Parts, read_part, read_parts
 from .reading import Reading, text_or_none
@@ -44,15 +44,13 @@ def _whole(data: Mapping[str, Any]) -> Reading:
     found = Parts()
     for index, written in enumerate(output):
         item = plain(written)
-        try:
+        with errors_below(f"output[{index}]"):
             if not isinstance(item, Mapping):
                 raise InvalidInput("", shown(item), "an output item")
             if item.get("type") == "message":
                 read_parts(item.get("content") or (), "content", found)
             elif str(item.get("type")) not in _SILENT:
                 read_part(item, found)
-        except InvalidInput as problem:
-            raise problem.below(f"output[{index}]") from None
     message: dict[str, Any] = {"role": "assistant"}
     return Reading(
         assemble(message, found.blocks or None, found),

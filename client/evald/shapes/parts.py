@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ..blocks import KNOWN_BLOCKS, MAX_BLOCKS, TEXT_BLOCKS, TooMany, suspect
-from ..errors import InvalidInput
+from ..errors import InvalidInput, errors_below
 from ..fields import plain, shown, snake, text
 from .reading import first, json_text, mapping
 
@@ -106,10 +106,8 @@ def read_parts(parts: Any, path: str, into: Parts | None = None) -> Parts:
             raise TooMany(
                 path, "content blocks", len(parts) if isinstance(parts, list) else index + 1, MAX_BLOCKS
             )
-        try:
+        with errors_below(f"{path}[{index}]"):
             read_part(part, found)
-        except InvalidInput as problem:
-            raise problem.below(f"{path}[{index}]") from None
     return found
 
 
@@ -183,7 +181,7 @@ def _read_untyped(part: Mapping[str, Any], found: Parts) -> None:
     _check_one(part, kind)
     key = named[kind]
     inner = plain(part[key])
-    try:
+    with errors_below(key):
         if kind in ("function_call", "tool_use"):
             found.calls.append(_call(_object(inner), ""))
         elif kind in ("function_response", "tool_result"):
@@ -205,8 +203,6 @@ def _read_untyped(part: Mapping[str, Any], found: Parts) -> None:
         else:
             facts = {name: value for name, value in mapping(inner).items() if snake(name) in _MEDIA_FACTS}
             found.blocks.append({"type": kind, **facts})
-    except InvalidInput as problem:
-        raise problem.below(key) from None
 
 
 def _object(value: Any) -> Mapping[str, Any]:
@@ -387,7 +383,5 @@ def read_ui_invocations(invocations: Any, path: str, found: Parts) -> None:
     if not isinstance(invocations, list):
         raise InvalidInput(path, shown(invocations), "a list of tool invocations")
     for index, invocation in enumerate(invocations):
-        try:
+        with errors_below(f"{path}[{index}]"):
             _read_ui_tool({"toolInvocation": invocation}, "tool_invocation", found)
-        except InvalidInput as problem:
-            raise problem.below(f"{path}[{index}]") from None

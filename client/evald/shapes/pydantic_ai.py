@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, errors_below
 from ..fields import plain, shown
 from .parts import Parts, read_part, read_parts
 from .reading import Reading, finish_reason, first, json_text, mapping, text_or_none
@@ -42,7 +42,7 @@ def _request(data: Mapping[str, Any]) -> Reading:
     prompted = False
     for index, written in enumerate(data["parts"]):
         part = mapping(written)
-        try:
+        with errors_below(f"parts[{index}]"):
             kind = part.get("part_kind")
             if kind == "user-prompt":
                 prompted = True
@@ -57,8 +57,6 @@ def _request(data: Mapping[str, Any]) -> Reading:
                 if not found.results:
                     raise InvalidInput("part_kind", shown(kind), "a prompt or the return of a tool")
                 messages.extend(found.results)
-        except InvalidInput as problem:
-            raise problem.below(f"parts[{index}]") from None
     instructions = data.get("instructions")
     if isinstance(instructions, str) and instructions and prompted:
         # Every request repeats the instructions.

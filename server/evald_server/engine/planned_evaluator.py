@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from evald.evaluator import Evaluate, EvaluatorDefinition, Metric
-from evald.result import Kind, Provenance
+from evald.evaluator import Evaluate, EvaluatorDefinition
+from evald.result import Kind, Metric, Provenance
 
 from .registry import Origin
 

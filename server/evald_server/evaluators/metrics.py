@@ -3,8 +3,8 @@
 from math import isfinite
 
 from evald.context import EvaluatorContext
-from evald.evaluator import Evaluator, Metric
-from evald.result import METRIC, Result, measured, unavailable
+from evald.evaluator import Evaluator
+from evald.result import METRIC, Metric, Result, measured, unavailable
 
 from .budgets import Track, reported_tokens, tokens_of
 from .call_rules import CallScope, call_evidence, calls_in, joined_names

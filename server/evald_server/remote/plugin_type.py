@@ -11,9 +11,9 @@ from itertools import pairwise
 from typing import Any, Final, TypeAlias
 from weakref import WeakValueDictionary
 
-from evald.evaluator import TYPE_PATTERN, ConfigProblem, InvalidConfig, Metric, default_label
+from evald.evaluator import TYPE_PATTERN, ConfigProblem, InvalidConfig, default_label
 from evald.plugin.v1 import task_pb2
-from evald.result import Kind
+from evald.result import Kind, Metric
 from evald.strict_json import TooLarge, parse_json
 from evald.v1 import evaluator_pb2
 from evald_server.jsonschema.schema import Schema

@@ -14,7 +14,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from evald.fields import LEAST_WEIGHT, MOST_WEIGHT, WEIGHTS, camel, is_weight, nearest, shown, snake
+from evald.fields import LEAST_WEIGHT, MOST_WEIGHT, WEIGHTS, is_weight, nearest, shown, snake
+from evald.records import camel
 from evald.spec import spec_keys
 
 MAX_ID_BYTES: Final = 256

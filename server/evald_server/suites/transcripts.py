@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from evald.fields import camel, shown, snake
+from evald.fields import shown, snake
+from evald.records import camel
 
 from .documents import InvalidDocument, TextLines, open_lines, parse_json_text
 from .file_models import ABOUT_KEYS
