@@ -159,18 +159,24 @@ def _meant(address: str) -> str:
     return f': "{found["host"]}:{port}"' + ("" if found["port"] else f" ({port} is evald's default)")
 
 
+CONNECTION_OPTIONS: Final[tuple[tuple[str, Any], ...]] = (
+    # Each channel has its own connection: otherwise the calls of all clients count against one limit.
+    ("grpc.use_local_subchannel_pool", 1),
+    # 20 s is twice the minimum interval that the server allows. It detects a dead peer in an idle session.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+"""The gRPC options of every channel to an evald server."""
+
+
 def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
-    """Return the gRPC options of a channel to an evald server."""
+    """Return the gRPC options of a client's channel."""
     return [
+        *CONNECTION_OPTIONS,
         ("grpc.service_config", SERVICE_CONFIG),
-        # Each client has its own connection: otherwise the calls of all clients count against one limit.
-        ("grpc.use_local_subchannel_pool", 1),
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.max_receive_message_length", max_message_bytes),
-        # 20 s is twice the minimum interval that the server allows. It detects a dead peer in an idle session.
-        ("grpc.keepalive_time_ms", 20_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        ("grpc.http2.max_pings_without_data", 0),
     ]
 
 

@@ -196,23 +196,19 @@ class Evaluator(BaseModel):
                 )
         _check_type(cls.type)
         _check_kind(cls.type, cls.kind)
+        is_async = inspect.iscoroutinefunction(cls.evaluate)
+        keywords: dict[str, Any] = {name: getattr(cls, name) for name in EvaluatorKeywords.__annotations__}
         return EvaluatorDefinition(
-            type=cls.type,
-            kind=cls.kind,
-            label=cls.label or default_label(cls.type),
+            **keywords
+            | {
+                "label": cls.label or default_label(cls.type),
+                "metric": cls.metric if cls.kind is Kind.ASSERTION else cls.metric or Metric(),
+                "inline": cls.inline and not is_async,
+            },
             description=inspect.cleandoc(cls.__doc__ or "").split("\n\n")[0].replace("\n", " "),
             config_schema=lambda: _schema_text(json_schema(cls)),
             compile=cls._compile,
-            version=cls.version,
-            aliases=cls.aliases,
-            auto=cls.auto,
-            deterministic=cls.deterministic,
-            final_turn_only=cls.final_turn_only,
-            metric=cls.metric if cls.kind is Kind.ASSERTION else cls.metric or Metric(),
-            required_data=cls.required_data,
-            inline=cls.inline and not inspect.iscoroutinefunction(cls.evaluate),
-            type_by_config_key=cls.type_by_config_key,
-            is_async=inspect.iscoroutinefunction(cls.evaluate),
+            is_async=is_async,
         )
 
     @classmethod

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)s")
 
+INT32_MAX: Final = (1 << 31) - 1
+
 LEAST_WEIGHT: Final = 1e-9
 MOST_WEIGHT: Final = 1e9
 WEIGHTS: Final = "0, or a number from 1e-9 to 1e9"
@@ -216,6 +218,11 @@ def whole(value: Any, path: str, *, largest: int = (1 << 63) - 1) -> int:
     if isinstance(value, bool) or not integral or not 0 <= value <= largest:
         raise InvalidInput(path, shown(value), f"a whole number from 0 to {largest}")
     return int(value)
+
+
+def int32(value: Any, path: str) -> int:
+    """Read a whole number from 0 to 2**31 - 1. Raises InvalidInput."""
+    return whole(value, path, largest=INT32_MAX)
 
 
 def positive(value: Any, path: str, *, largest: int = (1 << 63) - 1) -> int:

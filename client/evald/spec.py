@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, TypeAlias
 from .errors import InvalidInput
 from .fields import (
     flag,
+    int32,
     join,
     milliseconds,
     number,
@@ -16,7 +17,6 @@ from .fields import (
     snake,
     text,
     weight,
-    whole,
 )
 from .records import camel
 
@@ -24,8 +24,6 @@ When = Literal["every_turn", "final"]
 OnError = Literal["fail_closed", "fail_open"]
 Aggregation = Literal["all_must_pass", "weighted_mean"]
 CriteriaPolicy = Literal["both", "evaluators_only"]
-
-_INT32_MAX: Final = (1 << 31) - 1
 
 # Every spelling of a value, including the contract's names. `_named` creates the other tables.
 _WHEN: Final = {
@@ -209,10 +207,6 @@ def _config(value: Any, path: str) -> Mapping[str, Any]:
     return value
 
 
-def _int32(value: Any, path: str) -> int:
-    return whole(value, path, largest=_INT32_MAX)
-
-
 _SPEC_VALUES: Final[dict[str, Any]] = {
     "type": text,
     "config": _config,
@@ -252,7 +246,7 @@ _OPTIONS_VALUES: Final[dict[str, Any]] = {
     "aggregation": _choice(_named("aggregation_policy", "all_must_pass", "weighted_mean")),
     "threshold": number,
     "fail_fast": flag,
-    "max_concurrency": _int32,
+    "max_concurrency": int32,
     "skip_auto_evaluators": flag,
     "include_progress": flag,
     "timeout_seconds": seconds,

@@ -230,3 +230,8 @@ def value_to_python(value: "Value", check: Callable[[], None] | None = None) -> 
 def duration_ms(duration: "Duration") -> float:
     """Convert a Duration to milliseconds."""
     return duration.seconds * 1000 + duration.nanos / 1_000_000
+
+
+def duration_seconds(duration: "Duration") -> float:
+    """Convert a Duration to seconds."""
+    return duration.seconds + duration.nanos / 1e9

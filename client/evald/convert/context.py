@@ -3,15 +3,13 @@
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..errors import InvalidInput, errors_below
-from ..fields import duration_to_pb, flag, read_keys, shown, snake, text, whole
+from ..fields import INT32_MAX, duration_to_pb, flag, int32, read_keys, shown, snake, text
 from ..messages import fill_message, fill_messages, parse_messages_json
 from ..structs import MAX_DEPTH, check_exact, fill_struct, value_to_pb
 from ..v1 import context_pb2
 
 if TYPE_CHECKING:
     from ..shapes import Reading
-
-_INT32_MAX: Final = (1 << 31) - 1
 
 
 class TurnData(NamedTuple):
@@ -41,24 +39,18 @@ class TurnData(NamedTuple):
     metadata: Any = None
 
 
+# What messages can say about the invocation.
+_SAID: Final = ("usage", "model", "finish_reason", "response_id", "latency_seconds")
+
+
 def turn_to_pb(data: TurnData) -> context_pb2.EvaluatorContext:
     """Convert the arguments of a turn to the context message. Raises InvalidInput."""
     pb = context_pb2.EvaluatorContext()
     invocation = pb.last_invocation
     said = _fill_conversation(data, pb)
-    usage, model, finish_reason, response_id, latency = (
-        data.usage,
-        data.model,
-        data.finish_reason,
-        data.response_id,
-        data.latency_seconds,
-    )
     if said is not None:
-        usage = said.usage if usage is None else usage
-        model = said.model if model is None else model
-        finish_reason = said.finish_reason if finish_reason is None else finish_reason
-        response_id = said.response_id if response_id is None else response_id
-        latency = said.latency_seconds if latency is None else latency
+        # Arguments have priority.
+        data = data._replace(**{name: getattr(said, name) for name in _SAID if getattr(data, name) is None})
         if said.metadata:
             fill_struct(said.metadata, invocation.metadata, "metadata")
         if said.new is not None and data.turn_messages is None:
@@ -67,23 +59,23 @@ def turn_to_pb(data: TurnData) -> context_pb2.EvaluatorContext:
         invocation.messages_json = _json_list(data.turn_messages, "turn_messages")
     elif data.turn_messages is not None:
         fill_messages(data.turn_messages, invocation.messages, "turn_messages")
-    if latency is not None:
-        duration_to_pb(latency, invocation.latency)
+    if data.latency_seconds is not None:
+        duration_to_pb(data.latency_seconds, invocation.latency)
     if data.time_to_first_token_seconds is not None:
         duration_to_pb(data.time_to_first_token_seconds, invocation.time_to_first_token)
-    if usage is not None:
+    if data.usage is not None:
         from ..shapes import read_usage
 
-        for name, count in read_usage(usage).items():
+        for name, count in read_usage(data.usage).items():
             setattr(invocation.token_usage, name, count)
     if data.cost is not None:
         invocation.cost.currency_code, invocation.cost.amount = data.cost
-    if model is not None:
-        invocation.model = text(model, "model")
+    if data.model is not None:
+        invocation.model = text(data.model, "model")
     if data.invocation_metadata is not None:
         fill_struct(data.invocation_metadata, invocation.metadata, "last_invocation.metadata")
-    if finish_reason is not None:
-        invocation.metadata.fields["finish_reason"].string_value = text(finish_reason, "finish_reason")
+    if data.finish_reason is not None:
+        invocation.metadata.fields["finish_reason"].string_value = text(data.finish_reason, "finish_reason")
     if data.start_time is not None:
         try:
             invocation.start_time.FromJsonString(data.start_time)
@@ -94,8 +86,8 @@ def turn_to_pb(data: TurnData) -> context_pb2.EvaluatorContext:
     if data.expected is not None:
         fill_expected(data.expected, pb.expected)
     _fill_setting(data, pb)
-    if response_id is not None:
-        pb.correlation.response_id = text(response_id, "response_id")
+    if data.response_id is not None:
+        pb.correlation.response_id = text(data.response_id, "response_id")
     return pb
 
 
@@ -108,7 +100,7 @@ def typed(context: context_pb2.EvaluatorContext) -> context_pb2.EvaluatorContext
     parsed.CopyFrom(context)
     for source, target in ((context, parsed), (invocation, parsed.last_invocation)):
         if source.messages_json:
-            parse_messages_json(source.messages_json, target.messages, max_messages=_INT32_MAX)
+            parse_messages_json(source.messages_json, target.messages, max_messages=INT32_MAX)
             target.ClearField("messages_json")
     return parsed
 
@@ -120,7 +112,7 @@ def _fill_conversation(data: TurnData, pb: context_pb2.EvaluatorContext) -> "Rea
         pb.messages_json = _json_list(messages, "messages")
         return None
     if isinstance(messages, str | bytes):
-        parse_messages_json(messages, pb.messages, max_messages=_INT32_MAX)
+        parse_messages_json(messages, pb.messages, max_messages=INT32_MAX)
         said = None
     else:
         said = fill_messages(messages, pb.messages)
@@ -220,10 +212,10 @@ def _fill_setting(data: TurnData, pb: context_pb2.EvaluatorContext) -> None:
         for key, value in read_keys(named, _PERSONA_KEYS, "persona").items():
             setattr(pb.persona, key, text(value, f"persona.{key}"))
     if data.number is not None:
-        pb.turn = whole(data.number, "number", largest=_INT32_MAX)
+        pb.turn = int32(data.number, "number")
     pb.is_final = flag(data.is_final, "is_final")
     if data.attempt is not None:
-        pb.attempt = whole(data.attempt, "attempt", largest=_INT32_MAX)
+        pb.attempt = int32(data.attempt, "attempt")
     if data.conversation_id is not None:
         pb.correlation.conversation_id = text(data.conversation_id, "conversation_id")
     if data.run_id is not None:
@@ -240,7 +232,7 @@ def _fill_scenario(scenario: Any, pb: context_pb2.Scenario) -> None:
     for key, value in read_keys(named, _SCENARIO_KEYS, "scenario").items():
         path = f"scenario.{key}"
         if key == "max_messages":
-            pb.max_messages = whole(value, path, largest=_INT32_MAX)
+            pb.max_messages = int32(value, path)
         elif key == "failure_criteria_mode":
             mode = snake(value).removeprefix("failure_criteria_mode_") if isinstance(value, str) else value
             if mode not in _FAILURE_MODES:

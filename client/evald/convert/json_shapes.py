@@ -11,9 +11,11 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from ..errors import InvalidInput
 from ..fields import (
+    INT32_MAX,
     as_double,
     duration_to_pb,
     flag,
+    int32,
     join,
     milliseconds,
     read_keys,
@@ -29,8 +31,6 @@ from ..v1 import evaluator_pb2, message_pb2
 from .spec import read_spec, spec_to_pb
 
 Pb = TypeVar("Pb")
-
-_INT32_MAX: Final = (1 << 31) - 1
 
 
 class Codec(NamedTuple):
@@ -317,10 +317,6 @@ def _finite(value: Any, path: str) -> float:
     return value
 
 
-def _int32(value: Any, path: str) -> int:
-    return whole(value, path, largest=_INT32_MAX)
-
-
 def _list_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": schema}
 
@@ -334,7 +330,7 @@ _FLAG: Final = {"type": "boolean"}
 _NUMBER: Final = {"type": "number"}
 _OBJECT: Final = {"type": "object"}
 _MILLISECONDS: Final = {"type": "number", "minimum": 0, "description": "Milliseconds."}
-_INT32: Final = {"type": "integer", "minimum": 0, "maximum": _INT32_MAX}
+_INT32: Final = {"type": "integer", "minimum": 0, "maximum": INT32_MAX}
 
 MESSAGE_SCHEMA: Final = {
     "title": "Message",
@@ -386,7 +382,7 @@ SPEC_SCHEMA: Final = {
 }
 
 TEXT: Final = _scalar(text, _TEXT)
-COUNT: Final = _scalar(_int32, _INT32)
+COUNT: Final = _scalar(int32, _INT32)
 LONG_COUNT: Final = _scalar(whole, {"type": "integer", "minimum": 0})
 NUMBER: Final = _scalar(_finite, _NUMBER, plain_number)
 FLAG: Final = _scalar(flag, _FLAG)

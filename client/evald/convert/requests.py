@@ -11,13 +11,21 @@ from ..v1 import catalog_service_pb2, context_pb2, evaluation_service_pb2
 from .spec import fill_options, fill_specs
 
 
-def _fill_labels(labels: Mapping[str, str] | None, into: Any) -> None:
+def _fill_call(
+    pb: Any,
+    evaluators: Iterable[SpecLike],
+    options: OptionsLike | None,
+    labels: Mapping[str, str] | None,
+) -> None:
+    """Fill in the fields that every evaluating call has. Raises InvalidInput."""
+    fill_specs(evaluators, pb.evaluators)
+    fill_options(options, pb.options)
     if labels is None:
         return
     if not isinstance(labels, Mapping):
         raise InvalidInput("labels", shown(labels), "an object of names and values")
     for key, value in labels.items():
-        into[text(key, "labels")] = text(value, f"labels.{key}")
+        pb.labels[text(key, "labels")] = text(value, f"labels.{key}")
 
 
 def evaluate_request(
@@ -32,9 +40,7 @@ def evaluate_request(
     pb = evaluation_service_pb2.EvaluateRequest() if into is None else into
     pb.request_id = text(request_id, "request_id")
     pb.context.CopyFrom(context)
-    fill_specs(evaluators, pb.evaluators)
-    fill_options(options, pb.options)
-    _fill_labels(labels, pb.labels)
+    _fill_call(pb, evaluators, options, labels)
     return pb
 
 
@@ -62,9 +68,7 @@ def session_open(
     pb.open.SetInParent()
     if base is not None:
         pb.open.base_context.CopyFrom(base)
-    fill_specs(evaluators, pb.open.evaluators)
-    fill_options(options, pb.open.options)
-    _fill_labels(labels, pb.open.labels)
+    _fill_call(pb.open, evaluators, options, labels)
     return pb
 
 
@@ -103,9 +107,7 @@ def batch_open(
 ) -> evaluation_service_pb2.BatchOpen:
     """Build the opening of a batch: the data that all items share. Raises InvalidInput."""
     pb = evaluation_service_pb2.BatchOpen(brief=flag(brief, "brief"))
-    fill_specs(evaluators, pb.evaluators)
-    fill_options(options, pb.options)
-    _fill_labels(labels, pb.labels)
+    _fill_call(pb, evaluators, options, labels)
     return pb
 
 

@@ -156,12 +156,15 @@ _EVALUATION_FIELDS: Final = {
     "success": FLAG,
     "score": NUMBER,
     "reason": TEXT,
-    "results": repeated(_result_from_json, _whole_result_to_json, result_schema(whole=True)),
+    "results": repeated(_result_from_json, result_to_json, result_schema()),
     "metrics": NUMBER_MAP,
     "verdict": _VERDICT,
     "min_score": NUMBER,
     "mean_score": NUMBER,
     "warnings": TEXTS,
+}
+_MORE_OF_AN_EVALUATION: Final = {
+    "results": repeated(_result_from_json, _whole_result_to_json, result_schema(whole=True)),
     **dict.fromkeys(("passed_count", "failed_count", "error_count", "skipped_count"), COUNT),
     "duration": MILLISECONDS,
     "start_time": TIME,
@@ -169,23 +172,13 @@ _EVALUATION_FIELDS: Final = {
 }
 _EVALUATION: Final = Shape(
     result_pb2.AggregatedEvaluation,
-    _EVALUATION_FIELDS,
-    renamed={"results": "evaluator_results", "duration": "duration_ms"},
+    _EVALUATION_FIELDS | _MORE_OF_AN_EVALUATION,
+    renamed=_IN_MS | {"results": "evaluator_results"},
     always=("success", "reason"),
 )
 _SHORT_EVALUATION: Final = Shape(
     result_pb2.AggregatedEvaluation,
-    {
-        "success": FLAG,
-        "score": NUMBER,
-        "reason": TEXT,
-        "results": repeated(_result_from_json, result_to_json, result_schema()),
-        "metrics": NUMBER_MAP,
-        "verdict": _VERDICT,
-        "min_score": NUMBER,
-        "mean_score": NUMBER,
-        "warnings": TEXTS,
-    },
+    _EVALUATION_FIELDS,
     renamed={"results": "evaluator_results"},
     always=("success", "reason"),
     title="Evaluation",

@@ -131,10 +131,10 @@ def read_part(part: Any, found: Parts) -> None:
     elif kind in TEXT_BLOCKS:
         _read_text(part, kind, found)
     elif kind in _CALLS:
-        found.calls.append(_call(part, ""))
+        found.calls.append(_call(part))
         _read_own_result(part, found)
     elif kind in _RESULTS or kind.endswith(_RESULT_ENDINGS):
-        found.results.append(_result(part, ""))
+        found.results.append(_result(part))
     elif kind in _THOUGHTS:
         found.thoughts.extend(_thoughts(part))
     elif kind == "non_standard":  # LangChain's wrapper of a provider-specific part
@@ -183,9 +183,9 @@ def _read_untyped(part: Mapping[str, Any], found: Parts) -> None:
     inner = plain(part[key])
     with errors_below(key):
         if kind in ("function_call", "tool_use"):
-            found.calls.append(_call(_object(inner), ""))
+            found.calls.append(_call(_object(inner)))
         elif kind in ("function_response", "tool_result"):
-            found.results.append(_result(_object(inner), ""))
+            found.results.append(_result(_object(inner)))
         elif kind == "reasoning_content":
             found.thoughts.extend(_thoughts(_object(inner)))
         elif kind == "json":
@@ -241,19 +241,19 @@ def _thoughts(part: Mapping[str, Any]) -> list[str]:
     return texts
 
 
-def _call(part: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return a tool call in the contract's JSON form. path: prefix of paths in errors. Raises InvalidInput."""
+def _call(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool call in the contract's JSON form. Raises InvalidInput."""
     name = first(part, "name", "tool_name", "toolName", "tool")
     if not isinstance(name, str) or not name:
         got = "missing" if name is None else shown(name)
-        raise InvalidInput(f"{path}name", got, "the name of the tool that is called")
+        raise InvalidInput("name", got, "the name of the tool that is called")
     call: dict[str, Any] = {"name": name}
     call_id = first(part, "tool_call_id", "toolCallId", "call_id", "tool_use_id", "toolUseId", "id")
     if call_id is not None:
-        call["id"] = text(call_id, f"{path}id")
+        call["id"] = text(call_id, "id")
     for key in ("arguments", "args", "input", "server_tool_call"):
         if part.get(key) is not None:
-            call["arguments"] = json_text(part[key], f"{path}{key}")
+            call["arguments"] = json_text(part[key], key)
             break
     return call
 
@@ -261,7 +261,7 @@ def _call(part: Mapping[str, Any], path: str) -> dict[str, Any]:
 def _hosted_call(part: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Return the call of a tool that the model's provider runs, such as Responses' `web_search_call`."""
     if isinstance(part.get("name"), str):
-        return _call(part, "")
+        return _call(part)
     call: dict[str, Any] = {"name": kind.removesuffix("_call")}
     call_id = first(part, "call_id", "id")
     if call_id is not None:
@@ -279,11 +279,11 @@ def _hosted_call(part: Mapping[str, Any], kind: str) -> dict[str, Any]:
 def _read_own_result(part: Mapping[str, Any], found: Parts) -> None:
     """Read the result within a call, as in Responses' `mcp_call`."""
     if part.get("output") is not None or part.get("error") is not None:
-        found.results.append(_result({**part, "is_error": part.get("error") is not None}, ""))
+        found.results.append(_result({**part, "is_error": part.get("error") is not None}))
 
 
-def _result(part: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return a tool message in the contract's JSON form. path: prefix of paths in errors. Raises InvalidInput."""
+def _result(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool message in the contract's JSON form. Raises InvalidInput."""
     message: dict[str, Any] = {"role": "tool"}
     call_id = first(part, "tool_call_id", "toolCallId", "tool_use_id", "toolUseId", "call_id", "id")
     if call_id is not None:
@@ -302,7 +302,7 @@ def _result(part: Mapping[str, Any], path: str) -> dict[str, Any]:
         "tools",
     ):
         if part.get(key) is not None:
-            message["content"], failed = result_content(part[key], f"{path}{key}")
+            message["content"], failed = result_content(part[key], key)
             break
     else:
         failed = False
@@ -373,15 +373,15 @@ def _read_ui_tool(part: Mapping[str, Any], kind: str, found: Parts) -> None:
         part = _object(plain(part.get("toolInvocation")))
     elif kind != "dynamic_tool":
         part = {**part, "toolName": str(part["type"])[len("tool-") :]}
-    found.calls.append(_call(part, ""))
+    found.calls.append(_call(part))
     if first(part, "output", "result", "errorText") is not None:
-        found.results.append(_result({key: value for key, value in part.items() if key != "type"}, ""))
+        found.results.append(_result({key: value for key, value in part.items() if key != "type"}))
 
 
-def read_ui_invocations(invocations: Any, path: str, found: Parts) -> None:
+def read_ui_invocations(invocations: Any, found: Parts) -> None:
     """Read the `toolInvocations` of AI SDK UI messages before version 5."""
     if not isinstance(invocations, list):
-        raise InvalidInput(path, shown(invocations), "a list of tool invocations")
+        raise InvalidInput("toolInvocations", shown(invocations), "a list of tool invocations")
     for index, invocation in enumerate(invocations):
-        with errors_below(f"{path}[{index}]"):
+        with errors_below(f"toolInvocations[{index}]"):
             _read_ui_tool({"toolInvocation": invocation}, "tool_invocation", found)

@@ -51,7 +51,7 @@ def read_role_message(role: str, data: Mapping[str, Any]) -> list[dict[str, Any]
         read_parts(content, "content", found)
         content = found.blocks
     if data.get("toolInvocations") is not None:
-        read_ui_invocations(message.pop("toolInvocations"), "toolInvocations", found)
+        read_ui_invocations(message.pop("toolInvocations"), found)
     if content is None:
         content = _spoken(data)
     return assemble(message, content, found)

@@ -12,6 +12,7 @@ import grpc
 
 from ..credentials import Tls, Token
 from ..errors import EvaldError
+from .connecting import first_of
 from .dialling import DiallingWorker
 from .listening import ListeningWorker
 from .offer import AnyEvaluator
@@ -94,13 +95,7 @@ async def _run_until_signal(worker: ListeningWorker | DiallingWorker) -> None:
         for number in signals:
             loop.add_signal_handler(number, signalled.set)
     async with worker:
-        stopped = asyncio.create_task(worker.wait())
-        asked = asyncio.create_task(signalled.wait())
-        await asyncio.wait((stopped, asked), return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
-        if stopped.done():
-            stopped.result()
-        stopped.cancel()
+        await first_of(worker.wait(), signalled.wait())
         if signalled.is_set():
             # A second signal ends the process at once.
             for number in signals:

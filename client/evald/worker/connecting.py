@@ -3,11 +3,12 @@
 import asyncio
 import random
 import socket
+from collections.abc import Awaitable
 from typing import Any, Final
 
 import grpc
 
-from ..connection import MAX_MESSAGE_BYTES
+from ..connection import CONNECTION_OPTIONS, MAX_MESSAGE_BYTES
 from ..credentials import Access
 from ..errors import cause_of_no_connection
 
@@ -54,6 +55,18 @@ class Backoff:
         self._bound = self._first
 
 
+async def first_of(*waits: Awaitable[Any]) -> None:
+    """Wait until one of them ends, and cancel the others. Raises the exception of one that ended with it."""
+    tasks = [asyncio.ensure_future(one) for one in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
 def is_final(code: grpc.StatusCode) -> bool:
     """Return whether a retry after this status is pointless."""
     return code in _FINAL
@@ -74,15 +87,11 @@ def new_channel(server: str, access: Access, authority: str = "") -> grpc.aio.Ch
     # Read the certificates again: a worker runs longer than they are valid.
     credentials = access.current_credentials()
     options: list[tuple[str, Any]] = [
-        # A shared connection would reach the server that is already connected, and share its backoff.
-        ("grpc.use_local_subchannel_pool", 1),
+        # With its own connection, for a shared one would reach the server that is already connected.
+        *CONNECTION_OPTIONS,
         # No limit here: the server limits the size of its tasks.
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-        # Detects a dead peer in an idle session; twice the minimum interval that the server allows.
-        ("grpc.keepalive_time_ms", 20_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        ("grpc.http2.max_pings_without_data", 0),
     ]
     if authority:
         options.append(("grpc.default_authority", authority))

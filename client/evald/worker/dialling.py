@@ -15,7 +15,15 @@ from ..errors import InvalidInput, from_rpc_error
 from ..fields import number
 from ..plugin.v1 import registry_service_pb2 as pb
 from ..plugin.v1 import registry_service_pb2_grpc, task_pb2
-from .connecting import Backoff, is_final, listed_addresses, new_channel, resolve_targets, status_text
+from .connecting import (
+    Backoff,
+    first_of,
+    is_final,
+    listed_addresses,
+    new_channel,
+    resolve_targets,
+    status_text,
+)
 from .listening import DEFAULT_CONCURRENCY, DEFAULT_GRACE_SECONDS
 from .offer import AnyEvaluator, Offer
 from .session import ServerSession, SessionLost, greet
@@ -122,14 +130,8 @@ class DiallingWorker:
 
         Raises EvaldError if the server rejects it permanently, or a certificate or token file is unreadable.
         """
-        waiting = asyncio.create_task(self._connected.wait())
         assert self._dialling is not None
-        try:
-            await asyncio.wait((waiting, self._dialling), return_when=asyncio.FIRST_COMPLETED)
-            if self._dialling.done() and not waiting.done():
-                self._dialling.result()
-        finally:
-            waiting.cancel()
+        await first_of(self._connected.wait(), asyncio.shield(self._dialling))
 
     async def wait(self) -> None:
         """Wait until the worker stops. Raises EvaldError as `connected` does."""

@@ -13,7 +13,8 @@ from ..errors import EvaldError, InvalidInput, from_rpc_error
 from ..plugin.v1 import registry_service_pb2 as pb
 from ..plugin.v1 import registry_service_pb2_grpc, task_pb2
 from ..stream_status import StreamStatus
-from .connecting import Backoff, is_final, new_channel, status_text
+from ..structs import duration_seconds
+from .connecting import Backoff, first_of, is_final, new_channel, status_text
 
 _log = logging.getLogger("evald.worker")
 
@@ -78,15 +79,7 @@ class Registration:
 
     async def granted(self) -> None:
         """Wait for the first lease. Raises EvaldError if the server rejects the worker permanently."""
-        granted = asyncio.create_task(self._granted.wait())
-        refused = asyncio.create_task(self.refused())
-        try:
-            await asyncio.wait((granted, refused), return_when=asyncio.FIRST_COMPLETED)
-            if refused.done():
-                refused.result()
-        finally:
-            granted.cancel()
-            refused.cancel()
+        await first_of(self._granted.wait(), self.refused())
 
     async def refused(self) -> None:
         """Wait until the server rejects the first registration permanently. Raises that EvaldError."""
@@ -154,7 +147,7 @@ class Registration:
             self.server,
             self._request.target,
             lease.lease_id,
-            _seconds(lease.ttl),
+            duration_seconds(lease.ttl),
         )
 
     async def _renew(self, backoff: Backoff) -> bool:
@@ -164,7 +157,7 @@ class Registration:
         """
         lease = self._lease
         assert lease is not None
-        every = _seconds(lease.renew_interval) or _seconds(lease.ttl) / 3 or _RENEW_SECONDS
+        every = duration_seconds(lease.renew_interval) or duration_seconds(lease.ttl) / 3 or _RENEW_SECONDS
         async with self._channel() as channel:
             stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
             call = stub.KeepAlive(metadata=self._access.headers())
@@ -210,7 +203,3 @@ async def _raise_end(call: Any) -> None:
         await call.trailing_metadata(),
         details=await call.details() or "the server ended the stream",
     )
-
-
-def _seconds(duration: Any) -> float:
-    return float(duration.seconds + duration.nanos / 1e9)

@@ -17,7 +17,7 @@ from ..connection import MAX_MESSAGE_BYTES, open_to
 from ..credentials import Tls, Token, listen_credentials_of_environment
 from ..fields import number, text
 from ..plugin.v1 import evaluator_plugin_service_pb2 as pb
-from .connecting import resolve_addresses
+from .connecting import first_of, resolve_addresses
 from .leases import Registration
 from .offer import AnyEvaluator, Offer
 from .tasks import Tasks
@@ -161,17 +161,8 @@ class ListeningWorker:
 
     async def wait(self) -> None:
         """Wait until the worker stops. Raises EvaldError if the server rejects the first registration permanently."""
-        stopped = asyncio.create_task(self._stopping.wait())
-        waiting: set[asyncio.Future[Any]] = {stopped}
-        if self._registration is not None:
-            waiting.add(asyncio.ensure_future(self._registration.refused()))
-        try:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for future in done:
-                future.result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        refused = () if self._registration is None else (self._registration.refused(),)
+        await first_of(self._stopping.wait(), *refused)
 
     def _bind(self, server: Any) -> str:
         credentials = self._listen_credentials

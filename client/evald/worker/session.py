@@ -13,6 +13,7 @@ from ..contract import progress_said
 from ..plugin.v1 import registry_service_pb2 as pb
 from ..plugin.v1 import task_pb2
 from ..stream_status import StreamStatus
+from ..structs import duration_seconds
 from .outputs import error_output
 from .tasks import Tasks
 
@@ -160,7 +161,7 @@ class ServerSession:
         self.reconnect_seconds = 0.0
         self._finishing = None
         self._is_over = False
-        interval, limit = _seconds(welcome.ping_interval), _seconds(welcome.ping_timeout)
+        interval, limit = duration_seconds(welcome.ping_interval), duration_seconds(welcome.ping_timeout)
         self._silence_seconds = interval + limit + _SLACK_SECONDS if interval else None
 
     async def serve(self) -> None:
@@ -226,8 +227,8 @@ class ServerSession:
             if work is not None:
                 work.cancel()
         elif kind == "draining":
-            self.reconnect_seconds = _seconds(frame.draining.reconnect_delay)
-            grace = _seconds(frame.draining.grace_period) or _DEFAULT_GRACE_SECONDS
+            self.reconnect_seconds = duration_seconds(frame.draining.reconnect_delay)
+            grace = duration_seconds(frame.draining.grace_period) or _DEFAULT_GRACE_SECONDS
             _log.info("server %s is stopping: %s", self.server_id, frame.draining.reason or "no reason given")
             self.server_stops.set()
             if self._finishing is None:
@@ -282,7 +283,3 @@ class ServerSession:
             await self._call.done_writing()
             await asyncio.sleep(_GOODBYE_SECONDS)
         self._call.cancel()
-
-
-def _seconds(duration: Any) -> float:
-    return float(duration.seconds + duration.nanos / 1e9)

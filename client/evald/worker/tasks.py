@@ -15,7 +15,7 @@ from ..foreign import EvaluatorRaised
 from ..plugin.v1 import task_pb2
 from ..result import Verdict
 from ..scope import SCOPE, Scope
-from ..structs import struct_to_dict
+from ..structs import duration_seconds, struct_to_dict
 from ..threads import Busy, Threads
 from .offer import Offer
 from .outputs import crashed, error_output, output_of
@@ -78,7 +78,7 @@ class Tasks:
         trace_context: the caller's trace context, if it is not in the task.
         """
         if task.HasField("timeout"):
-            own = task.timeout.seconds + task.timeout.nanos / 1e9
+            own = duration_seconds(task.timeout)
             seconds = own if seconds is None else min(own, seconds)
         if seconds is not None and seconds <= 0:
             return error_output("TIMEOUT", "The time limit had passed when the task arrived")

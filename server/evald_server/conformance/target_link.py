@@ -9,6 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from evald.credentials import Tls
 from evald.plugin.v1 import evaluator_plugin_service_pb2, evaluator_plugin_service_pb2_grpc, task_pb2
+from evald.structs import duration_seconds
 from evald.worker.offer import CONTRACT
 
 from .link import MAX_OUTPUT_BYTES, NO_ANSWER, PATIENCE_SECONDS, Link, PendingReply, PluginGone, PluginReply
@@ -80,7 +81,7 @@ class TargetLink(Link):
     async def start(self, task: task_pb2.EvaluationTask) -> PendingReply:
         """See Link."""
         request = evaluator_plugin_service_pb2.EvaluateRequest(task=task)
-        timeout = task.timeout.ToNanoseconds() / 1e9 if task.HasField("timeout") else None
+        timeout = duration_seconds(task.timeout) if task.HasField("timeout") else None
         call = self._evaluate(request.SerializeToString(), timeout=timeout)
         return _UnaryTask(self, task, call)
 

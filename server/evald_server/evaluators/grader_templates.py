@@ -32,12 +32,6 @@ TemplatePart: TypeAlias = str | Variable
 """Text between variables, or a variable."""
 
 
-class Missing(NamedTuple):
-    """A variable without a value in this turn. result: the assertion's result in this case."""
-
-    result: Result
-
-
 def parse_template(text: str) -> list[TemplatePart]:
     """Split a template into texts and variables. Raises ValueError for an invalid variable."""
     parts: list[TemplatePart] = []
@@ -69,13 +63,13 @@ def _variable(found: re.Match[str]) -> Variable:
     return Variable(path[1], keys, found[1].strip())
 
 
-def fill(parts: list[TemplatePart], ctx: EvaluatorContext) -> str | Missing:
-    """Fill in a template."""
+def fill(parts: list[TemplatePart], ctx: EvaluatorContext) -> str | Result:
+    """Fill in a template. Returns the assertion's result if a variable has no value in this turn."""
     texts = []
     for part in parts:
         if isinstance(part, Variable):
             value = value_of(part, ctx)
-            if isinstance(value, Missing):
+            if isinstance(value, Result):
                 return value
             texts.append(as_text(value))
         else:
@@ -89,7 +83,7 @@ def as_text(value: Any) -> str:
 
 
 def value_of(variable: Variable, ctx: EvaluatorContext) -> Any:
-    """Return the value of a variable, or Missing.
+    """Return the value of a variable; if this turn has none, the assertion's result.
 
     The assertion fails if the sample lacks it, because that is the agent's fault. It is an ERROR if the item lacks
     it, because that is the caller's fault.
@@ -98,13 +92,13 @@ def value_of(variable: Variable, ctx: EvaluatorContext) -> Any:
         item = ctx.once("grader-item", lambda: ctx.metadata.get("item", _NONE))
         value = _look_up(item, variable.keys)
         if value is _NONE:
-            return Missing(errored("MISSING_DATA", f"The case's metadata has no {variable.text}"))
+            return errored("MISSING_DATA", f"The case's metadata has no {variable.text}")
         return value
     if ctx.answer is None:
-        return Missing(no_answer(ctx))
+        return no_answer(ctx)
     first, *rest = variable.keys
     value = _look_up(_SAMPLE[str(first)](ctx), rest)
-    return Missing(unproven(f"The turn has no {variable.text}")) if value is _NONE else value
+    return unproven(f"The turn has no {variable.text}") if value is _NONE else value
 
 
 _NONE: Final = object()

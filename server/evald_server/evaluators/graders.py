@@ -9,7 +9,7 @@ from evald.context import EvaluatorContext
 from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
 from evald.result import ASSERTION, Result, failed, passed
 
-from .grader_templates import Missing, TemplatePart, fill, parse_template
+from .grader_templates import TemplatePart, fill, parse_template
 from .results import quoted, too_large
 from .similarity import Measure, compare
 from .texts import MAX_SEARCHED
@@ -48,8 +48,8 @@ class _TextGrader(Evaluator, kind=ASSERTION, inline=True):
         texts = []
         for template in self._templates:
             text = fill(template, ctx)
-            if isinstance(text, Missing):
-                return text.result
+            if isinstance(text, Result):
+                return text
             texts.append(text)
         return self.judge(*texts)
 

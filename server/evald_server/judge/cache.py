@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, TypeAlias
 
 _log = logging.getLogger("evald.judge")
 
@@ -54,21 +54,8 @@ def cache_key(*parts: str) -> bytes:
     return hashlib.sha256("\0".join(parts).encode()).digest()
 
 
-class AnswerCache(Protocol):
-    """A cache of the most recently used answers. Never raises: a broken cache behaves like an empty one."""
-
-    async def get(self, key: bytes) -> CachedAnswer | None:
-        """Return the cached answer, or None."""
-
-    def put(self, key: bytes, answer: CachedAnswer) -> None:
-        """Store an answer. Returns at once."""
-
-    async def close(self) -> None:
-        """Finish pending writes."""
-
-
 class MemoryCache:
-    """An AnswerCache in memory. max_bytes: total size of all answers; 0 for no cache."""
+    """A cache in memory. max_bytes: total size of all answers; 0 for no cache."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -104,7 +91,7 @@ class MemoryCache:
 
 
 class DiskCache:
-    """An AnswerCache in a SQLite file, read and written by a separate thread.
+    """A cache in a SQLite file, read and written by a separate thread.
 
     max_bytes: total size of all answers; the file is somewhat larger. After an error the file is not used for
     a minute; only the first error is logged.
@@ -221,6 +208,10 @@ class DiskCache:
                 self._path.name,
                 problem,
             )
+
+
+AnswerCache: TypeAlias = MemoryCache | DiskCache
+"""A cache of the most recently used answers. Never raises: a broken cache behaves like an empty one."""
 
 
 def _total(db: sqlite3.Connection) -> int:

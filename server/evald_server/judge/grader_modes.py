@@ -15,7 +15,6 @@ from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
 from evald.result import Check, Result, reaches
 from evald_server.evaluators.grader_templates import (
-    Missing,
     TemplatePart,
     Variable,
     as_text,
@@ -161,8 +160,8 @@ class GraderMode(RubricMode):
         """Return the result of a turn that lacks the value of a variable; None if all are there."""
         for one in self._variables:
             value = value_of(one, ctx)
-            if isinstance(value, Missing):
-                return value.result
+            if isinstance(value, Result):
+                return value
         return None
 
     def parse(self, answer: ModelAnswer, ctx: EvaluatorContext) -> Judgement:

@@ -17,6 +17,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -114,7 +115,12 @@ func (p *Plugin) find(task *pluginv1.EvaluationTask) (Evaluator, bool) {
 func (p *Plugin) work(ctx context.Context, task *pluginv1.EvaluationTask) *pluginv1.EvaluationOutput {
 	evaluator, found := p.find(task)
 	if !found {
-		return Errored("UNKNOWN_TYPE", fmt.Sprintf("%s does not offer %s %s", p.Name, task.GetType(), task.GetVersion()))
+		var offered []string
+		for _, evaluator := range p.Evaluators {
+			offered = append(offered, evaluator.Type.GetType()+" "+evaluator.Type.GetVersion())
+		}
+		got := strings.TrimSpace(task.GetType() + " " + task.GetVersion())
+		return Errored("UNKNOWN_TYPE", fmt.Sprintf("%q is not offered by this worker, which offers %s", got, strings.Join(offered, ", ")))
 	}
 	if timeout := task.GetTimeout(); timeout != nil {
 		var cancel context.CancelFunc
@@ -157,7 +163,7 @@ func sendable(output *pluginv1.EvaluationOutput) *pluginv1.EvaluationOutput {
 	case err != nil:
 		return Errored("CONTRACT_VIOLATION", fmt.Sprintf("output: %v", err))
 	case len(data) > maxOutputBytes:
-		return Errored("CONTRACT_VIOLATION", fmt.Sprintf("output: %d bytes; at most %d are allowed", len(data), maxOutputBytes))
+		return Errored("CONTRACT_VIOLATION", fmt.Sprintf("output: got %d bytes, wanted at most %d", len(data), maxOutputBytes))
 	}
 	return output
 }

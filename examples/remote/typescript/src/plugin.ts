@@ -113,7 +113,9 @@ export async function work(
 ): Promise<EvaluationOutput> {
   const evaluator = find(plugin, task);
   if (!evaluator) {
-    return errored('UNKNOWN_TYPE', `${plugin.name} does not offer ${task.type} ${task.version ?? ''}`);
+    const got = `${task.type} ${task.version ?? ''}`.trim();
+    const offered = plugin.evaluators.map(({ type }) => `${type.type} ${type.version}`).join(', ');
+    return errored('UNKNOWN_TYPE', `"${got}" is not offered by this worker, which offers ${offered}`);
   }
   const config = fromStruct(task.config);
   const unknown = unknownKey(evaluator, config);
@@ -151,7 +153,7 @@ function sendable(output: EvaluationOutput): EvaluationOutput {
     return errored('CONTRACT_VIOLATION', `output: ${problem instanceof Error ? problem.message : problem}`);
   }
   if (size <= MAX_OUTPUT_BYTES) return output;
-  return errored('CONTRACT_VIOLATION', `output: ${size} bytes; at most ${MAX_OUTPUT_BYTES} are allowed`);
+  return errored('CONTRACT_VIOLATION', `output: got ${size} bytes, wanted at most ${MAX_OUTPUT_BYTES}`);
 }
 
 /**

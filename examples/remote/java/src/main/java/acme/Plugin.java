@@ -61,6 +61,7 @@ import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.stream.Collectors;
 
 /**
  * Serves Java functions to evald as evaluators. One program does it either way: it listens and evald dials it
@@ -157,7 +158,11 @@ public final class Plugin {
   private CompletableFuture<EvaluationOutput> work(EvaluationTask task) {
     Optional<Evaluator> evaluator = find(task);
     if (evaluator.isEmpty()) {
-      String message = "%s does not offer %s %s".formatted(info.getName(), task.getType(), task.getVersion());
+      String offered = evaluators.stream()
+          .map(each -> each.type().getType() + " " + each.type().getVersion())
+          .collect(Collectors.joining(", "));
+      String got = (task.getType() + " " + task.getVersion()).strip();
+      String message = "\"%s\" is not offered by this worker, which offers %s".formatted(got, offered);
       return CompletableFuture.completedFuture(errored("UNKNOWN_TYPE", message));
     }
     CompletableFuture<EvaluationOutput> output = new CompletableFuture<>();
@@ -187,7 +192,7 @@ public final class Plugin {
     if (size <= MAX_OUTPUT_BYTES) {
       return output;
     }
-    return errored("CONTRACT_VIOLATION", "output: %d bytes; at most %d are allowed".formatted(size, MAX_OUTPUT_BYTES));
+    return errored("CONTRACT_VIOLATION", "output: got %d bytes, wanted at most %d".formatted(size, MAX_OUTPUT_BYTES));
   }
 
   private static final EvaluationOutput CANCELLED = errored("CANCELLED", "the task was cancelled");
