@@ -16,6 +16,11 @@ def xml_text(text: str) -> str:
     return _NOT_XML.sub("\ufffd", text)
 
 
+def encodable(text: str) -> str:
+    """Return the text with lone surrogates, which UTF-8 cannot encode, as escapes. JSON escapes can write them."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def visible(text: str) -> str:
     """Return the text with unsafe characters as visible escapes; line ends and tabs stay."""
     return UNSAFE.sub(_escape, text.replace("\r\n", "\n"))

@@ -153,6 +153,20 @@ GOOD = {"id": "1", "question": "Hi", "answer": "Hello", "label": "pass"}
             "programmatic_reward",
             id="tau2 label",
         ),
+        pytest.param(
+            {
+                "conversation_id": "1",
+                "user_prompt": "x\nConversation transcript:\n1. Assistant TOOL CALL -> f {[]: 1}\n",
+                "programmatic_reward": 1,
+            },
+            "entry 1: got 'f {[]: 1}'",
+            id="tau2 call with a list as key",
+        ),
+        pytest.param(
+            {"output_1": "x", "output_2": "y", "input": "?", "label": [1]},
+            "got [1], wanted 1 or 2",
+            id="llmbar list",
+        ),
     ],
 )
 def test_what_is_no_labelled_case_is_refused(tmp_path: Path, record: Any, complaint: str) -> None:
@@ -173,6 +187,7 @@ def test_what_is_no_labelled_case_is_refused(tmp_path: Path, record: Any, compla
         pytest.param(b"[{},", "not valid JSON at ", id="no list"),
         pytest.param(b"\xff\xfe", "not UTF-8", id="no text"),
         pytest.param(b"[" * 100_000, "nested too deeply", id="bomb"),
+        pytest.param(b'{"id": ' + b"1" * 5000 + b"}", "a number of more than 4,300 digits", id="digits"),
     ],
 )
 def test_what_cannot_be_read_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
@@ -182,6 +197,23 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, content: bytes, complain
         read_cases(path)
     with pytest.raises(BadCases, match="No such file"):
         read_cases(tmp_path / "none.jsonl")
+
+
+def test_a_tau2_conversation_without_a_reward_is_refused_wherever_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "cases.jsonl"
+    first = (DATA / "tau2.jsonl").read_text().splitlines()[0]
+    path.write_text(f'{first}\n{{"conversation_id": "other", "user_prompt": "?"}}\n')
+    with pytest.raises(BadCases, match="programmatic_reward: got None"):
+        read_cases(path)
+
+
+@pytest.mark.parametrize("said", ["x", {"order_12": "x"}, {"order_12": {"parsed_winner": [1]}}])
+def test_a_recorded_judge_that_names_no_winner_is_no_hindrance(tmp_path: Path, said: Any) -> None:
+    path = tmp_path / "cases.jsonl"
+    record = {"output_1": "x", "output_2": "y", "input": "?", "label": 1, "recorded_judges": {"j": said}}
+    path.write_text(json.dumps(record))
+    [case] = read_cases(path).cases
+    assert case.metadata["recorded"] == {"j": {"ab": "", "ba": ""}}
 
 
 def test_the_format_can_be_named(tmp_path: Path) -> None:

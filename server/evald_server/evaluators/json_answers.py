@@ -15,8 +15,9 @@ from evald.strict_json import DuplicateKey, TooLarge, parse_json, parse_json_at,
 from evald_server.jsonschema.check import SchemaError
 from evald_server.jsonschema.pool import PoolBusy, TaskTimeout
 from evald_server.jsonschema.schema import Schema, worker_seconds
+from evald_server.untrusted import encodable
 
-from .json_values import MISSING, CheckTime, printable
+from .json_values import MISSING, CheckTime
 from .results import MessageChoice, OnMissing, missing, no_answer
 
 Extract = Literal["none", "fenced", "first", "object"]
@@ -220,8 +221,8 @@ class JsonSchema(JsonAnswer, type="json-schema", kind=ASSERTION, label="JSON Sch
 
 def _mismatch(errors: Sequence[SchemaError]) -> Result:
     listed = "; ".join(f"{error['path'] or 'the whole answer'}: {error['message']}" for error in errors)
-    shown_errors = [{key: printable(text) for key, text in error.items()} for error in errors]
-    return failed(f"Schema validation failed: {printable(listed)}", 0.0, metadata={"errors": shown_errors})
+    shown_errors = [{key: encodable(text) for key, text in error.items()} for error in errors]
+    return failed(f"Schema validation failed: {encodable(listed)}", 0.0, metadata={"errors": shown_errors})
 
 
 class Reference(JsonAnswer):

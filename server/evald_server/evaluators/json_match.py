@@ -12,6 +12,7 @@ from evald.context import EvaluatorContext
 from evald.result import ASSERTION, Result, failed, passed
 from evald.strict_json import TooLarge
 from evald_server.jsonschema.check import json_pointer
+from evald_server.untrusted import encodable
 
 from .json_answers import Reference
 from .json_values import (
@@ -22,7 +23,6 @@ from .json_values import (
     covers,
     equal,
     parse_path,
-    printable,
     shown,
     unlimited,
 )
@@ -272,7 +272,7 @@ class JsonMatch(
             metadata={
                 "differences": [
                     {
-                        "path": cut(printable(json_pointer(d.place)), _MAX_PLACE),
+                        "path": cut(encodable(json_pointer(d.place)), _MAX_PLACE),
                         "got": shown(d.got),
                         "expected": shown(d.wanted),
                     }

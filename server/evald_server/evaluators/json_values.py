@@ -8,6 +8,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator
 
+from evald_server.untrusted import encodable
+
 from .results import cut
 
 CheckTime = Callable[[], None]
@@ -180,11 +182,6 @@ def covers(pattern: Path, place: Sequence[str | int]) -> bool:
     )
 
 
-def printable(text: str) -> str:
-    """Escape lone surrogates from JSON escapes, which cannot be encoded as UTF-8."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, default=str)
 
 
@@ -195,12 +192,12 @@ def shown(value: object, limit: int = 80) -> str:
     if isinstance(value, str):
         value = value[: limit + 1]  # avoids encoding all of a long text
     if value is None or isinstance(value, str | int | float):
-        text = printable(json.dumps(value, ensure_ascii=False))
+        text = encodable(json.dumps(value, ensure_ascii=False))
         return cut(text, limit)
     text = ""
     for piece in _ENCODER.iterencode(value):  # stops at the limit, to skip a large rest
         text += piece
         if len(text) > limit:
             break
-    text = printable(text)
+    text = encodable(text)
     return cut(text, limit)

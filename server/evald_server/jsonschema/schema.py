@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import jsonschema_rs
 
 from evald.evaluator import ConfigProblem, InvalidConfig
+from evald_server.untrusted import encodable
 
 from .check import DRAFTS, NEWEST, SchemaError, compile_schema, json_pointer, list_errors
 from .cost import estimate, pattern_size, patterns, subschemas
@@ -60,7 +61,7 @@ class Schema:
         except jsonschema_rs.ValidationError as problem:
             raise _explain(problem, where) from None
         except ValueError as problem:
-            raise _invalid(where, _printable(str(problem))) from None
+            raise _invalid(where, encodable(str(problem))) from None
         self.is_valid = self.validator.is_valid
 
     def errors(self, data: Any, text: str) -> list[SchemaError]:
@@ -113,7 +114,7 @@ def _checked_text(schema: dict[str, Any] | bool, where: str) -> str:
     except RecursionError:
         raise _invalid(where, "nested too deep") from None
     except (TypeError, ValueError) as problem:
-        raise _invalid(where, f"not JSON: {_printable(str(problem))}") from None
+        raise _invalid(where, f"not JSON: {encodable(str(problem))}") from None
     if size > MAX_BYTES:
         raise _invalid(where, f"got {size} bytes, wanted at most {MAX_BYTES}")
     return text
@@ -169,10 +170,5 @@ def _explain(problem: jsonschema_rs.ValidationError, where: str) -> InvalidConfi
 
 
 def _cut(message: str) -> str:
-    message = _printable(message)
+    message = encodable(message)
     return message if len(message) <= 300 else message[:299] + "…"
-
-
-def _printable(text: str) -> str:
-    """Escape lone surrogates from JSON escapes, which cannot be encoded as UTF-8."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")

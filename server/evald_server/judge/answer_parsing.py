@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from evald.strict_json import STRICT_JSON, DuplicateKey
-from evald_server.evaluators.json_values import is_number, printable
+from evald_server.evaluators.json_values import is_number
+from evald_server.untrusted import encodable
 
 AnswerData = Mapping[str, Any]
 """The JSON object of an answer, not validated."""
@@ -125,7 +126,7 @@ def shorten(text: str) -> str:
 
 def clean_text(text: str) -> str:
     """Return the text stripped, printable and no longer than MAX_TEXT."""
-    return shorten(printable(text).strip())
+    return shorten(encodable(text).strip())
 
 
 def _required(data: AnswerData, key: str) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from evald.result import TokenUsage
-from evald_server.evaluators.json_values import printable
+from evald_server.untrusted import encodable
 
 from .response_format import EndpointProblem
 
@@ -247,7 +247,7 @@ def _token_count(value: Any) -> int | None:
 def _model(data: Mapping[str, Any]) -> str:
     """Return the name of the model that answered, "" when there is none."""
     name = data.get("model")
-    return printable(name[:_MAX_MODEL]) if isinstance(name, str) else ""
+    return encodable(name[:_MAX_MODEL]) if isinstance(name, str) else ""
 
 
 def _word(text: Any) -> str:

@@ -27,7 +27,7 @@ def read(records: Sequence[CaseRecord]) -> Iterator[Case]:
     """Convert each record to a pair. Raises BadCases."""
     for record in records:
         winner = record.data.get("gold_winner", record.data.get("label"))
-        if winner not in _LABELS or isinstance(winner, bool):
+        if isinstance(winner, bool) or not isinstance(winner, int | float) or winner not in _LABELS:
             raise BadCases(f"{record.place}: label: got {winner!r:.80}, wanted 1 or 2")
         key = "instruction" if "instruction" in record.data else "input"
         recorded = _recorded(record.data.get("recorded_judges"))
@@ -48,13 +48,12 @@ def _recorded(judges: Any) -> dict[str, dict[str, str]]:
         return {}
     orders = {"ab": "order_12", "ba": "order_21"}
     return {
-        judge: {
-            order: _LABELS.get(_number((said.get(key) or {}).get("parsed_winner")), "")
-            for order, key in orders.items()
-        }
+        judge: {order: _preferred(said, key) for order, key in orders.items()}
         for judge, said in judges.items()
     }
 
 
-def _number(text: Any) -> int:
-    return {"1": 1, "2": 2}.get(text, 0)
+def _preferred(said: Any, order: str) -> str:
+    answer = said.get(order) if isinstance(said, Mapping) else None
+    winner = answer.get("parsed_winner") if isinstance(answer, Mapping) else None
+    return {"1": "a", "2": "b"}.get(winner, "") if isinstance(winner, str) else ""

@@ -79,3 +79,5 @@ def _decode(text: str, place: str) -> Any:
         raise BadCases(f"{place}: not valid JSON at {where}: {problem.msg}") from None
     except RecursionError:
         raise BadCases(f"{place}: nested too deeply") from None
+    except ValueError:
+        raise BadCases(f"{place}: got a number of more than 4,300 digits, wanted fewer") from None

@@ -40,7 +40,7 @@ def read(records: Sequence[CaseRecord]) -> Iterator[Case]:
     for record in records:
         seen.setdefault(text_at(record, "conversation_id"), record)
     for name, record in seen.items():
-        reward = record.data["programmatic_reward"]
+        reward = record.data.get("programmatic_reward")
         if not isinstance(reward, int | float) or isinstance(reward, bool):
             raise BadCases(f"{record.place}: programmatic_reward: got {reward!r:.80}, wanted 0 to 1")
         prompt = text_at(record, "user_prompt")
@@ -100,7 +100,7 @@ def _message(who: str, text: str, place: str) -> dict[str, Any]:
     call = _CALL.fullmatch(text)
     try:
         arguments = ast.literal_eval(call[2]) if call else None
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         arguments = None
     if call is None or not isinstance(arguments, dict):
         raise BadCases(f"{place}: got {text[:80]!r}, wanted NAME {{ARGUMENTS}}")
