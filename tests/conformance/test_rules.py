@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import grpc
 import pytest
 
 import evald
@@ -340,3 +341,21 @@ def test_a_plugin_that_dies_leaves_the_rest_untried() -> None:
     assert unmet(report)[1:] == untried
     assert len(untried) > 10
     assert not set(looking_back) & {number for number, *_ in untried}
+
+
+def test_a_first_frame_that_cannot_be_parsed_is_no_hello() -> None:
+    async def main() -> None:
+        link = SessionLink("127.0.0.1:0")
+        await link.open()
+        try:
+            async with grpc.aio.insecure_channel(link.address) as channel:
+                connect: Any = channel.stream_stream("/evald.plugin.v1.RegistryService/Connect")
+                await connect().write(b"\xff\xff")
+                await link.arrived(30)
+                [begins] = [rule for rule in RULES if rule.number == "EV60"]
+                with pytest.raises(RuleBroken, match="the first frame is not hello"):
+                    await begins.check(Trial(link, [], None))
+        finally:
+            await link.close()
+
+    run(main())

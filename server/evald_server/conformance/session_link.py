@@ -1,6 +1,7 @@
 """Link to a plugin that dials out: the kit serves RegistryService.Connect."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -264,11 +265,11 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
             self._refused += 1
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "wanted the token of --token-file")
         data = await context.read()
-        hello = None
-        if data is not grpc.aio.EOF:
-            first = pb.ConnectRequest.FromString(data)
-            if first.WhichOneof("frame") == "hello":
-                hello = first.hello
+        first = pb.ConnectRequest()
+        # Bytes that cannot be parsed are no hello, which has a rule of its own.
+        with suppress(DecodeError):
+            first = pb.ConnectRequest.FromString(b"" if data is grpc.aio.EOF else data)
+        hello = first.hello if first.WhichOneof("frame") == "hello" else None
         stream = ConnectStream(hello, f"session-{len(self.streams) + 1}", context)
         welcome = pb.ServerWelcome(
             session_id=stream.session_id,
