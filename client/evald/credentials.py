@@ -3,9 +3,9 @@
 import errno
 import os
 import re
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -199,30 +199,21 @@ def _file(path: Path) -> bytes:
     return data
 
 
-class _TokenFiles:
-    """A cache of the tokens in files; reads a file again when it has changed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._read: dict[Path, tuple[tuple[int, int, int], str]] = {}
-
-    def text(self, path: Path) -> str:
-        found = path.stat()
-        seen = (found.st_ino, found.st_size, found.st_mtime_ns)
-        with self._lock:
-            known = self._read.get(path)
-            if known is None or known[0] != seen:
-                known = self._read[path] = (seen, _file(path).decode("ascii").strip())
-        return known[1]
+def _token_file(path: Path) -> str:
+    """Return the token in a file, which is read again when it has changed."""
+    found = path.stat()
+    return _token_in(path, (found.st_ino, found.st_size, found.st_mtime_ns))
 
 
-_FILES: Final = _TokenFiles()
+@lru_cache(maxsize=16)
+def _token_in(path: Path, _seen: tuple[int, int, int]) -> str:
+    return _file(path).decode("ascii").strip()
 
 
 def _current(token: Token) -> str:
     if isinstance(token, Path):
         try:
-            text = _FILES.text(token)
+            text = _token_file(token)
         except (OSError, UnicodeDecodeError) as problem:
             why = problem.strerror if isinstance(problem, OSError) else "is not ASCII text"
             raise InvalidInput("token", f"{token}: {why}", "a file with the token") from None

@@ -21,6 +21,11 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def shorten(text: str, limit: int = 100) -> str:
+    """Return the text, cut to `limit` characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
 def visible(text: str) -> str:
     """Return the text with unsafe characters as visible escapes; line ends and tabs stay."""
     return UNSAFE.sub(_escape, text.replace("\r\n", "\n"))

@@ -3,9 +3,9 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from evald.evaluator import CONFIG_MODEL
 from evald.v1 import connector_service_pb2, context_pb2, message_pb2
@@ -54,6 +54,10 @@ class ConnectorConfig(BaseModel):
 
     model_config = CONFIG_MODEL
 
+
+AnswerSeconds: TypeAlias = Annotated[
+    float, Field(gt=0, le=3600, allow_inf_nan=False, description="Time limit of one answer, in seconds.")
+]
 
 GiveWay: TypeAlias = Callable[[], Awaitable[None]]
 """Waits until its caller may hold the event loop for about half a millisecond."""

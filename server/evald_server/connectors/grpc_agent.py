@@ -27,6 +27,7 @@ from evald_server.wire_limits import BeyondWireLimit, parse_message
 from .answers import MAX_ANSWER_BYTES, bad_answer, check_messages, run_sized
 from .connector import (
     AgentRequest,
+    AnswerSeconds,
     ConnectorConfig,
     ConnectorFailure,
     ConnectorOptions,
@@ -62,9 +63,7 @@ class GrpcConfig(ConnectorConfig):
     tls: str | None = Field(
         None, description="Name of a TLS profile of the server's setting remote_tls. Default: no TLS."
     )
-    timeout_seconds: float = Field(
-        60.0, gt=0, le=3600, allow_inf_nan=False, description="Time limit of one answer, in seconds."
-    )
+    timeout_seconds: AnswerSeconds = 60.0
     max_attempts: int = Field(3, ge=1, le=10, description="Maximum attempts to connect.")
 
 

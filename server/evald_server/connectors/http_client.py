@@ -17,7 +17,7 @@ from evald_server.remote.dial_allowlist import Resolver
 from evald_server.retries import RetryBackoff, parse_retry_after
 
 from .answers import MAX_ANSWER_BYTES, bad_answer, excerpt, parse_body, run_sized
-from .connector import ConnectorConfig, ConnectorFailure, FailureCode, GiveWay
+from .connector import AnswerSeconds, ConnectorConfig, ConnectorFailure, FailureCode, GiveWay
 from .headers import ResolvedHeaders
 from .http_connection import BROKEN, HttpConnection
 from .streams import EventLines
@@ -46,9 +46,7 @@ limit or overload. safe: after every retryable failure."""
 class HttpConfig(ConnectorConfig):
     """Base class of the configs of connectors over HTTP."""
 
-    timeout_seconds: float = Field(
-        60.0, gt=0, le=3600, allow_inf_nan=False, description="Time limit of one answer, in seconds."
-    )
+    timeout_seconds: AnswerSeconds = 60.0
     max_attempts: int = Field(
         3,
         ge=1,

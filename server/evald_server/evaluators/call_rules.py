@@ -13,9 +13,10 @@ from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
 from evald.result import Result
 from evald.strict_json import TooLarge
+from evald_server.untrusted import shorten
 
 from .json_values import MISSING, CheckTime, Path, equal, lookup, parse_place, shown
-from .results import MAX_CHECKS, cut, joined, no_answer
+from .results import MAX_CHECKS, joined, no_answer
 
 _ArgsMode = Literal["exact", "ignore", "subset", "superset", "partial"]
 
@@ -77,12 +78,12 @@ def nobody_to_call(ctx: EvaluatorContext, scope: CallScope, calls: Sequence[Tool
 
 def joined_names(calls: Sequence[ToolCall]) -> str:
     """Return the names of the first calls and the number of the others, as text."""
-    return joined(calls, lambda call: cut(call.name))
+    return joined(calls, lambda call: shorten(call.name))
 
 
 def call_evidence(calls: Sequence[ToolCall]) -> dict[str, Any]:
     """Return the number of calls and the names of the first ones, as metadata."""
-    return {"toolCallCount": len(calls), "toolNames": [cut(call.name) for call in calls[:MAX_CHECKS]]}
+    return {"toolCallCount": len(calls), "toolNames": [shorten(call.name) for call in calls[:MAX_CHECKS]]}
 
 
 class Mismatch(NamedTuple):
@@ -102,7 +103,7 @@ class Mismatch(NamedTuple):
             return "its arguments are not JSON"
         if self.wanted is _UNREADABLE:
             return "the expected arguments are not JSON"
-        name = cut(self.name) or "arguments"
+        name = shorten(self.name) or "arguments"
         if self.got is MISSING:
             return f"{name}: missing, expected {shown(self.wanted)}"
         if self.wanted is MISSING:
@@ -256,7 +257,7 @@ class CallMatcher:
         max_duration_ms: float | None = None,
     ) -> None:
         self.name = name
-        self.label = cut(name if name is not None else pattern or "")
+        self.label = shorten(name if name is not None else pattern or "")
         self.arguments = arguments
         self.max_duration_ms = max_duration_ms
         self._pattern = pattern if name is None else None

@@ -12,7 +12,7 @@ from evald.context import EvaluatorContext
 from evald.result import ASSERTION, Result, failed, passed
 from evald.strict_json import TooLarge
 from evald_server.jsonschema.check import json_pointer
-from evald_server.untrusted import encodable
+from evald_server.untrusted import encodable, shorten
 
 from .json_answers import Reference
 from .json_values import (
@@ -27,7 +27,7 @@ from .json_values import (
     unlimited,
 )
 from .pairing import pair_in_any_order
-from .results import MAX_NAMED, cut
+from .results import MAX_NAMED
 
 Mode = Literal["exact", "subset", "superset"]
 """The relation of the expected value to the answer's: equal, a part of it, or more than it."""
@@ -44,7 +44,7 @@ class Difference(NamedTuple):
     wanted: Any
 
     def __str__(self) -> str:
-        where = cut(json_pointer(self.place), _MAX_PLACE) or "the whole answer"
+        where = shorten(json_pointer(self.place), _MAX_PLACE) or "the whole answer"
         if self.wanted is MISSING:
             return f"{where}: unexpected {shown(self.got)}"
         return f"{where}: got {shown(self.got)}, expected {shown(self.wanted)}"
@@ -272,7 +272,7 @@ class JsonMatch(
             metadata={
                 "differences": [
                     {
-                        "path": cut(encodable(json_pointer(d.place)), _MAX_PLACE),
+                        "path": shorten(encodable(json_pointer(d.place)), _MAX_PLACE),
                         "got": shown(d.got),
                         "expected": shown(d.wanted),
                     }

@@ -8,9 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator
 
-from evald_server.untrusted import encodable
-
-from .results import cut
+from evald_server.untrusted import encodable, shorten
 
 CheckTime = Callable[[], None]
 """Called in long loops: `EvaluatorContext.check_time`, which raises when the time is used up."""
@@ -193,11 +191,11 @@ def shown(value: object, limit: int = 80) -> str:
         value = value[: limit + 1]  # avoids encoding all of a long text
     if value is None or isinstance(value, str | int | float):
         text = encodable(json.dumps(value, ensure_ascii=False))
-        return cut(text, limit)
+        return shorten(text, limit)
     text = ""
     for piece in _ENCODER.iterencode(value):  # stops at the limit, to skip a large rest
         text += piece
         if len(text) > limit:
             break
     text = encodable(text)
-    return cut(text, limit)
+    return shorten(text, limit)

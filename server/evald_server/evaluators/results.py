@@ -66,11 +66,6 @@ def too_large(what: str, got: int, limit: int) -> Result:
     )
 
 
-def cut(text: str, limit: int = 100) -> str:
-    """Return the text, cut to `limit` characters."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
 def quoted(text: str) -> str:
     """Return the text in double quotes, escaped as in JSON, cut at 200 characters."""
     return json.dumps(text if len(text) <= 200 else f"{text[:200]}...", ensure_ascii=False)

@@ -10,6 +10,7 @@ from evald.chat import ToolCall
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Check, Result, Verdict, errored, failed, passed
+from evald_server.untrusted import shorten
 
 from .call_rules import (
     MAX_EXPECTED,
@@ -23,7 +24,7 @@ from .call_rules import (
     nobody_to_call,
 )
 from .json_values import CheckTime
-from .results import cut, first_checks, joined
+from .results import first_checks, joined
 
 CallCount = Annotated[int, Field(ge=0)]
 
@@ -128,7 +129,7 @@ class ToolUse(Evaluator, type="tool-use", kind=ASSERTION, inline=True):
         pending = self.scope == "conversation" and not ctx.is_final and not any(o.final for o in unmet)
         return Result(
             Verdict.FAILED,
-            f"{met}/{len(outcomes)} expectations met, unmet: [{joined([o.text for o in unmet], cut)}]",
+            f"{met}/{len(outcomes)} expectations met, unmet: [{joined([o.text for o in unmet], shorten)}]",
             met / len(outcomes),
             checks=checks,
             pending=pending,

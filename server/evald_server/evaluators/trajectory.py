@@ -12,6 +12,7 @@ from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Check, Result, Verdict, passed
 from evald.strict_json import TooLarge
+from evald_server.untrusted import shorten
 
 from .call_rules import (
     ARGS_MATCH_DESCRIPTION,
@@ -27,7 +28,7 @@ from .call_rules import (
 )
 from .json_values import CheckTime
 from .pairing import Pairs, pair_in_any_order, pair_in_order
-from .results import MAX_CHECKS, MAX_NAMED, OnMissing, cut, missing
+from .results import MAX_CHECKS, MAX_NAMED, OnMissing, missing
 
 Mode = Literal["strict", "exact", "in_order", "any_order", "unordered", "subset", "superset"]
 
@@ -469,7 +470,7 @@ def _extras(pairing: Pairing) -> Iterator[str]:
     taken = {right for _, right in pairing.pairs}
     for position, call in enumerate(pairing.calls):
         if position not in taken:
-            yield f"call {position + 1} {cut(call.name)}"
+            yield f"call {position + 1} {shorten(call.name)}"
 
 
 def _duration(rule: CallMatcher, call: ToolCall) -> str:

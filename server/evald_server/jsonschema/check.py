@@ -8,6 +8,8 @@ from typing import Any, Final, NoReturn
 
 import jsonschema_rs
 
+from evald_server.untrusted import shorten
+
 DRAFTS: Final[Mapping[str, type[jsonschema_rs.Validator]]] = {
     "http://json-schema.org/draft-04/schema": jsonschema_rs.Draft4Validator,
     "http://json-schema.org/draft-06/schema": jsonschema_rs.Draft6Validator,
@@ -66,7 +68,7 @@ def list_errors(
 
 
 def _describe(error: jsonschema_rs.ValidationError) -> SchemaError:
-    message = error.message if len(error.message) <= _MAX_TEXT else error.message[: _MAX_TEXT - 1] + "…"
+    message = shorten(error.message, _MAX_TEXT)
     nearest = _nearest(error)
     if nearest is not None:
         message = f"{message} (nearest: {nearest['path'] or 'the whole value'}: {nearest['message']})"

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import jsonschema_rs
 
 from evald.evaluator import ConfigProblem, InvalidConfig
-from evald_server.untrusted import encodable
+from evald_server.untrusted import encodable, shorten
 
 from .check import DRAFTS, NEWEST, SchemaError, compile_schema, json_pointer, list_errors
 from .cost import estimate, pattern_size, patterns, subschemas
@@ -170,5 +170,4 @@ def _explain(problem: jsonschema_rs.ValidationError, where: str) -> InvalidConfi
 
 
 def _cut(message: str) -> str:
-    message = encodable(message)
-    return message if len(message) <= 300 else message[:299] + "…"
+    return shorten(encodable(message), 300)

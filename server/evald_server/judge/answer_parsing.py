@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 
 from evald.strict_json import STRICT_JSON, DuplicateKey
 from evald_server.evaluators.json_values import is_number
-from evald_server.untrusted import encodable
+from evald_server.untrusted import encodable, shorten
 
 AnswerData = Mapping[str, Any]
 """The JSON object of an answer, not validated."""
@@ -119,14 +119,9 @@ def get_objects(data: AnswerData, key: str) -> list[AnswerData]:
     return items
 
 
-def shorten(text: str) -> str:
-    """Truncate the text to MAX_TEXT characters."""
-    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
-
-
 def clean_text(text: str) -> str:
     """Return the text stripped, printable and no longer than MAX_TEXT."""
-    return shorten(encodable(text).strip())
+    return shorten(encodable(text).strip(), MAX_TEXT)
 
 
 def _required(data: AnswerData, key: str) -> Any:

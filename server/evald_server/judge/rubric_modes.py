@@ -15,8 +15,10 @@ from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
 from evald.result import Check, Result, reaches
 from evald_server.evaluators.results import Weight
+from evald_server.untrusted import shorten
 
 from .answer_parsing import (
+    MAX_TEXT,
     AnswerData,
     UnusableAnswer,
     clean_text,
@@ -28,7 +30,6 @@ from .answer_parsing import (
     get_text,
     get_texts,
     require_object,
-    shorten,
 )
 from .prompt_request import ModelAnswer
 from .transcript import encode
@@ -202,10 +203,10 @@ class CriteriaMode(RubricMode):
         passes = not fails and (success or self._success is None)
         checks, findings = [], []
         if self._success is not None:
-            checks.append(Check(shorten(self._success), success))
+            checks.append(Check(shorten(self._success, MAX_TEXT), success))
             findings.append(f"success criteria {'met' if success else 'not met'}")
         if self._failure is not None:
-            checks.append(Check(shorten(f"Not: {self._failure}"), not failure))
+            checks.append(Check(shorten(f"Not: {self._failure}", MAX_TEXT), not failure))
             findings.append(f"failure criteria {'met' if failure else 'not met'}")
         return Judgement(
             passes,
@@ -274,7 +275,7 @@ class ScoreMode(RubricMode):
         passes = reaches(score, threshold)
         if "pass" in data:
             passes = get_bool(data, "pass") and (passes or self._threshold is None)
-            checks = [Check(shorten(self._criteria), passes)]
+            checks = [Check(shorten(self._criteria, MAX_TEXT), passes)]
         else:
             checks = _findings(data)
         relation = "reaches" if reaches(score, threshold) else "is below"
@@ -455,7 +456,7 @@ class ItemsMode(RubricMode):
             not missed and reaches(score, self._threshold),
             score,
             f"{summary}. {reasoning}" if reasoning else summary,
-            [Check(shorten(item.text), *found[item.id]) for item in self._items],
+            [Check(shorten(item.text, MAX_TEXT), *found[item.id]) for item in self._items],
             details={"items": {item.id: found[item.id][0] for item in self._items}},
         )
 
