@@ -18,7 +18,6 @@ from .convert.requests import (
     evaluate_request,
     get_type_request,
     list_types_request,
-    session_open,
     unary_request,
     validate_request,
     watch_types_request,
@@ -150,10 +149,9 @@ class AsyncClient(Connection):
         timeout: float | None = None,
     ) -> "AsyncSession":
         """As `Client.session`; use it in an `async with` block."""
-        context = None if base is None else as_turn(base).to_proto()
-        opening = session_open(context, evaluators, options, labels)
+        flow = SessionFlow(base, evaluators, options, labels)
         sent_with = self._sent_with(timeout)
-        return AsyncSession(lambda: self._stubs.evaluation.EvaluateSession(**sent_with), opening, self.server)
+        return AsyncSession(lambda: self._stubs.evaluation.EvaluateSession(**sent_with), flow, self.server)
 
     def batch(
         self,
@@ -182,12 +180,7 @@ class AsyncClient(Connection):
             on_progress=on_progress,
         )
         sent_with = self._sent_with(timeout)
-        return AsyncBatch(
-            lambda: self._stubs.evaluation.EvaluateBatch(**sent_with),
-            items,
-            flow,
-            self.server,
-        )
+        return AsyncBatch(lambda: self._stubs.evaluation.EvaluateBatch(**sent_with), flow, self.server)
 
     async def validate(
         self,
@@ -267,11 +260,10 @@ class AsyncClient(Connection):
 class AsyncSession:
     """As `Session`, created by `AsyncClient.session`. Use it in one task at a time."""
 
-    def __init__(self, start: Callable[[], Any], opening: Any, server: str) -> None:
+    def __init__(self, start: Callable[[], Any], flow: SessionFlow, server: str) -> None:
         self._start = start
-        self._opening = opening
         self._server = server
-        self._flow = SessionFlow()
+        self._flow = flow
         self._call: Any = None
         self._typed_errors: Any = None
 
@@ -303,7 +295,7 @@ class AsyncSession:
         self._typed_errors = _TypedStreamErrors(self._server, self._call)
         async with self._typed_errors:
             with suppress(asyncio.InvalidStateError):
-                await self._call.write(self._opening)
+                await self._call.write(self._flow.opening)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -324,15 +316,8 @@ class AsyncSession:
 class AsyncBatch:
     """As `Batch`, created by `AsyncClient.batch`."""
 
-    def __init__(
-        self,
-        start: Callable[[], Any],
-        items: Iterable[BatchItemLike] | AsyncIterable[BatchItemLike],
-        flow: BatchFlow,
-        server: str,
-    ) -> None:
+    def __init__(self, start: Callable[[], Any], flow: BatchFlow, server: str) -> None:
         self._start = start
-        self._items = items
         self._flow = flow
         self._server = server
         self._ready = asyncio.Event()
@@ -374,7 +359,7 @@ class AsyncBatch:
     async def _feed(self, call: Any) -> None:
         """Add items to the batch while fewer than `max_in_flight` are unanswered."""
         try:
-            async for item in _each(self._items):
+            async for item in _each(self._flow.items):
                 while not self._flow.room:
                     self._room.clear()
                     await self._room.wait()

@@ -187,7 +187,7 @@ _MAX_BUFFERED_BYTES: Final = 16 << 20
 class BatchFlow:
     """The client-side state of a batch: items to send, flow control and counts.
 
-    The caller adds items while there is `room`. The sender takes requests; each contains all queued items, so
+    items: as the caller gave them. The caller adds them while there is `room`. The sender takes requests; each contains all queued items, so
     a slow caller's items are sent one by one and a fast caller's by the hundred. The reader passes the responses
     to `read`. One thread may add items while another takes requests.
     """
@@ -207,6 +207,7 @@ class BatchFlow:
         # Iterating over a text or a single turn would evaluate each of its letters or keys.
         if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable | AsyncIterable):
             raise InvalidInput("items", shown(items), "an iterable of turns")
+        self.items = items
         self._max_in_flight = positive(max_in_flight, "max_in_flight")
         self.summary: BatchSummary | None = None
         self._open: Any = batch_open(evaluators, options, labels, brief=brief)

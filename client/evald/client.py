@@ -20,7 +20,6 @@ from .convert.requests import (
     evaluate_request,
     get_type_request,
     list_types_request,
-    session_open,
     unary_request,
     validate_request,
     watch_types_request,
@@ -145,12 +144,11 @@ class Client(Connection):
 
         Raises InvalidInput. The session raises EvaldError when the call fails.
         """
-        context = None if base is None else as_turn(base).to_proto()
-        opening = session_open(context, evaluators, options, labels)
+        flow = SessionFlow(base, evaluators, options, labels)
         sent_with = self._sent_with(timeout)
         return Session(
             lambda requests: self._stubs.evaluation.EvaluateSession(requests, **sent_with),
-            opening,
+            flow,
             self._typed_errors,
         )
 
@@ -191,7 +189,6 @@ class Client(Connection):
         sent_with = self._sent_with(timeout)
         return Batch(
             lambda requests: self._stubs.evaluation.EvaluateBatch(requests, **sent_with),
-            items,
             flow,
             self._typed_errors,
         )
@@ -287,12 +284,11 @@ class Session:
     """
 
     def __init__(
-        self, start: Callable[[Iterator[Any]], Any], opening: Any, typed_errors: TypedErrors
+        self, start: Callable[[Iterator[Any]], Any], flow: SessionFlow, typed_errors: TypedErrors
     ) -> None:
         self._start = start
-        self._opening = opening
         self._typed_errors = typed_errors
-        self._flow = SessionFlow()
+        self._flow = flow
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._call: Any = None
 
@@ -321,7 +317,7 @@ class Session:
         raise unfinished("session")
 
     def __enter__(self) -> Self:
-        self._requests.put(self._opening)
+        self._requests.put(self._flow.opening)
         self._call = self._start(iter(self._requests.get, None))
         return self
 
@@ -346,14 +342,9 @@ class Batch:
     """
 
     def __init__(
-        self,
-        start: Callable[[Iterator[Any]], Any],
-        items: Iterable[BatchItemLike],
-        flow: BatchFlow,
-        typed_errors: TypedErrors,
+        self, start: Callable[[Iterator[Any]], Any], flow: BatchFlow, typed_errors: TypedErrors
     ) -> None:
         self._start = start
-        self._items = items
         self._flow = flow
         self._typed_errors = typed_errors
         self._ready = threading.Event()
@@ -372,7 +363,7 @@ class Batch:
         # Read in a separate thread, because gRPC has no way to check whether a response has arrived.
         threading.Thread(target=_pump, args=(call, responses), name="evald-batch", daemon=True).start()
         try:
-            for item in self._items:
+            for item in flow.items:
                 refused = flow.add(item)
                 self._ready.set()
                 if refused is not None:

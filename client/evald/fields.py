@@ -55,6 +55,8 @@ def shown(value: Any) -> str:
         text = repr(value)
     except ValueError:  # more digits than Python converts
         text = "a number of thousands of digits"
+    except RecursionError:
+        text = "data nested too deep to show"
     return f"got {text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 

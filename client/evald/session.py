@@ -1,16 +1,17 @@
 """Sessions without I/O: the part that both clients share."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .convert.requests import session_turn
+from .convert.requests import session_open, session_turn
 from .errors import EvaluatorError, InvalidInput, TurnRefused
 from .evaluation import Evaluation
 from .records import read_verdict
 from .result import Verdict
+from .spec import OptionsLike, SpecLike
 from .stream import EvaluationStream
 from .turn import TurnLike, as_turn
 
@@ -46,9 +47,20 @@ class SessionSummary:
 
 
 class SessionFlow:
-    """The client-side state of a session. Numbers the turns and assembles their responses."""
+    """The client-side state of a session. Numbers the turns and assembles their responses.
 
-    def __init__(self) -> None:
+    opening: its first message. Raises InvalidInput.
+    """
+
+    def __init__(
+        self,
+        base: TurnLike | None,
+        evaluators: Iterable[SpecLike],
+        options: OptionsLike | None,
+        labels: Mapping[str, str] | None,
+    ) -> None:
+        context = None if base is None else as_turn(base).to_proto()
+        self.opening = session_open(context, evaluators, options, labels)
         self.summary: SessionSummary | None = None
         self._turn_id = 0
         self._stream = EvaluationStream()

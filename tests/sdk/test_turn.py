@@ -1,6 +1,7 @@
 """A turn says what the caller knows, and nothing that the caller does not know."""
 
 import json
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -317,6 +318,9 @@ def test_keys_of_a_data_set_are_left_out_when_asked() -> None:
     assert Turn.from_dict(record, ignore_unknown=True) == Turn([QUESTION, ANSWER])
 
 
+# Deeper than `repr` can go.
+DEEP: Any = reduce(lambda inner, _: [inner], range(5000), [])
+
 made: Any = Turn  # untyped, because what is refused is mostly of the wrong type
 REFUSED = {
     "text that is no list": (lambda: made("hello"), "messages", "hello"),
@@ -331,6 +335,8 @@ REFUSED = {
     "negative tokens": (lambda: made([], usage={"output_tokens": -1}), "usage.output_tokens", "-1"),
     "true tokens": (lambda: made([], usage={"total": True}), "usage.total", "True"),
     "usage is a number": (lambda: made([], usage=12), "usage", "12"),
+    "thousands of digits": (lambda: made([], usage={"input": "1" * 5000}), "usage.input", "1111"),
+    "role nested too deep": (lambda: made([{"role": DEEP, "content": "x"}]), "messages[0].role", "too deep"),
     "response is a number": (lambda: made([], 12), "response", "12"),
     "response is bytes": (lambda: made([], b"x"), "response", "b'x'"),
     "response without role": (lambda: made([], {"content": "x"}), "response.role", "content"),

@@ -5,8 +5,8 @@ file with a function `read(value, data)`, which returns a Reading, or None for a
 `value` is the caller's object, `data` the same as plain data.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
 
 from ..errors import InvalidInput, errors_below
 from ..fields import plain, shown
@@ -30,7 +30,6 @@ from .usage import add_usages, read_usage
 __all__ = [
     "FAMILIES",
     "KNOWN",
-    "Family",
     "Reading",
     "Readings",
     "later",
@@ -42,37 +41,26 @@ __all__ = [
 ]
 
 
-class Reader(Protocol):
-    """The type of a reader. It returns None for values of other families, and raises InvalidInput for invalid ones."""
+Reader: TypeAlias = Callable[[Any, Mapping[str, Any]], Reading | None]
+"""The type of a reader. It returns None for values of other families, and raises InvalidInput for invalid ones."""
 
-    def __call__(self, value: Any, data: Mapping[str, Any], /) -> Reading | None: ...
+FAMILIES: Final[Mapping[str, Reader]] = {
+    "OpenAI Agents": openai_agents.read,
+    "Pydantic AI": pydantic_ai.read,
+    "OpenAI chat completions": openai_chat.read,
+    "OpenAI Responses": openai_responses.read,
+    "Anthropic": anthropic.read,
+    "Google GenAI": google.read,
+    "Google ADK": adk.read,
+    "Bedrock and Strands": bedrock.read,
+    "AutoGen": autogen.read,
+    "LangChain and LangGraph": langchain.read,
+    "MCP tool results": mcp.read,
+    "messages with a role: OpenAI, Anthropic, AI SDK, OTel GenAI, Google, Bedrock": role_messages.read,
+}
+"""The readers by the name of the family, which errors show."""
 
-
-class Family(NamedTuple):
-    """A family of message formats. name: for error messages."""
-
-    name: str
-    read: Reader
-
-
-FAMILIES: Final = (
-    Family("OpenAI Agents", openai_agents.read),
-    Family("Pydantic AI", pydantic_ai.read),
-    Family("OpenAI chat completions", openai_chat.read),
-    Family("OpenAI Responses", openai_responses.read),
-    Family("Anthropic", anthropic.read),
-    Family("Google GenAI", google.read),
-    Family("Google ADK", adk.read),
-    Family("Bedrock and Strands", bedrock.read),
-    Family("AutoGen", autogen.read),
-    Family("LangChain and LangGraph", langchain.read),
-    Family("MCP tool results", mcp.read),
-    Family(
-        "messages with a role: OpenAI, Anthropic, AI SDK, OTel GenAI, Google, Bedrock", role_messages.read
-    ),
-)
-
-KNOWN: Final = "; known formats: " + ", ".join(family.name for family in FAMILIES)
+KNOWN: Final = "; known formats: " + ", ".join(FAMILIES)
 """The names of all families, for errors."""
 
 _WANTED: Final = f'a message: an object with `role` and `content`, a pair ("user", "text"){KNOWN}'
@@ -84,8 +72,8 @@ def read_one(value: Any) -> Reading | None:
         return Reading([{"role": role_messages.ROLES.get(value[0], value[0]), "content": value[1]}])
     data = plain(value)
     known = data if isinstance(data, Mapping) else {}
-    for family in FAMILIES:
-        reading = family.read(value, known)
+    for read in FAMILIES.values():
+        reading = read(value, known)
         if reading is not None:
             return reading
     if known and isinstance(known.get("messages"), list | tuple):

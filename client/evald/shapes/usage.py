@@ -66,10 +66,9 @@ def read_usage(usage: Any, path: str = "usage") -> dict[str, int]:
             continue
         name = snake(key)
         if name in _KEYS or name in _BESIDE:
-            # protobuf writes 64-bit numbers as text in JSON.
-            count = whole(
-                int(value) if isinstance(value, str) and value.isdecimal() else value, join(path, key)
-            )
+            # protobuf writes 64-bit numbers, of up to 19 digits, as text in JSON.
+            written = isinstance(value, str) and value.isdecimal() and len(value) < 20
+            count = whole(int(value) if written else value, join(path, key))
             if name in _KEYS:
                 found[_KEYS[name]] = count
             if name in _BESIDE:

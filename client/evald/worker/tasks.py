@@ -5,6 +5,7 @@ import contextvars
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any, Final, TypeAlias
@@ -242,14 +243,12 @@ class Tasks:
         return await self._threads.run("", partial(contextvars.copy_context().run, function), *args)
 
 
+@dataclass(eq=False, slots=True)
 class _Job:
     """A running task and the number of its waiters."""
 
-    __slots__ = ("waiters", "work")
-
-    def __init__(self, work: "asyncio.Task[task_pb2.EvaluationOutput]") -> None:
-        self.work = work
-        self.waiters = 0
+    work: "asyncio.Task[task_pb2.EvaluationOutput]"
+    waiters: int = 0
 
 
 class _OutputCache:

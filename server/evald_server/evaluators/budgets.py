@@ -3,34 +3,30 @@
 from collections.abc import Iterator
 from functools import cached_property
 from math import isclose, isfinite
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Check, Result, TokenUsage, Verdict, failed, passed
 
-from .results import OnMissing, missing
+from .results import OnMissing, missing, one_required
 
-ScoreFormula = Literal["linear", "ratio", "binary"]
-"""Score of an exceeded budget: see `budget_score`."""
-
-_FORMULAS: Final = (
-    "Score of a value above the limit. linear: 1 - excess / limit, so that twice the limit scores 0. "
-    "ratio: limit / actual. binary: 0."
-)
+ScoreFormula = Annotated[
+    Literal["linear", "ratio", "binary"],
+    Field(
+        description="Score of a value above the limit. linear: 1 - excess / limit, so that twice the limit scores 0. "
+        "ratio: limit / actual. binary: 0."
+    ),
+]
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 WholeNumber = Annotated[int, Field(ge=0)]
 
 
 def budget_score(actual: float, limit: float, formula: ScoreFormula) -> float:
-    """Return the score of an exceeded budget, from 0 to 1.
-
-    linear: 1 - (actual - limit) / limit, so that twice the limit scores 0.
-    ratio: limit / actual. binary: 0. A limit of 0 scores 0 by every formula.
-    """
+    """Return the score of an exceeded budget, from 0 to 1. A limit of 0 scores 0 by every formula."""
     if limit == 0 or formula == "binary":
         return 0.0
     if formula == "ratio":
@@ -54,7 +50,7 @@ class LatencyBudget(
     """The turn was answered within `maxMs` milliseconds."""
 
     max_ms: Amount = Field(description="Maximum latency, in milliseconds.")
-    score_formula: ScoreFormula = Field("linear", description=_FORMULAS)
+    score_formula: ScoreFormula = "linear"
     on_missing: OnMissing = "fail"
 
     @cached_property
@@ -111,7 +107,7 @@ class CostWithin(
     """The turn cost at most `maxUsd` US dollars."""
 
     max_usd: Amount = Field(description="Maximum cost, in US dollars.")
-    score_formula: ScoreFormula = Field("ratio", description=_FORMULAS)
+    score_formula: ScoreFormula = "ratio"
     on_missing: OnMissing = "fail"
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
@@ -163,11 +159,7 @@ class TokenBudget(
     several budgets at once: all must hold, and the score is the lowest.
     """
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "anyOf": [{"required": [key]} for key in ("maxTokens", "maxTotal", "maxInput", "maxOutput")]
-        }
-    )
+    model_config = one_required("maxTokens", "maxTotal", "maxInput", "maxOutput")
 
     max_tokens: WholeNumber | None = Field(None, description="Maximum number of tokens.")
     input_only: bool = Field(False, description="maxTokens counts input tokens only.")
@@ -175,7 +167,7 @@ class TokenBudget(
     max_total: WholeNumber | None = Field(None, description="Maximum number of tokens, input plus output.")
     max_input: WholeNumber | None = Field(None, description="Maximum number of input tokens.")
     max_output: WholeNumber | None = Field(None, description="Maximum number of output tokens.")
-    score_formula: ScoreFormula = Field("linear", description=_FORMULAS)
+    score_formula: ScoreFormula = "linear"
     on_missing: OnMissing = "fail"
 
     @cached_property
@@ -247,14 +239,7 @@ class ExecutionLimits(
     run duration. Score: limits met / limits set.
     """
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "anyOf": [
-                {"required": [key]}
-                for key in ("maxToolCalls", "maxTokens", "maxCostUsd", "maxDurationMs", "maxTurns")
-            ]
-        }
-    )
+    model_config = one_required("maxToolCalls", "maxTokens", "maxCostUsd", "maxDurationMs", "maxTurns")
 
     max_tool_calls: WholeNumber | None = Field(
         None, description="Maximum number of tool calls in the conversation."

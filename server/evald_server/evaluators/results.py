@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from evald.context import EvaluatorContext, Which
 from evald.fields import MOST_WEIGHT, WEIGHTS, is_weight
@@ -35,6 +35,12 @@ def _weight(value: float) -> float:
 Weight = Annotated[
     float, Field(ge=0, le=MOST_WEIGHT, description="Weight in the weighted mean."), AfterValidator(_weight)
 ]
+
+
+def one_required(*keys: str) -> ConfigDict:
+    """Return the model config of an evaluator whose JSON Schema requires at least one of these keys."""
+    return ConfigDict(json_schema_extra={"anyOf": [{"required": [key]} for key in keys]})
+
 
 MAX_NAMED: Final = 20
 """Maximum number of texts, tools or differences in a reason."""

@@ -9,7 +9,7 @@ from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Result, failed, passed
 
-from .results import MessageChoice, OnMissing, joined, missing, no_answer, quoted, too_large
+from .results import MessageChoice, OnMissing, joined, missing, no_answer, one_required, quoted, too_large
 
 # Characters times substrings. A search takes 0.7 ns per character, at worst 15, and case folding 6: 2 to 30 ms.
 MAX_SEARCHED = 2_000_000
@@ -219,7 +219,7 @@ class LengthWithin(
     Characters are Unicode code points; words are what white space separates.
     """
 
-    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["min"]}, {"required": ["max"]}]})
+    model_config = one_required("min", "max")
 
     min: Length | None = Field(None, description="Minimum length that passes.")
     max: Length | None = Field(None, description="Maximum length that passes.")
