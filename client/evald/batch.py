@@ -207,7 +207,7 @@ class BatchFlow:
         # Iterating over a text or a single turn would evaluate each of its letters or keys.
         if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable | AsyncIterable):
             raise InvalidInput("items", shown(items), "an iterable of turns")
-        self.items = items
+        self.items: Any = items
         self._max_in_flight = positive(max_in_flight, "max_in_flight")
         self.summary: BatchSummary | None = None
         self._open: Any = batch_open(evaluators, options, labels, brief=brief)

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from evald import evaluator
+import evald
 from evald.errorcodes import CODES
 from evald.result import Kind, Verdict, measurement
 from evald_server.engine.plan import Plan
@@ -166,7 +166,7 @@ class EvaluatorMetrics:
         *,
         enforced: bool,
         origin: str,
-        metric: evaluator.Metric | None,
+        metric: evald.Metric | None,
     ) -> EvaluatorTally:
         """Return the tally of a registered type, the same object each time.
 
@@ -225,7 +225,7 @@ class EvaluatorMetrics:
         if type not in self._series and type not in self._announced and self._limit.reserve("evaluator", 0):
             self._announced[type] = Kind(kind)
 
-    def _in_unit(self, tally: EvaluatorTally, metric: evaluator.Metric | None) -> EvaluatorTally:
+    def _in_unit(self, tally: EvaluatorTally, metric: evald.Metric | None) -> EvaluatorTally:
         """Return the tally that counts values in the metric's unit; the same tally if the series limit is reached."""
         if metric is None or tally.series is self._other:
             return tally
