@@ -336,6 +336,11 @@ REFUSED = {
     "true tokens": (lambda: made([], usage={"total": True}), "usage.total", "True"),
     "usage is a number": (lambda: made([], usage=12), "usage", "12"),
     "thousands of digits": (lambda: made([], usage={"input": "1" * 5000}), "usage.input", "1111"),
+    "a mode that is an object": (
+        lambda: made([], scenario={"failure_criteria_mode": {}}),
+        "scenario.failure_criteria_mode",
+        "object",
+    ),
     "role nested too deep": (lambda: made([{"role": DEEP, "content": "x"}]), "messages[0].role", "too deep"),
     "response is a number": (lambda: made([], 12), "response", "12"),
     "response is bytes": (lambda: made([], b"x"), "response", "b'x'"),

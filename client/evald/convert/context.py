@@ -234,7 +234,7 @@ def _fill_scenario(scenario: Any, pb: context_pb2.Scenario) -> None:
         if key == "max_messages":
             pb.max_messages = int32(value, path)
         elif key == "failure_criteria_mode":
-            mode = snake(value).removeprefix("failure_criteria_mode_") if isinstance(value, str) else value
+            mode = snake(value).removeprefix("failure_criteria_mode_") if isinstance(value, str) else ""
             if mode not in _FAILURE_MODES:
                 raise InvalidInput(path, shown(value), " or ".join(map(repr, _FAILURE_MODES)))
             pb.failure_criteria_mode = _FAILURE_MODES[mode]

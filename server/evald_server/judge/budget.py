@@ -18,6 +18,7 @@ from .prompt_request import CallSpending, JudgeError
 _log = logging.getLogger("evald.judge")
 
 _CODE: Final = "JUDGE_BUDGET_EXCEEDED"
+_RESETS: Final = "; the limit resets at midnight UTC"
 
 # A token issuer can name any number of subjects, and every cost rewrites the file with all accounts of the day. Beyond
 # this number, principals without a ceiling get no account of their own.
@@ -240,28 +241,17 @@ class Budget:
             max_usd = 0.0
         call = (spending.cost_usd or 0.0) + spending.reserved_usd
         if self._per_call is not None and call + max_usd > self._per_call:
-            raise JudgeError(
-                _CODE,
-                f"The next request to the judge may cost up to ${max_usd:.4g}; this evaluation "
-                f"has used ${call:.4g} of its limit of ${self._per_call:.4g} "
-                "(judge_max_usd_per_call)",
+            raise _exceeded(
+                max_usd, "; this evaluation", call, f"${self._per_call:.4g} (judge_max_usd_per_call)"
             )
         day = self._used(SERVER)
         if self._per_day is not None and day + max_usd > self._per_day:
-            raise JudgeError(
-                _CODE,
-                f"The next request to the judge may cost up to ${max_usd:.4g}, and the server "
-                f"has used ${day:.4g} of its limit of ${self._per_day:.4g} a day "
-                "(judge_max_usd_per_day); the limit resets at midnight UTC",
-            )
+            limit = f"${self._per_day:.4g} a day (judge_max_usd_per_day){_RESETS}"
+            raise _exceeded(max_usd, ", and the server", day, limit)
         if per_day is not None and self._used(name) + max_usd > per_day:
             self._limited()
-            raise JudgeError(
-                _CODE,
-                f"The next request to the judge may cost up to ${max_usd:.4g}, and {name} has "
-                f"used ${self._used(name):.4g} of its limit of ${per_day:.4g} a day "
-                "(judge_usd_per_day); the limit resets at midnight UTC",
-            )
+            limit = f"${per_day:.4g} a day (judge_usd_per_day){_RESETS}"
+            raise _exceeded(max_usd, f", and {name}", self._used(name), limit)
         counted = per_day is not None or name in self._spent or len(self._spent) < _MAX_ACCOUNTS
         accounts = (SERVER, name) if name and counted else (SERVER,)
         for account in accounts:
@@ -295,6 +285,13 @@ class Budget:
         day = self._today()
         if day != self._day:
             self._day, self._spent = day, {}
+
+
+def _exceeded(max_usd: float, who: str, used: float, limit: str) -> JudgeError:
+    return JudgeError(
+        _CODE,
+        f"The next request to the judge may cost up to ${max_usd:.4g}{who} has used ${used:.4g} of its limit of {limit}",
+    )
 
 
 @dataclass(slots=True)
