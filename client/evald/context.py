@@ -171,15 +171,15 @@ class EvaluatorContext:
     @property
     def messages(self) -> list[Message]:
         """The whole conversation so far, oldest first. Raises TooMany for too many content blocks."""
-        # Convert to a list first: each access to a repeated field creates a new object.
-        messages = list(self._all())
-        self._count_blocks(messages)
-        return list(map(Message, messages))
+        return self._views(self._all())
 
     @property
     def turn_messages(self) -> list[Message]:
         """The messages of the turn. Raises TooMany for too many content blocks."""
-        messages = list(self._of_turn())
+        return self._views(self._of_turn())
+
+    def _views(self, messages: "Sequence[message_pb2.ChatMessage]") -> list[Message]:
+        messages = list(messages)  # once, because each access to a repeated field creates a new object
         self._count_blocks(messages)
         return list(map(Message, messages))
 
@@ -219,7 +219,8 @@ class EvaluatorContext:
                     blocks += len(pb.blocks.items)
                     if blocks > MAX_BLOCKS:
                         raise TooMany("messages", "content blocks", blocks, MAX_BLOCKS)
-                    text = self._block_text(pb, f"{'last_invocation.' if own else ''}messages[{position}]")
+                    with errors_below(f"{'last_invocation.' if own else ''}messages[{position}]"):
+                        text = message_text(pb)
                     if text:
                         return text
                 if found is None and says_something(pb):
@@ -227,11 +228,6 @@ class EvaluatorContext:
             elif role == "user" and not own:
                 break
         return found
-
-    @staticmethod
-    def _block_text(pb: "message_pb2.ChatMessage", path: str) -> str:
-        with errors_below(path):
-            return message_text(pb)
 
     @property
     def agent_spoke(self) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from evald.convert import type_to_pb
+from evald.convert.evaluator_type import type_to_pb
 from evald.evaluator import Evaluator, EvaluatorDefinition
 from evald.foreign import raised_by
 from evald_server.engine.registry import DuplicateType, Origin, Registry

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evald.context import EvaluatorContext
-from evald.convert import spec_to_pb
+from evald.convert.spec import spec_to_pb
 from evald.threads import Threads
 from evald.v1 import result_pb2
 from evald_server.engine.combinators import combinators

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from evald.context import EvaluatorContext
-from evald.convert import spec_to_pb
+from evald.convert.spec import spec_to_pb
 from evald.result import Result, TokenUsage
 from evald.threads import Threads
 from evald.turn import Turn

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from google.protobuf import json_format
 
-from evald.convert import spec_to_pb
+from evald.convert.spec import spec_to_pb
 from evald.messages import parse_messages_json
 from evald.threads import Threads
 from evald.v1.context_pb2 import Invocation, Persona, Scenario

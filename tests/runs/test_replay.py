@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
-from evald.convert import spec_to_pb
+from evald.convert.spec import spec_to_pb
 from evald.v1 import connector_service_pb2
 from evald.v1.evaluation_service_pb2 import EvaluateSessionRequest as Frame
 from evald.v1.result_pb2 import AggregatedEvaluation

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evald.context import EvaluatorContext
-from evald.convert import parse_messages_json
 from evald.errors import InvalidInput
-from evald.messages import fill_messages
+from evald.messages import fill_messages, parse_messages_json
 from evald.structs import struct_to_dict
 from evald.v1 import context_pb2, evaluation_service_pb2
 

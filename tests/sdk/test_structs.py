@@ -9,9 +9,8 @@ from google.protobuf.struct_pb2 import Struct, Value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evald.convert import dict_to_struct
 from evald.errors import InvalidInput
-from evald.structs import struct_to_dict, value_to_pb
+from evald.structs import dict_to_struct, struct_to_dict, value_to_pb
 
 
 class Colour(StrEnum):

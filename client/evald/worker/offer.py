@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib.metadata import version as package_version
 from typing import Any, Final, TypeAlias
 
-from ..convert import type_to_pb
+from ..convert.evaluator_type import type_to_pb
 from ..evaluator import Evaluator, EvaluatorDefinition
 from ..fields import positive, text
 from ..foreign import guarded

@@ -138,7 +138,7 @@ class Compiler:
         self, scope: ChildScope, specs: Sequence[Mapping[str, Any]]
     ) -> list[PlannedEvaluator]:
         """Return the evaluators of a combinator's valid children. Problems are added to `violations`."""
-        from evald.convert import spec_to_pb
+        from evald.convert.spec import spec_to_pb
 
         evaluators: list[PlannedEvaluator] = []
         names: set[str] = set()

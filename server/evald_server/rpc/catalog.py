@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 from typing import Final
 
-from evald.convert import type_to_pb
+from evald.convert.evaluator_type import type_to_pb
 from evald.v1 import catalog_service_pb2, evaluator_pb2
 from evald_server.engine.registry import Change, Entry, Registry, RevisionExpired, UnknownType
 
