@@ -7,10 +7,11 @@ from typing import Any
 
 from evald.result import TokenUsage
 from evald.scope import SCOPE, Scope
+from evald_server.config import JudgeSettings
 from evald_server.judge.budget import Budget
 from evald_server.judge.cache import AnswerCache, MemoryCache
 from evald_server.judge.configured_models import ConfiguredModels
-from evald_server.judge.endpoint import Endpoint, EndpointOptions
+from evald_server.judge.endpoint import Endpoint
 from evald_server.judge.prompt_request import JudgeError, JudgeModel, PromptRequest
 from evald_server.redaction import Redactor
 from evald_server.retries import RetryBackoff
@@ -59,11 +60,11 @@ class Counted:
 class Asking:
     """A judge on one endpoint."""
 
-    def __init__(self, options: EndpointOptions, budget: Budget, cache: AnswerCache) -> None:
+    def __init__(self, endpoint: Endpoint, budget: Budget, cache: AnswerCache) -> None:
         self.counted = Counted()
-        self.endpoint = Endpoint(options, Redactor([options.api_key]))
+        self.endpoint = endpoint
         self.models = ConfiguredModels(
-            {options.name: self.endpoint}, options.name, budget=budget, cache=cache, metrics=self.counted
+            {endpoint.name: endpoint}, endpoint.name, budget=budget, cache=cache, metrics=self.counted
         )
 
     def model(self, model: str | None = None) -> JudgeModel:
@@ -73,13 +74,19 @@ class Asking:
 
 @asynccontextmanager
 async def asking(
-    base_url: str, *, budget: Budget | None = None, cache: AnswerCache | None = None, **options: Any
+    base_url: str,
+    *,
+    api_key: str = KEY,
+    budget: Budget | None = None,
+    cache: AnswerCache | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Asking]:
     """A judge "default" whose model is gpt-4o-mini, with retries that do not wait."""
-    given = {"model": "gpt-4o-mini", "api_key": KEY, "backoff": QUICK, "timeout_seconds": 5.0} | options
-    made = Asking(
-        EndpointOptions("default", base_url=base_url, **given), budget or Budget(), cache or MemoryCache(0)
+    given = JudgeSettings.model_validate(
+        {"base_url": base_url, "model": "gpt-4o-mini", "timeout": 5.0, **settings}
     )
+    endpoint = Endpoint("default", given, Redactor([api_key]), api_key=api_key, backoff=QUICK)
+    made = Asking(endpoint, budget or Budget(), cache or MemoryCache(0))
     try:
         yield made
     finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evald_server.judge.budget import Budget, Caller, Price, SpendStore
+from evald_server.judge.budget import Budget, Caller, SpendStore
 from evald_server.judge.prompt_request import CallSpending, JudgeError
 
 from .asking import asking, fault, question
@@ -14,7 +14,7 @@ from .wire import Answer, answer, completion, wire
 
 GOOD = answer(200, completion('{"score": 0.5, "reasoning": "so so"}'))
 # 100 tokens in and 10 out, as the completion says.
-DEAR = {"dear": Price(1000, 10_000)}
+DEAR = {"dear": {"input": 1000, "output": 10_000}}
 COST = 0.1 + 0.1
 
 

@@ -69,8 +69,8 @@ def test_three_variables_make_a_judge() -> None:
     model = found.get(None, None)
     assert (model.endpoint, model.model) == ("default", "m1")
     assert found.get("default", "m2").model == "m2"
-    options = found.endpoints["default"].options
-    assert (options.base_url, options.api_key) == ("http://127.0.0.1:8000/v1", KEY)
+    endpoint = found.endpoints["default"]
+    assert (endpoint.base_url, endpoint.api_key) == ("http://127.0.0.1:8000/v1", KEY)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_three_variables_make_a_judge() -> None:
     ],
 )
 def test_the_variables_of_openai_stand_in_for_ours(environ: dict[str, str], url: str, key: str) -> None:
-    options = models({"EVALD_JUDGE_MODEL": "m"} | environ).endpoints["default"].options
-    assert (options.base_url, options.api_key) == (url, key)
+    endpoint = models({"EVALD_JUDGE_MODEL": "m"} | environ).endpoints["default"]
+    assert (endpoint.base_url, endpoint.api_key) == (url, key)
 
 
 CONFIG = """
@@ -116,16 +116,12 @@ prices = { s1 = { input = 0, output = 0 }, s2 = { input = 0.5, output = 1.5 } }
 
 def test_several_judges_stand_in_the_config_file(tmp_path: Path) -> None:
     found = models({"STRICT_KEY": f" {KEY}\n"}, CONFIG, tmp_path)
-    default, strict = (found.endpoints[name].options for name in ("default", "strict"))
-    assert (default.model, default.timeout_seconds, default.attempts) == ("m1", 12.5, 2)
-    assert (strict.model, strict.api_key, strict.response_format, strict.stream, strict.concurrency) == (
-        "s1",
-        KEY,
-        ResponseFormat.TEXT,
-        True,
-        3,
-    )
-    assert strict.prices["s2"] == Price(0.5, 1.5)
+    default, strict = (found.endpoints[name] for name in ("default", "strict"))
+    assert (default.settings.model, default.settings.timeout, default.settings.attempts) == ("m1", 12.5, 2)
+    assert (strict.settings.model, strict.api_key, strict.settings.stream) == ("s1", KEY, True)
+    assert strict.limiter.limit == 3
+    assert strict.capabilities("s1").format is ResponseFormat.TEXT
+    assert strict.price("s2") == Price(0.5, 1.5)
     assert (found.get(None, None).model, found.get("strict", None).model) == ("m1", "s1")
     assert found.get("strict", "s2").model == "s2"
 
@@ -198,11 +194,11 @@ def test_keys_come_from_files_too(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text(f"{KEY}\n")
     found = models(NOTHING, f'[judges.a]\napi_key_file = "{file}"\nmodel = "m"', tmp_path)
-    assert found.endpoints["a"].options.api_key == KEY
+    assert found.endpoints["a"].api_key == KEY
     found = models(
         {"EVALD_JUDGE_API_KEY_FILE": str(file), "OPENAI_API_KEY": "other", "EVALD_JUDGE_MODEL": "m"}
     )
-    assert found.endpoints["default"].options.api_key == KEY
+    assert found.endpoints["default"].api_key == KEY
 
 
 @pytest.mark.parametrize(
@@ -229,7 +225,7 @@ def test_settings_do_not_show_the_key() -> None:
     assert KEY not in repr(settings)
     assert KEY not in settings.model_dump_json()
     found = build_models(settings, Counted(), NOTHING)
-    assert KEY not in repr(found.endpoints["default"].options)
+    assert KEY not in repr(found.endpoints["default"])
 
 
 def test_where_answers_are_kept(tmp_path: Path) -> None:
@@ -262,7 +258,7 @@ def test_the_client_is_imported_when_a_model_is_first_asked() -> None:
 
 def test_keys_in_variables_reach_no_other_judge(tmp_path: Path) -> None:
     found = models({"OPENAI_API_KEY": KEY}, '[judges.local]\nbase_url = "http://127.0.0.1:9/v1"', tmp_path)
-    assert found.endpoints["local"].options.api_key == ""
+    assert found.endpoints["local"].api_key == ""
 
 
 def _watched(environ: dict[str, str]) -> list[bool]:

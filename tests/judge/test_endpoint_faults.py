@@ -204,7 +204,7 @@ async def test_a_fault_that_may_pass_is_asked_again(name: str) -> None:
 
     async with (
         wire(given, GOOD) as server,
-        asking(server.base_url, timeout_seconds=_seconds(name)) as judge,
+        asking(server.base_url, timeout=_seconds(name)) as judge,
     ):
         spending = CallSpending()
         with within(10):
@@ -220,7 +220,7 @@ async def test_a_fault_that_does_not_pass_is_told_in_the_end(name: str) -> None:
 
     async with (
         wire(given) as server,
-        asking(server.base_url, timeout_seconds=_seconds(name), attempts=2) as judge,
+        asking(server.base_url, timeout=_seconds(name), attempts=2) as judge,
     ):
         spending = CallSpending()
         problem = await fault(judge.model().ask(question(), spending))
@@ -271,7 +271,7 @@ async def test_an_endpoint_that_is_not_there_is_told_as_such() -> None:
 async def test_an_answer_that_comes_drop_by_drop_is_given_up() -> None:
     async with (
         wire(answer(200, "{", length=1 << 30, end="drip")) as server,
-        asking(server.base_url, attempts=1, timeout_seconds=1.5) as judge,
+        asking(server.base_url, attempts=1, timeout=1.5) as judge,
         asyncio.timeout(30),
     ):
         problem = await fault(judge.model().ask(question(), CallSpending()))
@@ -285,7 +285,7 @@ async def test_an_endpoint_that_takes_no_connections_is_told_with_how_long_was_w
         for client in waiting:
             client.setblocking(False)
             client.connect_ex(address)
-        async with asking(f"http://127.0.0.1:{address[1]}/v1", attempts=1, timeout_seconds=0.25) as judge:
+        async with asking(f"http://127.0.0.1:{address[1]}/v1", attempts=1, timeout=0.25) as judge:
             problem = await fault(judge.model().ask(question(), CallSpending()))
         assert problem.code == "JUDGE_UNAVAILABLE"
         assert "cannot be reached (no connection within 0.25 s)" in str(problem)
@@ -335,7 +335,7 @@ async def test_silence_ends_with_the_time_of_the_evaluation_and_before_it() -> N
     for attempt in attempts(0.5):
         async with (
             wire(Answer(b"", "hang")) as server,
-            asking(server.base_url, timeout_seconds=30) as judge,
+            asking(server.base_url, timeout=30) as judge,
         ):
             spending = CallSpending()
             with within(0.5), attempt:
@@ -348,7 +348,7 @@ async def test_silence_ends_with_the_time_of_the_evaluation_and_before_it() -> N
 async def test_after_a_fault_the_end_of_time_is_told_as_that_fault() -> None:
     async with (
         wire(answer(500, b""), Answer(b"", "hang")) as server,
-        asking(server.base_url, timeout_seconds=30) as judge,
+        asking(server.base_url, timeout=30) as judge,
     ):
         # Enough for a busy machine to get the first answer.
         with within(3):
@@ -439,12 +439,12 @@ async def test_no_fault_shows_the_key_or_the_question(name: str, caplog: pytest.
 
     async with (
         wire(given) as server,
-        asking(server.base_url, timeout_seconds=_seconds(name), attempts=2) as judge,
+        asking(server.base_url, timeout=_seconds(name), attempts=2) as judge,
     ):
         with caplog.at_level("DEBUG"):
             problem = await fault(judge.model().ask(asked, CallSpending()))
         assert f"authorization: bearer {KEY}" in server.requests[0][0].lower()
-        for text in (str(problem), repr(problem), repr(judge.endpoint.options)):
+        for text in (str(problem), repr(problem), repr(judge.endpoint)):
             assert KEY not in text
             assert asked.user_message not in text
         assert KEY not in caplog.text

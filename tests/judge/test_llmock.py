@@ -94,7 +94,7 @@ async def test_one_fence_is_read_whatever_was_asked_for_and_two_never(
     llmock.reply(f"So:\n```json\n{VERDICT}\n```")
     llmock.reply(f"It wrote\n```json\n{VERDICT}\n```\nbut\n```json\n{VERDICT}\n```")
 
-    async with asking(llmock.base_url(), response_format=form) as judge:
+    async with asking(llmock.base_url(), form=form.value) as judge:
         assert (await judge.model().ask(question(), CallSpending())).data == json.loads(VERDICT)
         problem = await fault(judge.model().ask(question(), CallSpending()))
         assert (problem.code, problem.unusable) == ("JUDGE_UNPARSEABLE", True)
@@ -182,7 +182,7 @@ async def test_a_question_that_is_too_long_is_told(llmock: LLMock) -> None:
 async def test_a_slow_answer_is_given_up_and_asked_for_again(llmock: LLMock) -> None:
     llmock.add(Delay(4.0))
 
-    async with asking(llmock.base_url(), timeout_seconds=2.0) as judge:
+    async with asking(llmock.base_url(), timeout=2.0) as judge:
         with within(20):
             assert (await judge.model().ask(question(), CallSpending())).data
         assert judge.counted.outcomes == ["timeout", "ok"]
@@ -233,7 +233,7 @@ def test_a_stream_that_stalls_is_given_up(llmock: LLMock) -> None:
     llmock.stall(after_chunks=2, seconds=4.0)
 
     async def main() -> None:
-        async with asking(llmock.base_url(), stream=True, timeout_seconds=2.0) as judge:
+        async with asking(llmock.base_url(), stream=True, timeout=2.0) as judge:
             assert (await judge.model().ask(question(), CallSpending())).data
             assert judge.counted.outcomes == ["timeout", "ok"]
 

@@ -11,12 +11,11 @@ from evald.strict_json import TooLarge, parse_json
 from evald_server.config import JudgeSettings, Settings
 from evald_server.redaction import Redactor
 
-from .budget import SPENDING_FILE, Budget, Caller, Price, SpendStore
+from .budget import SPENDING_FILE, Budget, Caller, SpendStore
 from .cache import AnswerCache, DiskCache, MemoryCache
-from .endpoint import OPENAI, Endpoint, EndpointOptions, behind_proxy
+from .endpoint import Endpoint, behind_proxy
 from .judge_call import EndpointModel, RequestMetrics
 from .prompt_request import JudgeModel
-from .response_format import ResponseFormat
 
 DEFAULT: Final = "default"
 """Name of the judge that EVALD_JUDGE_BASE_URL, EVALD_JUDGE_MODEL and EVALD_JUDGE_API_KEY describe."""
@@ -52,25 +51,25 @@ class ConfiguredModels:
         and when there is a ceiling on costs but the model has no price.
         """
         endpoint = self._endpoint(judge)
-        options = endpoint.options
-        model = model or options.model
+        name, settings = endpoint.name, endpoint.settings
+        model = model or settings.model
         if not model:
             raise ValueError(
-                f'judge "{options.name}" has no model: set model in the '
+                f'judge "{name}" has no model: set model in the '
                 "evaluator's config, or the operator sets EVALD_JUDGE_MODEL, or model in "
-                f"[judges.{options.name}] of the config file"
+                f"[judges.{name}] of the config file"
             )
-        allowed = options.models | ({options.model} if options.model else set())
-        if options.models and model not in allowed:
+        allowed = {*settings.models, *filter(None, (settings.model,))}
+        if settings.models and model not in allowed:
             raise ValueError(
-                f'judge "{options.name}" may not ask model "{model[:100]}"{_suggestion(model, allowed)}; '
+                f'judge "{name}" may not ask model "{model[:100]}"{_suggestion(model, allowed)}; '
                 f"allowed are {', '.join(sorted(allowed))}"
             )
         if self._budget.has_ceiling and endpoint.price(model) is None:
             raise ValueError(
                 f'the price of model "{model[:100]}" is unknown, so the limit on costs cannot '
                 "be enforced: the operator sets it in "
-                f'[judges.{options.name}.prices."{model[:100]}"] of the config file, or removes '
+                f'[judges.{name}.prices."{model[:100]}"] of the config file, or removes '
                 "judge_max_usd_per_call and judge_max_usd_per_day"
             )
         return EndpointModel(
@@ -98,7 +97,7 @@ class ConfiguredModels:
         endpoints = list(self.endpoints.values())
         for endpoint in endpoints:
             endpoint.on_change = lambda: on_change(self.available)
-        with_model = [endpoint for endpoint in endpoints if endpoint.options.model]
+        with_model = [endpoint for endpoint in endpoints if endpoint.settings.model]
         while with_model and not behind_proxy():
             for endpoint in with_model:
                 if not endpoint.reachable:
@@ -171,7 +170,10 @@ def build_models(
     if settings.data_dir is not None and settings.judge_cache_bytes:
         cache = DiskCache(settings.data_dir / "judge-cache.sqlite", settings.judge_cache_bytes)
     return ConfiguredModels(
-        {name: Endpoint(_options(name, judge, keys[name]), redactor) for name, judge in judges.items()},
+        {
+            name: Endpoint(name, judge, redactor, api_key=keys[name], cards=_card_ids(name, judge))
+            for name, judge in judges.items()
+        },
         default,
         budget=Budget(
             per_call_usd=settings.judge_max_usd_per_call,
@@ -183,23 +185,6 @@ def build_models(
         cache=cache,
         metrics=metrics,
         cache_scope=(lambda: caller().name) if settings.judge_cache_scope == "principal" else str,
-    )
-
-
-def _options(name: str, judge: JudgeSettings, api_key: str) -> EndpointOptions:
-    return EndpointOptions(
-        name,
-        base_url=judge.base_url or OPENAI,
-        model=judge.model,
-        models=frozenset(judge.models),
-        api_key=api_key,
-        prices={model: Price(price.input, price.output) for model, price in judge.prices.items()},
-        cards={model: _card_id(f"judges.{name}.cards.{model}", path) for model, path in judge.cards.items()},
-        response_format=ResponseFormat(judge.form),
-        timeout_seconds=judge.timeout,
-        attempts=judge.attempts,
-        concurrency=judge.concurrency,
-        stream=judge.stream,
     )
 
 
@@ -234,6 +219,10 @@ def _read_text(setting: str, path: Path) -> str:
     except (OSError, UnicodeDecodeError) as problem:
         why = problem.strerror if isinstance(problem, OSError) else "not UTF-8 text"
         raise ValueError(f"{setting} {path}: {why}") from None
+
+
+def _card_ids(name: str, judge: JudgeSettings) -> dict[str, str]:
+    return {model: _card_id(f"judges.{name}.cards.{model}", path) for model, path in judge.cards.items()}
 
 
 def _card_id(setting: str, path: Path) -> str:

@@ -6,11 +6,11 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from evald_server.config import JudgeSettings
 from evald_server.redaction import Redactor
 from evald_server.retries import RetryBackoff, parse_retry_after
 
@@ -62,34 +62,6 @@ _PROXIES: Final = ("https_proxy", "http_proxy", "all_proxy")
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True)
-class EndpointOptions:
-    """An endpoint as configured by the operator.
-
-    name: in the config. base_url: up to "/v1". model: used when an evaluator names none.
-    models: the allowed models; empty for any. api_key: "" for none.
-    prices: by model, take precedence over the shipped ones. cards: ids of calibration cards, by model.
-    response_format: the strictest format to try.
-    timeout_seconds: time without data after which an attempt fails; without streaming, the time for the whole answer.
-    attempts: most requests for one answer. concurrency: most concurrent requests.
-    stream: request the answer as a stream.
-    """
-
-    name: str
-    base_url: str = OPENAI
-    model: str | None = None
-    models: frozenset[str] = frozenset()
-    api_key: str = field(default="", repr=False)
-    prices: Mapping[str, Price] = field(default_factory=dict)
-    cards: Mapping[str, str] = field(default_factory=dict)
-    response_format: ResponseFormat = ResponseFormat.SCHEMA
-    timeout_seconds: float = 30.0
-    attempts: int = 4
-    concurrency: int = 64
-    stream: bool = False
-    backoff: RetryBackoff = field(default_factory=RetryBackoff)
-
-
 class _Refused(Exception):
     """The endpoint answered with an error. content: the part of its body that was read."""
 
@@ -124,22 +96,36 @@ async def _check_answer(response: Any) -> None:
 class Endpoint:
     """Sends the requests of all models through one connection pool and one limiter.
 
+    name: of the judge in the config. api_key: "" for none. cards: ids of calibration cards, by model.
     reachable: None before the first connection attempt. on_change: called whenever `reachable` changes.
     """
 
     def __init__(
-        self, options: EndpointOptions, redactor: Redactor, *, clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        settings: JudgeSettings,
+        redactor: Redactor,
+        *,
+        api_key: str = "",
+        cards: Mapping[str, str] | None = None,
+        backoff: RetryBackoff = RetryBackoff(),  # noqa: B008 - immutable
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.options = options
+        self.name = name
+        self.settings = settings
+        self.base_url = settings.base_url or OPENAI
+        self.api_key = api_key
+        self.cards = cards or {}
+        self.backoff = backoff
         self.redactor = redactor
         self.reachable: bool | None = None
         self.on_change: Callable[[], None] = lambda: None
-        self.limiter = AdaptiveLimiter(options.concurrency, clock=clock)
+        self.limiter = AdaptiveLimiter(settings.concurrency, clock=clock)
+        self._prices = {model: Price(price.input, price.output) for model, price in settings.prices.items()}
         self._clock = clock
-        connect_seconds = min(_CONNECT_SECONDS, options.timeout_seconds)
-        self._connect_seconds = connect_seconds
-        self._answer_seconds = connect_seconds + options.timeout_seconds
-        if options.stream:
+        self._connect_seconds = min(_CONNECT_SECONDS, settings.timeout)
+        self._answer_seconds = self._connect_seconds + settings.timeout
+        if settings.stream:
             self._answer_seconds = max(self._answer_seconds, _MAX_STREAM_SECONDS)
         self._capabilities: dict[str, tuple[ModelCapabilities, float]] = {}
         self._client: AsyncOpenAI | None = None
@@ -147,13 +133,13 @@ class Endpoint:
 
     def price(self, model: str) -> Price | None:
         """Return the model's price, if it is known."""
-        return price_of(model, self.options.prices)
+        return price_of(model, self._prices)
 
     def capabilities(self, model: str) -> ModelCapabilities:
         """Return the features that the model supports, as far as known."""
         known, learned_at = self._capabilities.get(model, (None, 0.0))
         if known is None or self._clock() - learned_at > _CAPABILITIES_SECONDS:
-            return ModelCapabilities(self.options.response_format)
+            return ModelCapabilities(ResponseFormat(self.settings.form))
         return known
 
     def adapt(
@@ -174,15 +160,15 @@ class Endpoint:
         if self.reachable == reachable:
             return
         if not reachable:
-            _log.warning('judge "%s": its endpoint cannot be reached', self.options.name)
+            _log.warning('judge "%s": its endpoint cannot be reached', self.name)
         elif self.reachable is False:
-            _log.info('judge "%s": its endpoint can be reached again', self.options.name)
+            _log.info('judge "%s": its endpoint can be reached again', self.name)
         self.reachable = reachable
         self.on_change()
 
     async def probe(self) -> None:
         """Open a connection, send nothing, and record whether the endpoint can be reached."""
-        parts = urlsplit(self.options.base_url)
+        parts = urlsplit(self.base_url)
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 _, writer = await asyncio.open_connection(parts.hostname, parts.port or _PORTS[parts.scheme])
@@ -214,9 +200,9 @@ class Endpoint:
     ) -> ChatCompletion:
         import openai
 
-        if self.options.stream:
+        if self.settings.stream:
             body = body | {"stream": True, "stream_options": {"include_usage": True}}
-        headers = None if self.options.api_key else {"Authorization": openai.Omit()}
+        headers = None if self.api_key else {"Authorization": openai.Omit()}
         receiving = False
         try:
             create = client.chat.completions.with_streaming_response.create
@@ -228,7 +214,7 @@ class Endpoint:
                 receiving = True
                 self.set_reachable(True)
                 content = bytearray()
-                max_bytes = _MAX_STREAM_BYTES if self.options.stream else _MAX_BYTES
+                max_bytes = _MAX_STREAM_BYTES if self.settings.stream else _MAX_BYTES
                 async for chunk in response.iter_bytes():
                     content += chunk
                     if len(content) > max_bytes:
@@ -296,12 +282,11 @@ class Endpoint:
     def _create_client(self) -> "AsyncOpenAI":
         import openai
 
-        options = self.options
         client = openai.AsyncOpenAI(
-            api_key=options.api_key or "none",
-            base_url=options.base_url,
+            api_key=self.api_key or "none",
+            base_url=self.base_url,
             max_retries=0,
-            timeout=openai.Timeout(options.timeout_seconds, connect=self._connect_seconds, pool=None),
+            timeout=openai.Timeout(self.settings.timeout, connect=self._connect_seconds, pool=None),
             # Prompts go only to the address that the operator has set. Cookies would tell the endpoint which requests
             # share a server, and an endpoint that sets ever more cookies would in the end refuse all requests.
             http_client=openai.DefaultAsyncHttpxClient(
@@ -326,7 +311,7 @@ class Endpoint:
             text = f"the endpoint cannot be reached ({why})"
             return errors.failed("JUDGE_UNAVAILABLE", text, retryable=True, free=True)
         if "Timeout" in kind:
-            text = f"the endpoint sent no data for {self.options.timeout_seconds:.3g} s"
+            text = f"the endpoint sent no data for {self.settings.timeout:.3g} s"
             return errors.failed("JUDGE_TIMEOUT", text, retryable=True)
         if receiving:
             text = "the answer is incomplete: the connection was closed"

@@ -126,11 +126,11 @@ class EndpointModel:
         metrics: RequestMetrics,
     ) -> None:
         self.model = model
-        self.endpoint = endpoint.options.name
-        self.calibration_card = endpoint.options.cards.get(model, "")
+        self.endpoint = endpoint.name
+        self.calibration_card = endpoint.cards.get(model, "")
         self._endpoint = endpoint
         self._price = endpoint.price(model)
-        self._errors = EndpointErrors(endpoint.options.name, model, endpoint.redactor)
+        self._errors = EndpointErrors(endpoint.name, model, endpoint.redactor)
         self._budget = budget
         self._cache = cache
         self._cache_scope = cache_scope
@@ -184,12 +184,11 @@ class EndpointModel:
 
     def _retry_delay(self, failure: AttemptFailed, failures: int, call: "_CallState") -> float:
         """Return the delay before the next attempt, in seconds. Raises JudgeError if there is none."""
-        options = self._endpoint.options
         if not failure.retryable:
             raise failure.error from None
-        if failures >= options.attempts:
+        if failures >= self._endpoint.settings.attempts:
             raise _extended(failure.error, f"gave up after {failures} attempts") from None
-        delay = options.backoff.delay(failures, failure.retry_after)
+        delay = self._endpoint.backoff.delay(failures, failure.retry_after)
         left = call.time_left()
         if left is None or delay < left:
             return delay
@@ -294,11 +293,10 @@ class EndpointModel:
         in another way reads cached ones in that way too. One that it cannot use is asked for again with a correction,
         which has another key.
         """
-        base_url = self._endpoint.options.base_url
         return cache_key(
             _CACHE_VERSION,
             self._cache_scope(),
-            base_url,
+            self._endpoint.base_url,
             self.model,
             str(request.sample),
             request.cache_key,
