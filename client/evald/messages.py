@@ -25,7 +25,7 @@ from .chat import ROLES
 from .errors import InvalidInput, errors_below
 from .fields import duration_to_pb, milliseconds, plain, seconds, shown, snake, text
 from .strict_json import STRICT_JSON
-from .structs import MAX_DEPTH, RepeatedField, TooDeep, check_levels, fill_fields
+from .structs import MAX_DEPTH, RepeatedField, check_levels, fill_fields
 
 if TYPE_CHECKING:
     from .shapes import Reading
@@ -85,12 +85,10 @@ def parse_messages_json(
     into: "Messages",
     *,
     max_messages: int,
-    max_depth: int = MAX_DEPTH,
     path: str = "messages",
 ) -> None:
     """Append the messages of a JSON array in OpenAI's format.
 
-    max_depth: maximum levels, including the array itself.
     path: location of the text, for errors.
 
     Raises InvalidInput for invalid JSON, NaN, duplicate keys, too many levels, data that are not a list of
@@ -103,7 +101,7 @@ def parse_messages_json(
     except TooMany:
         raise
     except RecursionError:
-        raise InvalidInput(path, "nested too deep", f"at most {max_depth} levels") from None
+        raise InvalidInput(path, "nested too deep", f"at most {MAX_DEPTH} levels") from None
     except UnicodeDecodeError as problem:
         raise InvalidInput(path, f"no UTF-8 at byte {problem.start}", "JSON text") from None
     except ValueError as problem:
@@ -114,7 +112,7 @@ def parse_messages_json(
         raise InvalidInput(path, shown(messages), "a list of messages")
     if len(messages) > max_messages:
         raise TooMany(path, "messages", len(messages), max_messages)
-    fill_messages(messages, into, path, max_messages=max_messages, max_depth=max_depth)
+    fill_messages(messages, into, path, max_messages=max_messages)
 
 
 def fill_messages(
@@ -123,17 +121,16 @@ def fill_messages(
     path: str = "messages",
     *,
     max_messages: int | None = None,
-    max_depth: int = MAX_DEPTH,
 ) -> "Reading | None":
     """Append messages: an iterable of messages in any known format, or one object that contains them.
 
     max_messages: limit of messages; one message of another framework may become several.
-    max_depth, path: as in `parse_messages_json`.
+    path: as in `parse_messages_json`.
 
     Returns the data about the invocation in the messages; None if there are none. Raises InvalidInput.
     """
     add = into.add
-    levels = max_depth - 2  # without the levels of the list and the message
+    levels = MAX_DEPTH - 2  # without the levels of the list and the message
     offset, blocks = len(into), 0
     found: Any = None
     whole = _is_one(messages, path)
@@ -156,8 +153,6 @@ def fill_messages(
                 raise TooMany("", "content blocks", blocks, MAX_BLOCKS)
             found = found or Readings()
             found.add(start - offset, reading)
-        except TooDeep as problem:
-            raise problem.below(path if whole else f"{path}[{index}]").of(max_depth) from None
         except InvalidInput as problem:
             raise problem.below(path if whole else f"{path}[{index}]") from None
         except UnicodeEncodeError:

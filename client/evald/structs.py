@@ -42,26 +42,13 @@ MAX_DEPTH: Final = 32
 _EXACT: Final = 1 << 53
 
 
-class TooDeep(InvalidInput):
-    """The data are nested too deep."""
-
-    def of(self, max_depth: int) -> InvalidInput:
-        """Return the error with the limit of the whole data. Only the outermost call knows this limit."""
-        return InvalidInput(self.path, self.got, f"at most {max_depth} levels")
-
-
-def dict_to_struct(data: Mapping[str, Any], struct: "Struct", *, max_depth: int = MAX_DEPTH) -> None:
+def dict_to_struct(data: Mapping[str, Any], struct: "Struct") -> None:
     """Fill an empty Struct with JSON-like data: text, numbers, bools, None, lists, tuples and mappings.
-
-    max_depth: maximum levels, including the mapping itself.
 
     Integers beyond 2**53 lose precision, as in every Struct. Raises InvalidInput for NaN, infinity, other types,
     keys that are not text, and too many levels.
     """
-    try:
-        fill_fields(data, struct.fields, max_depth)
-    except TooDeep as problem:
-        raise problem.of(max_depth) from None
+    fill_fields(data, struct.fields, MAX_DEPTH)
 
 
 def fill_struct(data: Any, struct: "Struct", path: str) -> None:
@@ -72,12 +59,10 @@ def fill_struct(data: Any, struct: "Struct", path: str) -> None:
         dict_to_struct(data, struct)
 
 
-def value_to_pb(data: Any, pb: "Value", *, max_depth: int = MAX_DEPTH) -> None:
-    """Fill a Value with JSON-like data. Arguments and errors as in `dict_to_struct`."""
+def value_to_pb(data: Any, pb: "Value") -> None:
+    """Fill a Value with JSON-like data. Errors as in `dict_to_struct`."""
     try:
-        _fill_value(data, pb, max_depth)
-    except TooDeep as problem:
-        raise problem.of(max_depth) from None
+        _fill_value(data, pb, MAX_DEPTH)
     except UnicodeEncodeError:
         raise _not_utf8("") from None
 
@@ -86,8 +71,8 @@ def _not_utf8(path: str) -> InvalidInput:
     return InvalidInput(path, "half of a surrogate pair", "text that UTF-8 can carry")
 
 
-def _too_deep() -> TooDeep:
-    return TooDeep("", "nested too deep", "fewer levels")
+def _too_deep() -> InvalidInput:
+    return InvalidInput("", "nested too deep", f"at most {MAX_DEPTH} levels")
 
 
 def fill_fields(data: Mapping[str, Any], fields: Any, levels: int) -> None:
@@ -178,7 +163,7 @@ def check_exact(data: Any, path: str) -> None:
 
 
 def check_levels(value: Any, levels: int) -> None:
-    """Raise TooDeep if the data have more levels. The recursion has the same limit."""
+    """Raise InvalidInput if the data have more levels. The recursion has the same limit."""
     if isinstance(value, Mapping):
         value = value.values()
     elif not isinstance(value, list | tuple):

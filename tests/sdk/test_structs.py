@@ -21,9 +21,9 @@ class Ratio(float):
     """As NumPy's float64 is one."""
 
 
-def filled(data: Any, **limits: int) -> Struct:
+def filled(data: Any) -> Struct:
     struct = Struct()
-    dict_to_struct(data, struct, **limits)
+    dict_to_struct(data, struct)
     return struct
 
 
@@ -90,8 +90,6 @@ def test_the_limit_of_levels_is_inclusive(wrap: Any) -> None:
     filled({"top": data})
     with pytest.raises(InvalidInput, match="nested too deep; wanted at most 32 levels"):
         filled({"top": wrap(data)})
-    with pytest.raises(InvalidInput, match="at most 2 levels"):
-        filled({"top": wrap(wrap(0))}, max_depth=2)
 
 
 def test_endless_data_are_refused_and_not_followed() -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from ..errors import InvalidInput
 from ..fields import plain, shown
-from ..structs import MAX_DEPTH, TooDeep, check_levels
+from ..structs import MAX_DEPTH, check_levels
 
 
 class Reading(NamedTuple):
@@ -66,8 +66,8 @@ def json_text(value: Any, path: str) -> str:
     try:
         check_levels(value, MAX_DEPTH)
         return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_json_default)
-    except TooDeep as problem:
-        raise problem.of(MAX_DEPTH).below(path) from None
+    except InvalidInput as problem:
+        raise problem.below(path) from None
     except RecursionError:
         raise InvalidInput(path, "nested too deep", f"at most {MAX_DEPTH} levels") from None
     except (TypeError, ValueError) as problem:
