@@ -83,9 +83,9 @@ class Shape(Generic[Pb]):
                 self._fields[name].fill(pb, name, value, join(path, self._keys[name]))
         return pb
 
-    def given(self, data: Any, path: str = "") -> list[str]:
+    def given(self, data: Any) -> list[str]:
         """Return the names of the fields in the data, for the mask of an update. Raises InvalidInput."""
-        found = read_keys(data, self._known, path)
+        found = read_keys(data, self._known, "")
         return [name for name in found if name in self._fields and name not in self._read_only]
 
     def schema(self) -> dict[str, Any]:

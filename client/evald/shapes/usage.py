@@ -84,12 +84,12 @@ def read_usage(usage: Any, path: str = "usage") -> dict[str, int]:
     return found
 
 
-def add_usages(usages: Iterable[Any], path: str = "usage") -> dict[str, int]:
+def add_usages(usages: Iterable[Any]) -> dict[str, int]:
     """Add up token counts. Uses input plus output for a missing total. Raises InvalidInput.
 
     Input, output or total that one of them lacks is left out, because a part of the tokens would pass a budget.
     """
-    read = [read_usage(usage, path) for usage in usages]
+    read = [read_usage(usage) for usage in usages]
     added: dict[str, int] = {}
     for name in dict.fromkeys(name for counts in read for name in counts):
         found = [_total(counts) if name == "total_tokens" else counts.get(name) for counts in read]

@@ -40,7 +40,7 @@ def cohen_kappa(table: Confusion) -> float | None:
     return _kappa(*map(float, table))
 
 
-def kappa_interval(table: Confusion, confidence: float = CONFIDENCE) -> Interval | None:
+def kappa_interval(table: Confusion) -> Interval | None:
     """Return the interval of kappa; None where kappa is undefined.
 
     It is an equal-tailed credible interval given the table, with Jeffreys' prior on the four shares, by sampling.
@@ -55,7 +55,7 @@ def kappa_interval(table: Confusion, confidence: float = CONFIDENCE) -> Interval
     draw, shapes = rng.gammavariate, [count + _PRIOR for count in table]
     # Gamma variates divided by their sum are Dirichlet distributed; kappa does not depend on the sum.
     drawn = sorted(_defined(_kappa(*[draw(shape, 1.0) for shape in shapes])) for _ in range(_DRAWS))
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
     low, high = drawn[round(tail * (_DRAWS - 1))], drawn[round((1 - tail) * (_DRAWS - 1))]
     return Interval(
         -1.0 if table.agreed == 0 else low,

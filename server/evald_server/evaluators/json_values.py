@@ -180,22 +180,22 @@ def covers(pattern: Path, place: Sequence[str | int]) -> bool:
     )
 
 
+_MAX_SHOWN: Final = 80
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, default=str)
 
 
-def shown(value: object, limit: int = 80) -> str:
-    """Return the value as JSON, cut to `limit` characters."""
+def shown(value: object) -> str:
+    """Return the value as JSON, cut to 80 characters."""
     if value is MISSING:
         return "nothing"
     if isinstance(value, str):
-        value = value[: limit + 1]  # avoids encoding all of a long text
+        value = value[: _MAX_SHOWN + 1]  # avoids encoding all of a long text
     if value is None or isinstance(value, str | int | float):
-        text = encodable(json.dumps(value, ensure_ascii=False))
-        return shorten(text, limit)
-    text = ""
-    for piece in _ENCODER.iterencode(value):  # stops at the limit, to skip a large rest
-        text += piece
-        if len(text) > limit:
-            break
-    text = encodable(text)
-    return shorten(text, limit)
+        text = json.dumps(value, ensure_ascii=False)
+    else:
+        text = ""
+        for piece in _ENCODER.iterencode(value):  # stops at the limit, to skip a large rest
+            text += piece
+            if len(text) > _MAX_SHOWN:
+                break
+    return shorten(encodable(text), _MAX_SHOWN)
