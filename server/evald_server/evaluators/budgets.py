@@ -11,7 +11,7 @@ from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Check, Result, TokenUsage, Verdict, failed, passed
 
-from .results import OnMissing, missing, one_required
+from .results import Amount, OnMissing, missing, one_required
 
 ScoreFormula = Annotated[
     Literal["linear", "ratio", "binary"],
@@ -21,7 +21,6 @@ ScoreFormula = Annotated[
     ),
 ]
 
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 WholeNumber = Annotated[int, Field(ge=0)]
 
 

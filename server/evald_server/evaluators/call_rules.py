@@ -16,7 +16,7 @@ from evald.strict_json import TooLarge
 from evald_server.untrusted import shorten
 
 from .json_values import MISSING, CheckTime, Path, equal, lookup, parse_place, shown
-from .results import MAX_CHECKS, joined, no_answer
+from .results import MAX_CHECKS, Amount, joined, no_answer
 
 _ArgsMode = Literal["exact", "ignore", "subset", "superset", "partial"]
 
@@ -50,7 +50,6 @@ CallScope = Annotated[
     Field(description="Which calls count. conversation: all calls so far. turn: the calls of this turn."),
 ]
 
-Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 _UNREADABLE: Final = object()
 
@@ -208,7 +207,7 @@ class CallRule(BaseModel):
         None, description='Expected arguments. Default, and with "any": arguments are not compared.'
     )
     args_match: ArgsMatch | None = Field(None, description=ARGS_MATCH_DESCRIPTION)
-    tolerance: Tolerance | None = Field(None, description="Maximum difference between two numbers.")
+    tolerance: Amount | None = Field(None, description="Maximum difference between two numbers.")
     defaults: dict[str, Any] = Field(
         {}, description="Arguments that a call may omit, or pass with exactly this value."
     )

@@ -29,7 +29,7 @@ from .json_values import (
     unlimited,
     within,
 )
-from .results import MAX_NAMED, Weight, first_checks, missing
+from .results import MAX_NAMED, Amount, Weight, first_checks, missing
 
 _MAX_FIELDS: Final = 1000
 # Per look, one field or CHECK_EVERY values of one field are compared.
@@ -48,9 +48,7 @@ class FieldRule(BaseModel):
         "number, that differ by at most the tolerance. date: the same calendar day; the notations may "
         "differ.",
     )
-    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        0.0, description="Maximum difference between two numbers, for match numeric."
-    )
+    tolerance: Amount = Field(0.0, description="Maximum difference between two numbers, for match numeric.")
     relative: bool = Field(
         False, description="The tolerance is a fraction of the expected number: 0.01 is 1 %."
     )

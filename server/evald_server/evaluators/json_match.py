@@ -27,7 +27,7 @@ from .json_values import (
     unlimited,
 )
 from .pairing import pair_in_any_order
-from .results import MAX_NAMED
+from .results import MAX_NAMED, Amount
 
 Mode = Literal["exact", "subset", "superset"]
 """The relation of the expected value to the answer's: equal, a part of it, or more than it."""
@@ -247,9 +247,7 @@ class JsonMatch(
     ignore: Annotated[list[PathText], Field(max_length=_MAX_IGNORED)] = Field(
         [], description='Paths that are not compared: "meta.id", "items[*].id" or "/items/*/id".'
     )
-    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        0.0, description="Maximum difference between two numbers."
-    )
+    tolerance: Amount = Field(0.0, description="Maximum difference between two numbers.")
 
     @cached_property
     def _ignored(self) -> list[Path]:

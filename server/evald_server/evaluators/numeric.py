@@ -13,7 +13,7 @@ from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Result, failed, passed, unproven
 
 from .json_values import shown, within
-from .results import MessageChoice, OnMissing, missing, no_answer, too_large
+from .results import Amount, MessageChoice, OnMissing, missing, no_answer, too_large
 
 # No-break, thin and narrow space, which separate thousands, or a number and its fraction.
 _SPACES: Final = "\u00a0\u2009\u202f"
@@ -77,8 +77,6 @@ MAX_SCANNED = 50_000
 
 # Characters of a text below which its numbers are not shared with other evaluators.
 _SHORT: Final = 1_000
-
-Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class NumberInText(NamedTuple):
@@ -251,8 +249,8 @@ class Numeric(Evaluator, type="numeric", kind=ASSERTION, aliases={"numeric-diff"
     expected: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
         None, description="Expected number. Default: the context's expected number."
     )
-    tolerance: Tolerance = Field(0.0, description="Maximum difference that passes.")
-    relative: Tolerance = Field(
+    tolerance: Amount = Field(0.0, description="Maximum difference that passes.")
+    relative: Amount = Field(
         0.0,
         description="Maximum difference as a fraction of the expected number: 0.01 is 1 %. The larger one of "
         "tolerance and relative applies.",

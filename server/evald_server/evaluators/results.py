@@ -26,6 +26,10 @@ MessageChoice = Annotated[
 ]
 
 
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A limit or tolerance: a finite number, 0 or more."""
+
+
 def _weight(value: float) -> float:
     if not is_weight(value):
         raise ValueError(f"got {value:g}, wanted {WEIGHTS}")

@@ -16,19 +16,19 @@ from evald_server.untrusted import shorten
 
 from .call_rules import (
     ARGS_MATCH_DESCRIPTION,
+    MAX_EXPECTED,
     ArgsMatch,
     Arguments,
     CallIndex,
     CallMatcher,
     CallRule,
     CallScope,
-    Tolerance,
     calls_in,
     nobody_to_call,
 )
 from .json_values import CheckTime
 from .pairing import Pairs, pair_in_any_order, pair_in_order
-from .results import MAX_CHECKS, MAX_NAMED, OnMissing, missing
+from .results import MAX_CHECKS, MAX_NAMED, Amount, OnMissing, missing
 
 Mode = Literal["strict", "exact", "in_order", "any_order", "unordered", "subset", "superset"]
 
@@ -39,15 +39,11 @@ _EXTRA_ALLOWED: Final = frozenset({"in_order", "any_order", "superset"})
 # Expected calls times calls of the same tools. 100 by 100 take 2 ms to pair, 500 by 500 half a second.
 _MAX_WORK: Final = 250_000
 
-_MAX_EXPECTED: Final = 1000
-
 
 class ExpectedCall(CallRule):
     """An expected tool call."""
 
-    max_duration_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
-        None, description="Maximum duration of the call, in milliseconds."
-    )
+    max_duration_ms: Amount | None = Field(None, description="Maximum duration of the call, in milliseconds.")
 
     def compile(self, mode: ArgsMatch, tolerance: float) -> CallMatcher:
         """Return the matcher of this rule, with its time limit."""
@@ -111,7 +107,7 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
                     ExpectedCall, BeforeValidator(_from_name, json_schema_input_type=str | ExpectedCall)
                 ]
             ],
-            Field(max_length=_MAX_EXPECTED),
+            Field(max_length=MAX_EXPECTED),
         ]
         | None
     ) = Field(
@@ -132,7 +128,7 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
     args_match_overrides: dict[str, ArgsMatch] = Field(
         {}, description="argsMatch for single tools, by tool name."
     )
-    tolerance: Tolerance = Field(0.0, description="Maximum difference between two numbers.")
+    tolerance: Amount = Field(0.0, description="Maximum difference between two numbers.")
     score: Literal["mode", "recall", "precision", "f1"] = Field(
         "mode",
         description="Which number is the score; the verdict depends on mode only. A pair is an expected call with "
