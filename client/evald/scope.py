@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Final, NamedTuple
 
 
-def _nobody(message: str, fraction: float | None = None) -> None:
+def ignore_progress(message: str, fraction: float | None = None) -> None:
     """Discard the progress of a call that did not request it."""
 
 
@@ -28,7 +28,7 @@ class Scope(NamedTuple):
     deadline: float | None = None
     skip_cache: bool = False
     trace_context: Mapping[str, str] = {}
-    progress: Callable[[str, float | None], None] = _nobody
+    progress: Callable[[str, float | None], None] = ignore_progress
 
     def until(self, deadline: float) -> "Scope":
         """Return the same scope with another deadline."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evald.result import Check, TokenUsage, Verdict
-from evald_server.scripts.stdout import InvalidOutput, NoScore, read_output
+from evald_server.scripts.stdout import InvalidOutput, read_output
 
 PASSED, FAILED, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.SKIPPED
 
@@ -182,7 +182,7 @@ def test_what_is_no_result_is_named_and_never_a_verdict(printed: bytes, words: s
     ids=lambda value: repr(value)[:50],
 )
 def test_findings_without_a_score_or_a_verdict_break_the_contract(printed: bytes, words: str) -> None:
-    with pytest.raises(NoScore, match=re.escape(words)) as refused:
+    with pytest.raises(InvalidOutput, match=re.escape(words)) as refused:
         read_output(printed)
     assert refused.value.code == "CONTRACT_VIOLATION"
 

@@ -15,7 +15,7 @@ from ..evaluator import Evaluate, EvaluatorDefinition, InvalidConfig
 from ..foreign import EvaluatorRaised
 from ..plugin.v1 import task_pb2
 from ..result import Verdict
-from ..scope import SCOPE, Scope
+from ..scope import SCOPE, Scope, ignore_progress
 from ..structs import duration_seconds, struct_to_dict
 from ..threads import Busy, Threads
 from .offer import Offer
@@ -35,10 +35,6 @@ _MAX_OUTPUT_BYTES: Final = 8 << 20
 
 # Queued tasks per slot: further ones would only wait until they time out.
 _MAX_WAITING: Final = 16
-
-
-def ignore_progress(message: str, fraction: float | None = None) -> None:
-    """Discard progress, if it cannot be sent."""
 
 
 class Tasks:

@@ -191,15 +191,13 @@ class CodeCheck:
             )
         if ended.code:
             return errored("SCRIPT_FAILED", _with_stderr(f"The script {_exit(ended.code)}", ended))
-        problem: str | None
-        code = InvalidOutput.code
         try:
             result = read_output(ended.stdout, self.config.threshold)
-            problem = violation(Kind.ASSERTION, result)
+            if (problem := violation(Kind.ASSERTION, result)) is None:
+                return result
+            code = "SCRIPT_OUTPUT_INVALID"
         except InvalidOutput as found:
             problem, code = str(found), found.code
-        if problem is None:
-            return result
         return errored(
             code, _with_stderr(f"The script's standard output is not a valid result: {problem}", ended)
         )

@@ -45,13 +45,9 @@ class InvalidOutput(ValueError):
     code: one of evald.errorcodes.CODES.
     """
 
-    code = "SCRIPT_OUTPUT_INVALID"
-
-
-class NoScore(InvalidOutput):
-    """The output has checks, but no verdict and no score."""
-
-    code = "CONTRACT_VIOLATION"
+    def __init__(self, message: str, code: str = "SCRIPT_OUTPUT_INVALID") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def read_output(output: bytes, pass_score: float = PASS_SCORE) -> Result:
@@ -131,7 +127,8 @@ _DECODER: Final = json.JSONDecoder(
 def _no_verdict(data: Mapping[str, Any]) -> InvalidOutput:
     found = [f"`{key}`" for key in _FINDINGS if data.get(key) is not None]
     if found:
-        return NoScore(f"{' and '.join(found)} without a score: wanted `score`, 0 to 1, or `pass` beside it")
+        text = f"{' and '.join(found)} without a score: wanted `score`, 0 to 1, or `pass` beside it"
+        return InvalidOutput(text, "CONTRACT_VIOLATION")
     return InvalidOutput("it has no verdict: wanted `score`, 0 to 1, or `pass`")
 
 
