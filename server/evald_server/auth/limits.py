@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from evald_server.day_totals import DayTotals
+from evald_server.day_totals import SERVER, DayTotals
 
 from .audit import peer_host
 from .current_call import caller
@@ -172,7 +172,7 @@ class TurnLimits:
         if principal.turn_rate is not None:
             self._bucket(principal.name, principal.turn_rate).tokens -= count
         if principal.turns_per_day is not None:
-            self._today.add((principal.name,), count)
+            self._today.add((SERVER, principal.name), count)
 
     def _bucket(self, name: str, rate: float) -> _TokenBucket:
         bucket = self._buckets.get(name)

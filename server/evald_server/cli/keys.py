@@ -75,23 +75,20 @@ def _list(args: argparse.Namespace, path: Path) -> int:
         found = [_as_json(key, now, today) for key in keys]
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
         return ExitCode.PASSED
-    used = ("Judges today", "Turns today") if today else ()
-    table = new_table("Key", "Principal", "Roles", "Types", "Limits", *used, "State", "Expires", "Note")
+    table = new_table(
+        *("Key", "Principal", "Roles", "Types", "Limits"),
+        *(["Today"] if today else []),
+        *("State", "Expires", "Note"),
+    )
     for key in keys:
+        used = {unit: totals.get(key.principal, 0.0) for unit, totals in today.items()}
         table.add_row(
             key.id,
             key.principal,
             ", ".join(key.roles),
             ", ".join(key.types),
             _limits(key),
-            *(
-                (
-                    f"${today['usd'].get(key.principal, 0.0):.4g}",
-                    f"{today['turns'].get(key.principal, 0):.0f}",
-                )
-                if today
-                else ()
-            ),
+            *(["${usd:.4g}, {turns:.0f} turns".format(**used)] if today else []),
             key.state(now),
             _date(key.expires) or "never",
             key.note,
