@@ -58,7 +58,11 @@ CODES: dict[str, CodeInfo] = {
     ),
     "CANCELLED": CodeInfo(Category.CANCELLED, True, "The caller cancelled the call or disconnected."),
     "INVALID_ITEM": CodeInfo(Category.CONFIG, False, "The batch item or session turn is not valid."),
-    "RESOURCE_EXHAUSTED": CodeInfo(Category.INFRASTRUCTURE, True, "The server is at its capacity limit."),
+    "RESOURCE_EXHAUSTED": CodeInfo(
+        Category.INFRASTRUCTURE,
+        True,
+        "The server is at its capacity limit, or the caller at its limit of turns a day.",
+    ),
     "REMOTE_UNAVAILABLE": CodeInfo(
         Category.INFRASTRUCTURE, True, "No live instance of the remote evaluator."
     ),

@@ -18,6 +18,7 @@ from evald_server.auth.clients import ClientFile
 from evald_server.auth.current_call import caller
 from evald_server.auth.files import FileProblem, in_reader
 from evald_server.auth.keys import KeyFile
+from evald_server.auth.limits import TurnLimits
 from evald_server.auth.principal import LOCAL, RESTARTED, Principal, Role, anonymous
 from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import SCRAPERS
@@ -28,6 +29,7 @@ from evald_server.config import Settings, is_public, split_address
 from evald_server.connectors.build import Connectors
 from evald_server.connectors.http_document import fetch_document
 from evald_server.data_dir import DataDir, Taken
+from evald_server.day_totals import FILES, DayTotals
 from evald_server.descriptors import grpc_connections, http_connections, web_connections, web_streams
 from evald_server.engine.combinators import combinators
 from evald_server.engine.compiler import JUDGE
@@ -85,6 +87,9 @@ _SLACK_BYTES: Final = 4 << 20
 _WEB_PACKAGES: Final = ("jinja2", "starlette", "uvicorn")
 
 _LAG_PERIOD_SECONDS: Final = 0.25
+
+# Seconds that pass between writes of the day's turns.
+_TURNS_PAUSE_SECONDS: Final = 1.0
 
 # Interval of deleting runs beyond runs_max_age and runs_max_count.
 _TRIM_PERIOD_SECONDS: Final = 600.0
@@ -168,6 +173,7 @@ class App:
         limits = Limits(settings.max_evaluators, settings.max_config_bytes, settings.plan_cache_bytes)
         planner = Planner(self.registry, limits, fail_open=settings.on_error == "fail_open")
         self.batch_processes = build_batch_processes(settings, limits)
+        self.turns = TurnLimits(self.telemetry.access.limited, build_turn_totals(settings))
         self.admission = Admission(
             settings.max_inflight,
             settings.max_queued,
@@ -175,6 +181,7 @@ class App:
             concurrency=settings.concurrency,
             default_timeout=settings.default_timeout,
             max_timeout=settings.max_timeout,
+            turns=self.turns,
         )
         self.telemetry.watch(inflight=lambda: self.admission.inflight, queued=lambda: self.admission.queued)
         engine = Engine(planner, Contexts(settings.max_messages), self.threads)
@@ -395,6 +402,7 @@ class App:
 
     async def _close_storage(self) -> None:
         await self.database.close()
+        await asyncio.to_thread(self.turns.close)
         if self._data_dir is not None:
             self._data_dir.close()
 
@@ -654,6 +662,14 @@ def build_certificates(settings: Settings) -> CertificateStore | None:
     files = CertificateFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
     with _start_errors():
         return CertificateStore(files)
+
+
+def build_turn_totals(settings: Settings) -> DayTotals:
+    """Return the day's turns of principals with a limit per day, kept in the data directory if there is one."""
+    path = None
+    if settings.data_dir is not None and settings.authenticates:
+        path = settings.data_dir / FILES["turns"]
+    return DayTotals(path, "turns", pause_seconds=_TURNS_PAUSE_SECONDS)
 
 
 def build_database(settings: Settings) -> Database:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evald_server.judge.budget import Budget, Caller, SpendStore
+from evald_server.day_totals import DayTotals
+from evald_server.judge.budget import Budget, Caller
 from evald_server.judge.prompt_request import CallSpending, JudgeError
 
 from .asking import asking, fault, question
@@ -83,7 +84,7 @@ def test_a_ceiling_of_nothing_lets_nothing_through() -> None:
 
 def test_a_new_day_begins_at_nothing() -> None:
     calendar = Calendar()
-    budget = Budget(per_day_usd=1.0, today=calendar)
+    budget = Budget(per_day_usd=1.0, spent=DayTotals(today=calendar))
     budget.reserve(1.0, CallSpending()).settle(1.0)
     with pytest.raises(JudgeError):
         budget.reserve(0.1, CallSpending())
@@ -99,8 +100,7 @@ def test_a_principal_has_a_ceiling_of_its_own_next_to_the_server_s(tmp_path: Pat
     def opened() -> Budget:
         return Budget(
             per_day_usd=3.0,
-            store=SpendStore(path),
-            today=calendar,
+            spent=DayTotals(path, today=calendar),
             caller=lambda: who,
             limited=lambda: limited.append(1),
         )
@@ -135,7 +135,7 @@ def test_a_principal_has_a_ceiling_of_its_own_next_to_the_server_s(tmp_path: Pat
 def test_the_subjects_of_an_issuer_fill_no_file_and_a_ceiling_is_kept_all_the_same(tmp_path: Path) -> None:
     who = Caller()
     path = tmp_path / "spending.json"
-    budget = Budget(store=SpendStore(path), caller=lambda: who)
+    budget = Budget(spent=DayTotals(path), caller=lambda: who)
     for number in range(1500):
         who = Caller(f"jwt:{number}")
         budget.reserve(0.001, CallSpending()).settle(0.001)
@@ -161,11 +161,10 @@ def test_a_restart_does_not_begin_the_day_anew(tmp_path: Path) -> None:
     calendar = Calendar()
     path = tmp_path / "spending.json"
     for _ in range(2):
-        store = SpendStore(path)
-        budget = Budget(per_day_usd=1.0, store=store, today=calendar)
+        budget = Budget(per_day_usd=1.0, spent=DayTotals(path, today=calendar))
         budget.reserve(0.4, CallSpending()).settle(0.4)
         budget.close()
-    budget = Budget(per_day_usd=1.0, store=SpendStore(path), today=calendar)
+    budget = Budget(per_day_usd=1.0, spent=DayTotals(path, today=calendar))
     with pytest.raises(JudgeError, match=r"has used \$0.8 of its limit"):
         budget.reserve(0.4, CallSpending())
     calendar.day = "2026-11-22"
@@ -179,21 +178,21 @@ def test_a_store_that_cannot_be_read_is_told_in_one_line(
 ) -> None:
     path = tmp_path / "spending.json"
     path.write_text(text)
-    store = SpendStore(path)
-    assert store.load("2026-11-21") == {}
-    store.load("2026-11-21")
+    totals = DayTotals(path, today=Calendar())
+    assert len(totals) == 0
     assert len(caplog.records) <= 1
-    store.save("2026-11-21", {"": 0.5, "ci": 0.25})
-    store.close()
+    totals.add([""], 0.25)
+    totals.add(["", "ci"], 0.25)
+    totals.close()
     assert json.loads(path.read_text()) == {"day": "2026-11-21", "usd": 0.5, "principals": {"ci": 0.25}}
 
 
 def test_a_store_that_cannot_be_written_is_told_in_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = SpendStore(tmp_path / "missing" / "spending.json")
-    store.save("2026-11-21", {"": 0.5})
-    store.close()
+    totals = DayTotals(tmp_path / "missing" / "spending.json")
+    totals.add([""], 0.5)
+    totals.close()
     assert len(caplog.records) == 1
 
 

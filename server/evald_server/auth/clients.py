@@ -12,13 +12,12 @@ from .files import (
     FileProblem,
     WatchedFile,
     place_problem,
-    read_limits,
     read_roles,
     read_text,
     read_texts,
     read_toml,
 )
-from .principal import ClientNames, Principal, check_limits, check_name, check_types
+from .principal import LIMITS, ClientNames, Principal, check_limits, check_name, check_types, read_limits
 from .refusals import denied
 
 # Stands for a principal's name: the limits of all tokens whose principals have none of their own.
@@ -224,12 +223,12 @@ def _client(table: Mapping[str, Any]) -> tuple[str, Principal]:
 
 
 def _limit(table: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    _check_fields(table, "principal", "rate", "in_flight", "judge_usd_per_day")
+    _check_fields(table, "principal", *LIMITS)
     principal = read_text("principal", table["principal"])
     if not principal.startswith("jwt:"):
         check_name(principal)
     found = read_limits(table)
     if not any(limit is not None for limit in found.values()):
         raise ValueError(f"wanted at least one of {', '.join(found)}")
-    check_limits(**found)
+    check_limits(found)
     return principal, found

@@ -3,7 +3,7 @@
 import asyncio
 import stat
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -93,23 +93,6 @@ def read_roles(value: Any) -> tuple[Role, ...]:
         return tuple(Role(role) for role in read_texts("roles", value))
     except ValueError:
         raise ValueError(f"roles: wanted one or more of {', '.join(Role)}") from None
-
-
-def read_limits(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Parse the limits in a table. Returns them by the names of Principal's fields. Raises TypeError and ValueError."""
-    kinds = {"rate": float, "in_flight": int, "judge_usd_per_day": float}
-    return {name: _number(name, table.get(name), kind) for name, kind in kinds.items()}
-
-
-def _number(name: str, value: Any, kind: type[float]) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | kind):
-        raise TypeError(f"{name}: wanted a number")
-    try:
-        return kind(value)
-    except OverflowError:
-        raise ValueError(f"{name}: wanted a number with fewer digits") from None
 
 
 def place_problem(place: str, problem: Exception) -> FileProblem:

@@ -25,13 +25,12 @@ from .files import (
     FileProblem,
     WatchedFile,
     place_problem,
-    read_limits,
     read_roles,
     read_text,
     read_texts,
     read_toml,
 )
-from .principal import Principal, Role, check_limits, check_name, check_types
+from .principal import Principal, Role, check_limits, check_name, check_types, limits_of, read_limits
 
 PREFIX: Final = "evald_"
 
@@ -54,7 +53,7 @@ _HEADER: Final = (
 class ApiKey:
     """One key. digest: SHA-256 of the whole key, as hex. created, expires, revoked: Unix times in seconds.
 
-    rate, in_flight, judge_usd_per_day: limits of the key's principal.
+    rate to judge_usd_per_day: limits of the key's principal.
     """
 
     id: str
@@ -68,6 +67,8 @@ class ApiKey:
     note: str = ""
     rate: float | None = None
     in_flight: int | None = None
+    turn_rate: float | None = None
+    turns_per_day: int | None = None
     judge_usd_per_day: float | None = None
 
     def state(self, now: float) -> str:
@@ -84,11 +85,12 @@ def new_key(
     types: Iterable[str] = (),
     expires: float | None = None,
     note: str = "",
-    rate: float | None = None,
-    in_flight: int | None = None,
-    judge_usd_per_day: float | None = None,
+    **limits: Any,
 ) -> tuple[str, ApiKey]:
-    """Return a new key as text, which is not stored, and its entry for the file. Raises ValueError."""
+    """Return a new key as text, which is not stored, and its entry for the file. Raises ValueError.
+
+    limits: of the key's principal, by name.
+    """
     key_id = "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LENGTH))
     body = f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
     text = f"{body}{zlib.crc32(body.encode()):08x}"
@@ -102,9 +104,7 @@ def new_key(
         expires,
         None,
         note,
-        rate,
-        in_flight,
-        judge_usd_per_day,
+        **limits,
     )
     _check(key)
     return text, key
@@ -124,15 +124,7 @@ class KeyRing:
             key.id: (
                 bytes.fromhex(key.digest),
                 key,
-                Principal(
-                    key.principal,
-                    frozenset(key.roles),
-                    key.types,
-                    key.id,
-                    key.rate,
-                    key.in_flight,
-                    key.judge_usd_per_day,
-                ),
+                Principal(key.principal, frozenset(key.roles), key.types, key.id, **limits_of(key)),
             )
             for key in keys.values()
         }
@@ -235,7 +227,7 @@ def _check(key: ApiKey) -> None:
     if not key.roles:
         raise ValueError(f"roles: wanted at least one of {', '.join(Role)}")
     check_types(key.types)
-    check_limits(key.rate, key.in_flight, key.judge_usd_per_day)
+    check_limits(limits_of(key))
     if len(key.note) > 200 or not key.note.isprintable():
         raise ValueError("note: wanted at most 200 printable characters")
 
@@ -296,8 +288,7 @@ def _table(key: ApiKey) -> str:
         lines.append(f"types = [{', '.join(map(_text, key.types))}]")
     times = {"expires": key.expires, "revoked": key.revoked}
     lines += [f"{name} = {_time(time)}" for name, time in times.items() if time is not None]
-    limits = {"rate": key.rate, "in_flight": key.in_flight, "judge_usd_per_day": key.judge_usd_per_day}
-    lines += [f"{name} = {limit}" for name, limit in limits.items() if limit is not None]
+    lines += [f"{name} = {limit}" for name, limit in limits_of(key).items() if limit is not None]
     if key.note:
         lines.append(f"note = {_text(key.note)}")
     return "\n".join(lines) + "\n"

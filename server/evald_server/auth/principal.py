@@ -1,13 +1,35 @@
 """Principals: authenticated callers with a name, roles and the evaluator types that they may offer."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,63}")
 _TYPE: Final = re.compile(r"\*|[A-Za-z0-9][A-Za-z0-9._-]{0,99}\*?")
+
+
+class _Limit(NamedTuple):
+    """A limit of a principal. The first value is above `least`, or equal to it if `inclusive`."""
+
+    kind: type[float]
+    least: float
+    most: float
+    wanted: str
+    inclusive: bool = True
+
+
+_LIMITS: Final = {
+    "rate": _Limit(float, 0, 1e6, "calls per second, above 0 and at most 1000000", inclusive=False),
+    "in_flight": _Limit(int, 1, 1e6, "1 to 1000000 calls"),
+    "turn_rate": _Limit(float, 0, 1e6, "turns per second, above 0 and at most 1000000", inclusive=False),
+    "turns_per_day": _Limit(int, 1, 1e12, "1 to 1000000000000 turns"),
+    "judge_usd_per_day": _Limit(float, 0, 1e6, "US dollars, 0 to 1000000"),
+}
+
+LIMITS: Final = tuple(_LIMITS)
+"""The names of a principal's limits, which are fields of Principal and ApiKey."""
 
 
 class Role(StrEnum):
@@ -39,8 +61,8 @@ class Principal:
     name: the owner of leases, sessions and request ids; several keys may share it.
     types: evaluator types that it may offer, each a name or a prefix that ends in `*`.
     key_id: id of its API key, id of the key that signed its token, or the name in its certificate.
-    rate: maximum calls per second. in_flight: maximum open calls. judge_usd_per_day: maximum cost of judges in US
-    dollars per day (UTC). None: no limit.
+    rate: maximum calls per second. in_flight: maximum open calls. turn_rate: maximum turns per second. turns_per_day:
+    maximum turns per day (UTC). judge_usd_per_day: maximum cost of judges in US dollars per day (UTC). None: no limit.
     expires: expiry of its token, Unix time in seconds.
     certificate: the names in its connection's client certificate, also if it sent a token; None without one.
     """
@@ -51,6 +73,8 @@ class Principal:
     key_id: str = ""
     rate: float | None = None
     in_flight: int | None = None
+    turn_rate: float | None = None
+    turns_per_day: int | None = None
     judge_usd_per_day: float | None = None
     kind: Literal["key", "jwt", "certificate", "none"] = "key"
     expires: float | None = None
@@ -80,14 +104,34 @@ def check_name(name: str) -> None:
         )
 
 
-def check_limits(rate: float | None, in_flight: int | None, judge_usd_per_day: float | None) -> None:
+def limits_of(owner: object) -> dict[str, Any]:
+    """Return the limits of a Principal, an ApiKey or parsed arguments, by name."""
+    return {name: getattr(owner, name) for name in LIMITS}
+
+
+def read_limits(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the limits in a table of a file, by name; None for absent ones. Raises TypeError and ValueError."""
+    return {name: _read_limit(name, table.get(name), limit.kind) for name, limit in _LIMITS.items()}
+
+
+def _read_limit(name: str, value: Any, kind: type[float]) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | kind):
+        raise TypeError(f"{name}: wanted a {'whole ' if kind is int else ''}number")
+    try:
+        return kind(value)
+    except OverflowError:
+        raise ValueError(f"{name}: wanted a number with fewer digits") from None
+
+
+def check_limits(limits: Mapping[str, float | None]) -> None:
     """Raise ValueError if these are not valid limits of a principal."""
-    if rate is not None and not 0 < rate <= 1e6:
-        raise ValueError("rate: wanted calls per second, above 0 and at most 1000000")
-    if in_flight is not None and not 1 <= in_flight <= 1_000_000:
-        raise ValueError("in_flight: wanted 1 to 1000000 calls")
-    if judge_usd_per_day is not None and not 0 <= judge_usd_per_day <= 1e6:
-        raise ValueError("judge_usd_per_day: wanted US dollars, 0 to 1000000")
+    for name, value in limits.items():
+        limit = _LIMITS[name]
+        if value is None or (limit.least <= value <= limit.most and (limit.inclusive or value > limit.least)):
+            continue
+        raise ValueError(f"{name}: got {str(value)[:20]}, wanted {limit.wanted}")
 
 
 def is_type_pattern(text: str) -> bool:

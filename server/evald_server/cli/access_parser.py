@@ -94,6 +94,15 @@ def add_access_commands(command: Callable[..., Any]) -> None:
         "--in-flight", metavar="N", type=int, help="maximum concurrent calls, sessions and watches"
     )
     create.add_argument(
+        "--turn-rate",
+        metavar="N",
+        type=float,
+        help="maximum turns evaluated per second; batches, sessions, suites and runs wait, and are not refused",
+    )
+    create.add_argument(
+        "--turns-per-day", metavar="N", type=int, help="maximum turns evaluated per day (UTC)"
+    )
+    create.add_argument(
         "--judge-usd-per-day",
         metavar="USD",
         type=float,
@@ -104,7 +113,7 @@ def add_access_commands(command: Callable[..., Any]) -> None:
     listed.add_argument(
         "--data-dir",
         metavar="DIR",
-        help="the server's data directory; adds the cost of judges today [EVALD_DATA_DIR]",
+        help="the server's data directory; adds the cost of judges and the turns of today [EVALD_DATA_DIR]",
     )
     listed.add_argument("--json", action="store_true", help="as JSON")
     revoke = actions.add_parser("revoke", help="revoke a key: running servers refuse it within a second")

@@ -5,18 +5,28 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from evald_server.auth.files import FileProblem
 from evald_server.auth.keys import ApiKey, add_key, new_key, read_keys, revoke_key
-from evald_server.auth.principal import Role
-from evald_server.judge.budget import SPENDING_FILE, read_spending, utc_day
+from evald_server.auth.principal import Role, limits_of
+from evald_server.day_totals import FILES, Unit, read_totals, utc_day
 
 from .exit_codes import ExitCode, usage_error
 
 _DAY_SECONDS: Final = 86_400
+
+# How the table shows a limit.
+_LIMITS: Final = {
+    "rate": "{:.15g}/s",
+    "in_flight": "{} in flight",
+    "turn_rate": "{:.15g} turns/s",
+    "turns_per_day": "{} turns a day",
+    "judge_usd_per_day": "${:.15g} a day for judges",
+}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,9 +55,7 @@ def _create(args: argparse.Namespace, path: Path) -> int:
             types=args.types,
             expires=expires,
             note=args.note,
-            rate=args.rate,
-            in_flight=args.in_flight,
-            judge_usd_per_day=args.judge_usd_per_day,
+            **limits_of(args),
         )
     except ValueError as problem:
         raise usage_error(str(problem)) from None
@@ -62,21 +70,25 @@ def _list(args: argparse.Namespace, path: Path) -> int:
     from .console import new_table, show
 
     keys, now = read_keys(path).values(), time.time()
-    spent = _spent(args.data_dir or os.environ.get("EVALD_DATA_DIR"))
+    today = _today(args.data_dir or os.environ.get("EVALD_DATA_DIR"))
     if args.json:
-        found = [_as_json(key, now, None if spent is None else spent.get(key.principal, 0.0)) for key in keys]
+        found = [_as_json(key, now, today) for key in keys]
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
         return ExitCode.PASSED
-    used = [] if spent is None else ["Judges today"]
-    table = new_table("Key", "Principal", "Roles", "Types", "Limits", *used, "State", "Expires", "Note")
+    table = new_table(
+        *("Key", "Principal", "Roles", "Types", "Limits"),
+        *(["Today"] if today else []),
+        *("State", "Expires", "Note"),
+    )
     for key in keys:
+        used = {unit: totals.get(key.principal, 0.0) for unit, totals in today.items()}
         table.add_row(
             key.id,
             key.principal,
             ", ".join(key.roles),
             ", ".join(key.types),
             _limits(key),
-            *([] if spent is None else [f"${spent.get(key.principal, 0.0):.4g}"]),
+            *(["${usd:.4g}, {turns:.0f} turns".format(**used)] if today else []),
             key.state(now),
             _date(key.expires) or "never",
             key.note,
@@ -96,23 +108,28 @@ def _revoke(args: argparse.Namespace, path: Path) -> int:
 _ACTIONS: Final = {"create": _create, "list": _list, "revoke": _revoke}
 
 
-def _spent(data_dir: str | None) -> dict[str, float] | None:
-    """Return the cost of judges today (UTC) in US dollars by principal, as recorded by a server.
+def _today(data_dir: str | None) -> dict[Unit, dict[str, float]]:
+    """Return the cost of judges and the turns of today (UTC) by principal, as recorded by a server.
 
-    None without a data directory.
+    Empty without a data directory.
     """
-    if not data_dir:
-        return None
-    path = Path(data_dir) / SPENDING_FILE
-    try:
-        return read_spending(path, utc_day())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise usage_error(
-            f"{path}: cannot be read", "name a server's data directory with --data-dir DIR"
-        ) from None
+    found: dict[Unit, dict[str, float]] = {}
+    for unit, name in FILES.items() if data_dir else ():
+        path = Path(data_dir or "") / name
+        try:
+            found[unit] = read_totals(path, unit, utc_day())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise usage_error(
+                f"{path}: cannot be read", "name a server's data directory with --data-dir DIR"
+            ) from None
+    return found
 
 
-def _as_json(key: ApiKey, now: float, judge_usd_today: float | None) -> dict[str, object]:
+def _as_json(key: ApiKey, now: float, today: Mapping[Unit, Mapping[str, float]]) -> dict[str, object]:
+    used = {}
+    if today:
+        used["judgeUsdToday"] = today["usd"].get(key.principal, 0.0)
+        used["turnsToday"] = int(today["turns"].get(key.principal, 0))
     return {
         "id": key.id,
         "principal": key.principal,
@@ -120,8 +137,10 @@ def _as_json(key: ApiKey, now: float, judge_usd_today: float | None) -> dict[str
         "types": list(key.types),
         "rate": key.rate,
         "inFlight": key.in_flight,
+        "turnRate": key.turn_rate,
+        "turnsPerDay": key.turns_per_day,
         "judgeUsdPerDay": key.judge_usd_per_day,
-        **({} if judge_usd_today is None else {"judgeUsdToday": judge_usd_today}),
+        **used,
         "state": key.state(now),
         "created": _date(key.created),
         "expires": _date(key.expires) or None,
@@ -131,10 +150,8 @@ def _as_json(key: ApiKey, now: float, judge_usd_today: float | None) -> dict[str
 
 
 def _limits(key: ApiKey) -> str:
-    rate = "" if key.rate is None else f"{key.rate:g}/s"
-    in_flight = f"{key.in_flight} in flight" if key.in_flight else ""
-    judges = "" if key.judge_usd_per_day is None else f"${key.judge_usd_per_day:g} a day for judges"
-    return ", ".join(filter(None, (rate, in_flight, judges)))
+    found = limits_of(key).items()
+    return ", ".join(_LIMITS[name].format(limit) for name, limit in found if limit is not None)
 
 
 def _until(key: ApiKey) -> str:

@@ -16,7 +16,7 @@ from evald_server.auth.limits import FailedAttempts
 from evald_server.auth.principal import LOCAL, Principal
 from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import METHODS, OPEN
-from evald_server.rpc.gate import call_error_of
+from evald_server.rpc.errors import call_error_of
 
 from .calls import Calls, HttpCaller
 from .errors import failed

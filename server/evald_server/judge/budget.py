@@ -1,21 +1,14 @@
-"""Spending of judges: model prices, ceilings checked before each request, and the day's total on disk."""
+"""Spending of judges: model prices, and ceilings checked before each request."""
 
-import json
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from evald.result import TokenUsage
+from evald_server.day_totals import SERVER, DayTotals
 
 from .prompt_request import CallSpending, JudgeError
-
-_log = logging.getLogger("evald.judge")
 
 _CODE: Final = "JUDGE_BUDGET_EXCEEDED"
 _RESETS: Final = "; the limit resets at midnight UTC"
@@ -101,82 +94,6 @@ def price_of(model: str, own: Mapping[str, Price]) -> Price | None:
     return None
 
 
-def utc_day() -> str:
-    """Return today's date in UTC, as in "2026-01-31"."""
-    return datetime.now(UTC).strftime("%Y-%m-%d")
-
-
-SPENDING_FILE: Final = "judge-spending.json"
-"""Name of a SpendStore's file in the data directory."""
-
-SERVER: Final = ""
-"""The account of the whole server. A principal's account has the principal's name."""
-
-
-def read_spending(path: Path, day: str) -> dict[str, float]:
-    """Return the spending in a SpendStore's file: US dollars by account; empty if the file is of another day.
-
-    Raises OSError, ValueError, KeyError, TypeError and AttributeError for a file that cannot be used.
-    """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    if data["day"] != day:
-        return {}
-    spent = {SERVER: data["usd"], **data.get("principals", {})}
-    return {account: max(0.0, float(usd)) for account, usd in spent.items()}
-
-
-class SpendStore:
-    """A JSON file with the day's spending, so that a restart does not reset the daily ceiling.
-
-    A separate thread replaces the whole file at each write. A crash may lose the last request's cost.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._warned = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="evald-judge-spending")
-
-    def load(self, day: str) -> dict[str, float]:
-        """Return the US dollars spent on that day by account. Logs a file that cannot be read; returns {} for it."""
-        try:
-            return read_spending(self._path, day)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-            self._warn(problem)
-            return {}
-
-    def save(self, day: str, spent: Mapping[str, float]) -> None:
-        """Schedule a write of the day's totals. Returns at once."""
-        with suppress(RuntimeError):  # closed, because the server stops
-            self._thread.submit(self._write, day, dict(spent))
-
-    def close(self) -> None:
-        """Finish pending writes. May block until the file is written."""
-        self._thread.shutdown()
-
-    def _write(self, day: str, spent: dict[str, float]) -> None:
-        temporary = self._path.with_suffix(".new")
-        usd = spent.pop(SERVER, 0.0)
-        try:
-            text = json.dumps({"day": day, "usd": usd, "principals": spent})
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(self._path)
-        except OSError as problem:
-            self._warn(problem)
-
-    def _warn(self, problem: Exception) -> None:
-        """Log the first problem only."""
-        if not self._warned:
-            self._warned = True
-            _log.warning(
-                "cannot save today's cost of the judges in %s, so a restart resets it to 0: %s",
-                self._path.name,
-                type(problem).__name__,
-            )
-
-
 class Caller(NamedTuple):
     """The principal whose evaluation asks a judge. name: "" if unknown. per_day_usd: its ceiling, None for none."""
 
@@ -189,8 +106,8 @@ class Budget:
 
     A request is allowed only if the amount spent, plus the maximum cost of requests in flight, plus the maximum cost
     of this request stays within all ceilings.
-    store: keeps the day's totals over restarts; without a store a restart resets them. caller: returns the current
-    caller. limited: called when a principal's ceiling refuses a request.
+    spent: the day's costs; by default a restart resets them. caller: returns the current caller. limited: called when a
+    principal's ceiling refuses a request.
     """
 
     def __init__(
@@ -198,20 +115,16 @@ class Budget:
         *,
         per_call_usd: float | None = None,
         per_day_usd: float | None = None,
-        store: SpendStore | None = None,
-        today: Callable[[], str] = utc_day,
+        spent: DayTotals | None = None,
         caller: Callable[[], Caller] = Caller,
         limited: Callable[[], None] = lambda: None,
     ) -> None:
         self._per_call = per_call_usd
         self._per_day = per_day_usd
-        self._store = store
-        self._today = today
-        self._day = today()
         self._caller = caller
         self._limited = limited
-        # By account: the day's spending, and the maximum cost of requests in flight.
-        self._spent = store.load(self._day) if store else {}
+        self._spent = DayTotals() if spent is None else spent
+        # The maximum cost of requests in flight, by account.
         self._reserved: dict[str, float] = {}
 
     @property
@@ -229,7 +142,6 @@ class Budget:
 
         Raises JudgeError JUDGE_BUDGET_EXCEEDED when the request could exceed a ceiling.
         """
-        self._start_new_day()
         name, per_day = self._caller()
         if max_usd is None:
             if self.limits_caller:
@@ -261,30 +173,20 @@ class Budget:
 
     def settle(self, accounts: Sequence[str], reserved_usd: float, cost_usd: float) -> None:
         """Replace a reserved amount with the actual cost."""
-        self._start_new_day()
         for account in accounts:
             reserved = self._reserved.pop(account, 0.0) - reserved_usd
             # Rounding errors may leave slightly more than 0.
             if reserved > 1e-12:
                 self._reserved[account] = reserved
         if cost_usd:
-            for account in accounts:
-                self._spent[account] = self._spent.get(account, 0.0) + cost_usd
-            if self._store is not None:
-                self._store.save(self._day, self._spent)
+            self._spent.add(accounts, cost_usd)
 
     def close(self) -> None:
         """Finish pending writes. May block until the file is written."""
-        if self._store is not None:
-            self._store.close()
+        self._spent.close()
 
     def _used(self, account: str) -> float:
-        return self._spent.get(account, 0.0) + self._reserved.get(account, 0.0)
-
-    def _start_new_day(self) -> None:
-        day = self._today()
-        if day != self._day:
-            self._day, self._spent = day, {}
+        return self._spent.get(account) + self._reserved.get(account, 0.0)
 
 
 def _exceeded(max_usd: float, who: str, used: float, limit: str) -> JudgeError:

@@ -9,9 +9,10 @@ from typing import Final
 from evald.fields import nearest
 from evald.strict_json import TooLarge, parse_json
 from evald_server.config import JudgeSettings, Settings
+from evald_server.day_totals import FILES, DayTotals
 from evald_server.redaction import Redactor
 
-from .budget import SPENDING_FILE, Budget, Caller, SpendStore
+from .budget import Budget, Caller
 from .cache import AnswerCache, DiskCache, MemoryCache
 from .endpoint import Endpoint, behind_proxy
 from .judge_call import EndpointModel, RequestMetrics
@@ -161,11 +162,11 @@ def build_models(
         known = ", ".join(sorted(judges)) or "none"
         raise ValueError(f'judge: unknown judge "{default}"; configured are {known}')
     redactor = Redactor(keys.values())
-    store = None
+    spent = None
     if settings.data_dir is not None and (
         settings.judge_max_usd_per_day is not None or settings.authenticates
     ):
-        store = SpendStore(settings.data_dir / SPENDING_FILE)
+        spent = DayTotals(settings.data_dir / FILES["usd"])
     cache: AnswerCache = MemoryCache(settings.judge_cache_bytes)
     if settings.data_dir is not None and settings.judge_cache_bytes:
         cache = DiskCache(settings.data_dir / "judge-cache.sqlite", settings.judge_cache_bytes)
@@ -178,7 +179,7 @@ def build_models(
         budget=Budget(
             per_call_usd=settings.judge_max_usd_per_call,
             per_day_usd=settings.judge_max_usd_per_day,
-            store=store,
+            spent=spent,
             caller=caller,
             limited=limited,
         ),

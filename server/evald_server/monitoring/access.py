@@ -23,7 +23,7 @@ class AccessMetrics:
         self._checks[kind, outcome] += 1
 
     def limited(self, limit: str) -> None:
-        """Count a call, or a request to a judge, refused by a limit of its principal."""
+        """Count a call, turns or a request to a judge that a limit of their principal refuses or delays."""
         self._limits[limit] += 1
 
     def reloaded(self, outcome: str) -> None:
@@ -50,7 +50,7 @@ class AccessMetrics:
         if self._limits:
             limits = counter(
                 "evald_principal_limited",
-                "Calls and requests to judges refused because of their principal's limits, by the limit.",
+                "Calls and requests to judges refused, and turns delayed, because of their principal's limits, by the limit.",
             )
             for limit, count in self._limits.copy().items():
                 add_count(limits, {"limit": limit}, count)

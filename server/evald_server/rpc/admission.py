@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 from evald.scope import Scope
 from evald_server.auth.current_call import caller
+from evald_server.auth.limits import TurnLimits
 from evald_server.engine.invoke import RESERVE_SECONDS, budget
 from evald_server.engine.plan import Plan
 from evald_server.engine.run import EvaluationRun
@@ -34,7 +35,8 @@ class Admission:
 
     slots: maximum concurrent waiting evaluations. queue: maximum evaluations in the queue. queue_seconds: maximum
     time in the queue. concurrency: maximum concurrent waiting evaluators of one evaluation.
-    default_timeout: seconds for calls without a deadline. max_timeout: maximum seconds for all calls.
+    default_timeout: seconds for calls without a deadline. max_timeout: maximum seconds for all calls. turns: limits of
+    the turns of each principal.
     """
 
     def __init__(
@@ -46,7 +48,9 @@ class Admission:
         concurrency: int = 16,
         default_timeout: float = 60.0,
         max_timeout: float = 60.0,
+        turns: TurnLimits | None = None,
     ) -> None:
+        self.turns = TurnLimits() if turns is None else turns
         self._most = slots
         self._slots = FairSlots(slots, queue)
         self._queue_seconds = queue_seconds

@@ -8,6 +8,7 @@ from typing import Final
 
 from evald.scope import Scope
 from evald_server import wire_pb2
+from evald_server.auth.refusals import AccessDenied
 from evald_server.batch.chunk import can_run, slice_of
 from evald_server.batch.item_chunk import ItemChunk, ItemChunkResult
 from evald_server.batch.pool import BatchPool
@@ -106,7 +107,19 @@ class _Batch:
         self._use_processes = True
 
     async def add(self, items: Sequence[bytes]) -> None:
-        """Evaluate the items of one message, here or in processes, and send the finished answers."""
+        """Evaluate the items of one message when their principal's limits allow it, and send the finished answers."""
+        begin = 0
+        while begin < len(items):
+            try:
+                count = await self._admission.turns.take(len(items) - begin)
+            except AccessDenied as problem:
+                await self._refuse(items[begin:], problem)
+                return
+            await self._add(items if count == len(items) else items[begin : begin + count])
+            begin += count
+
+    async def _add(self, items: Sequence[bytes]) -> None:
+        """Evaluate items, here or in processes, and send the finished answers."""
         first, self._item_count = self._item_count + 1, self._item_count + len(items)
         plan = self._plan_of_chunks(len(items))
         if plan is None:
@@ -114,6 +127,20 @@ class _Batch:
         else:
             for begin in range(0, len(items), MAX_ITEMS):
                 await self._submit(plan, items[begin : begin + MAX_ITEMS], first + begin)
+        await self._flush()
+
+    async def _refuse(self, items: Sequence[bytes], problem: AccessDenied) -> None:
+        """Answer items that may not be evaluated with an error."""
+        for data in items:
+            await self._turns.pause()
+            self._item_count += 1
+            try:
+                item_id = _parsed(data, self._item_count).item_id
+            except CallError as unreadable:
+                self._results.refuse("", unreadable.message)
+            else:
+                self._results.refuse(item_id, problem.message, "RESOURCE_EXHAUSTED")
+            await self._flush_if_full()
         await self._flush()
 
     async def finish(self) -> None:
@@ -184,8 +211,7 @@ class _Batch:
             await self._start(number, data)
             while len(self._waiting) >= _MAX_WAITING:
                 await self._tasks.any_of(self._waiting)
-            if len(self._results.answers) >= MAX_ITEMS or self._results.size >= MAX_BYTES:
-                await self._flush()
+            await self._flush_if_full()
 
     async def _start(self, number: int, data: bytes) -> None:
         item_id = ""
@@ -227,6 +253,10 @@ class _Batch:
     def _count(self, run: EvaluationRun) -> None:
         self._results.count(run)
         self._metrics.evaluated(run, "EvaluateBatch", self._labels, lambda: None)
+
+    async def _flush_if_full(self) -> None:
+        if len(self._results.answers) >= MAX_ITEMS or self._results.size >= MAX_BYTES:
+            await self._flush()
 
     async def _flush(self) -> None:
         """Send the finished answers."""

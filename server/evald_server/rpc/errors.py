@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from evald.v1 import evaluation_service_pb2
+from evald_server.auth.refusals import AccessDenied
 from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.plan import InvalidPlan, Violation
 
@@ -66,6 +67,7 @@ REASONS: Final[dict[str, Reason]] = {
     "ROLE_MISSING": Reason(grpc.StatusCode.PERMISSION_DENIED),
     "NOT_OWNER": Reason(grpc.StatusCode.PERMISSION_DENIED),
     "RATE_LIMITED": Reason(_EXHAUSTED, 1.0),
+    "QUOTA_EXCEEDED": Reason(_EXHAUSTED, 3600.0),
     "DRAINING": Reason(grpc.StatusCode.UNAVAILABLE, 1.0),
     "MESSAGE_TIMEOUT": Reason(grpc.StatusCode.DEADLINE_EXCEEDED),
     "DEADLINE_TOO_SHORT": Reason(grpc.StatusCode.DEADLINE_EXCEEDED),
@@ -213,6 +215,14 @@ def refusal(found: Sequence[BadField], reason: str = "INVALID_FIELD", **metadata
     place = "" if message.startswith(f"{field}:") else f"{field}: "
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return CallError(reason, f"{place}{message}{more}", found, field=field, **metadata)
+
+
+def call_error_of(problem: AccessDenied) -> CallError:
+    """Return a refusal as the error of a call."""
+    error = CallError(problem.reason, problem.message, (), **problem.metadata)
+    if problem.retry_seconds is not None:
+        error.retry_seconds = problem.retry_seconds
+    return error
 
 
 def as_call_error(problem: InvalidContext | InvalidPlan) -> CallError:

@@ -25,7 +25,7 @@ from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import METHODS, OPEN
 from evald_server.remote.errors import Refusal
 
-from .errors import CallError
+from .errors import CallError, call_error_of
 from .message_timeout import MessageTimeout, with_request_stream
 from .registry import refused
 from .server import Handler, RpcServer, RpcStream
@@ -317,14 +317,6 @@ async def _reloaded(setting: str, reload: Callable[[], bool]) -> bool:
     except FileProblem as problem:
         _log.error("%s: %s; the last valid content of the file stays in use", setting, problem)
         return False
-
-
-def call_error_of(problem: AccessDenied) -> CallError:
-    """Return a refusal as the error of a call."""
-    error = CallError(problem.reason, problem.message, (), **problem.metadata)
-    if problem.retry_seconds is not None:
-        error.retry_seconds = problem.retry_seconds
-    return error
 
 
 def _record_changes(before: Mapping[str, ApiKey], after: Mapping[str, ApiKey]) -> None:

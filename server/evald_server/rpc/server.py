@@ -16,13 +16,14 @@ from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from evald_server.auth.refusals import AccessDenied
 from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.plan import InvalidPlan
 from evald_server.monitoring import RpcTally, Telemetry
 from evald_server.store.database import StoreProblem
 from evald_server.wire_limits import BeyondWireLimit, parse_message
 
-from .errors import CallError, as_call_error, invalid
+from .errors import CallError, as_call_error, call_error_of, invalid
 from .stream_tasks import LoopTurns, StreamTurns
 
 _log = logging.getLogger("evald.rpc")
@@ -332,6 +333,8 @@ class RpcServer:
             return
         if isinstance(problem, InvalidContext | InvalidPlan):
             problem = as_call_error(problem)
+        if isinstance(problem, AccessDenied):
+            problem = call_error_of(problem)
         if isinstance(problem, StoreProblem):
             problem = CallError(problem.code, problem.message)
         if not isinstance(problem, CallError):

@@ -9,6 +9,7 @@ from evald.context import EvaluatorContext
 from evald.result import ErrorInfo, Verdict
 from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server import wire_pb2
+from evald_server.auth.refusals import AccessDenied
 from evald_server.engine.contexts import (
     InvalidContext,
     check_duration,
@@ -74,11 +75,13 @@ class SessionService:
         turn_id, context = turn.turn_id, stream.context
         evaluation_id = self._engine.new_id()
         try:
+            await self._admission.turns.take()
             data, run = await self._batcher.run(self._start_turn, conversation, turn, evaluation_id, context)
-        except (CallError, InvalidContext) as problem:
+        except (AccessDenied, CallError, InvalidContext) as problem:
             conversation.refuse(turn_id)
             refused = _Response(turn_id=turn_id)
-            fill_error(refused.error, ErrorInfo("INVALID_ITEM", problem.message))
+            code = "RESOURCE_EXHAUSTED" if isinstance(problem, AccessDenied) else "INVALID_ITEM"
+            fill_error(refused.error, ErrorInfo(code, problem.message))
             await stream.send(refused.SerializeToString())
             return
         if run.finished:

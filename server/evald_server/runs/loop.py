@@ -15,6 +15,8 @@ from evald.chat import Conversation
 from evald.context import EvaluatorContext
 from evald.scope import Scope
 from evald.v1 import context_pb2, evaluation_service_pb2, message_pb2, result_pb2, run_service_pb2
+from evald_server.auth.limits import TurnLimits
+from evald_server.auth.refusals import AccessDenied
 from evald_server.connectors.connector import AgentRequest, Connector, ConnectorFailure, GiveWay, give_way
 from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.engine import Engine
@@ -64,7 +66,9 @@ class RunUser(Protocol):
 
 
 class EvaluationAdmission(Protocol):
-    """Admission control for pending evaluators, within the server's limits."""
+    """Admission control for turns and pending evaluators, within the server's limits. turns: limits per principal."""
+
+    turns: TurnLimits
 
     def run_pending(self, run: EvaluationRun, scope: Scope) -> AsyncGenerator[list[int]]:
         """Run the pending evaluators. Yield the indexes of those that have finished."""
@@ -140,10 +144,9 @@ class RunLoop:
             if not self.run.HasField("start_time"):
                 await self.fail("INVALID_SCENARIO", str(problem))
                 return
-            # Not an error: an error can only be retried from the start, and the conversation would be lost.
-            self.run.error.code, self.run.error.message = "INVALID_SCENARIO", str(problem)
-            self._unsaved.append(status_event(self.run, run_service_pb2.RUN_STATUS_INTERRUPTED, self._now))
-            await self._commit()
+            await self._interrupt("INVALID_SCENARIO", str(problem))
+        except AccessDenied as problem:
+            await self._interrupt("RESOURCE_EXHAUSTED", problem.message)
         except (RunFailure, ConnectorFailure) as problem:
             await self.fail(problem.code, problem.message)
 
@@ -151,6 +154,13 @@ class RunLoop:
         """End the run without a verdict. Raises StoreProblem."""
         self.run.error.code, self.run.error.message = code, message
         await self._finish(run_service_pb2.RUN_STATUS_ERROR, result_pb2.VERDICT_ERROR)
+
+    async def _interrupt(self, code: str, message: str) -> None:
+        """Interrupt the run, which may be resumed. An error could only be retried from the start, and the conversation
+        would be lost. Raises StoreProblem."""
+        self.run.error.code, self.run.error.message = code, message
+        self._unsaved.append(status_event(self.run, run_service_pb2.RUN_STATUS_INTERRUPTED, self._now))
+        await self._commit()
 
     def _restore(self, event: RunEvent) -> None:
         if event.kind is RunEventKind.MESSAGE:
@@ -296,6 +306,8 @@ class RunLoop:
 
     async def _evaluate(self) -> bool:
         """Evaluate the turn. Returns whether the run has ended with it."""
+        if self._admission.turns.limits_caller:
+            await self._take_turn()
         end = self._end_cause
         turn = self._open_turn()
         run = await self._run(self._plan, is_final=end is not None)
@@ -327,6 +339,16 @@ class RunLoop:
             return False
         await self._end(cause)
         return True
+
+    async def _take_turn(self) -> None:
+        """Wait until the turn may begin; the wait is no run time. Raises AccessDenied."""
+        if self._unsaved:
+            await self._commit()  # store the answer first, because the wait may be long
+        began = time.monotonic()
+        await self._admission.turns.take()
+        waited = time.monotonic() - began
+        self._began += waited
+        self.run.start_time.FromNanoseconds(self.run.start_time.ToNanoseconds() + round(1e9 * waited))
 
     def _part_of_plan(self, indexes: Sequence[int]) -> Plan:
         specs = tuple(self._plan.template.specs[index] for index in indexes)
