@@ -41,7 +41,8 @@ def test_failed_outranks_error_outranks_passed(
 
 
 def test_the_score_is_the_lowest_one_and_the_mean_stands_beside_it() -> None:
-    total = aggregate([Weighed(), Weighed(weight=3)], [(PASSED, 1.0), (FAILED, 0.2)])
+    uses = [Weighed(), Weighed(weight=3), Weighed()]
+    total = aggregate(uses, [(PASSED, 1.0), (FAILED, 0.2), (PASSED, 0.4)])
     assert (total.score, total.min_score, total.mean_score) == (0.2, 0.2, pytest.approx(0.4))
 
 
@@ -171,6 +172,21 @@ def test_a_mean_is_lost_when_nothing_to_come_can_lift_it(
     assert is_lost(uses, [(FAILED, score), None], Policy.WEIGHTED_MEAN) is lost
     assert not is_lost(uses, [(PASSED, 0.0), None], Policy.WEIGHTED_MEAN), "an error could make it ERROR"
     assert is_lost(uses, [(FAILED, score), None], Policy.ALL_MUST_PASS)
+
+
+@pytest.mark.parametrize(
+    ("results", "lost"),
+    [
+        ([(FAILED, 0.9), (SKIPPED, None), (ERROR, None)], False),
+        ([(FAILED, 0.7), (SKIPPED, None), (ERROR, None)], True),
+        ([(FAILED, 0.6), (PASSED, None), (SKIPPED, None)], False),
+    ],
+)
+def test_what_gave_no_verdict_does_not_lower_a_mean(
+    results: list[tuple[Verdict, float | None]], lost: bool
+) -> None:
+    assert is_lost([Weighed()] * 3, results, Policy.WEIGHTED_MEAN) is lost
+    assert not is_lost([Weighed(weight=0)] * 3, results, Policy.WEIGHTED_MEAN)
 
 
 results_strategy = st.lists(

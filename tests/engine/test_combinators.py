@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from evald.result import Verdict, unproven
+from evald.result import TokenUsage, Verdict, failed, unproven
 from evald_server.engine.plan import InvalidPlan
 from evald_server.engine.registry import Origin
 
@@ -109,7 +109,7 @@ ERRS = _child("error")
 @pytest.mark.parametrize(
     ("spec", "wanted", "score", "reason"),
     [
-        (_spec("all-of", HALF_PASS, _child("pass")), PASSED, 0.5, "2 of 2 evaluators passed"),
+        (_spec("all-of", HALF_PASS, _child("pass")), PASSED, 0.5, "2 of 2 evaluators passed, wanted all"),
         (_spec("all-of", HALF_PASS, HIGH_FAIL, LOW_FAIL), FAILED, 0.2, "1 of 3 evaluators passed"),
         (_spec("all-of", HALF_PASS, ERRS), ERROR, None, "1 of 2 evaluators passed"),
         (_spec("all-of", HIGH_FAIL, ERRS), FAILED, 0.0, "0 of 2 evaluators passed"),
@@ -145,6 +145,30 @@ def test_the_score_and_the_reason_follow_the_verdict(
         result.reason
     )
     assert reason in result.reason
+    done = [child["config"]["do"] for child in spec["config"]["evaluators"]]
+    if not spec["negate"]:
+        first = {FAILED: "failed as told" if "fail" in done else "", ERROR: "broken as told"}.get(wanted, "")
+        assert result.reason.partition("; first: ")[2] == first
+    assert [check.met for check in result.checks] == [do == "pass" for do in done]
+    assert dict(result.error.metadata) == ({"codes": "REMOTE_UNAVAILABLE"} if wanted is ERROR else {})
+
+
+def test_what_all_children_spent_is_added_up(engine: Engine) -> None:
+    def spend(input_tokens: int, output_tokens: int | None, cost_usd: float | None) -> dict[str, Any]:
+        result = failed("spent")
+        result.token_usage, result.cost_usd = TokenUsage(input_tokens, output_tokens), cost_usd
+        name = f"spends-{input_tokens}"
+        engine.registry.register(definition(name, lambda _ctx: result), Origin.BUILT_IN)
+        return {"type": name}
+
+    spending = [spend(10, 1, 0.25), {**spend(5, None, None), "shadow": True}, spend(200, 20, 4)]
+    result = engine.run([_spec("any-of", *spending, _child("pass"))]).results[0]
+    usage = result.token_usage
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (215, 21, 236)
+    assert result.cost.amount == 4.25
+    free = engine.run([_spec("any-of", _child("pass"))]).results[0]
+    assert not free.HasField("token_usage")
+    assert not free.HasField("cost")
 
 
 @pytest.mark.parametrize("other", [_child("skip"), _child("fail", weight=0)], ids=["skipped", "weightless"])
@@ -171,6 +195,7 @@ def test_inside_a_formula_no_error_is_outvoted(engine: Engine, do: str, wanted: 
     ("name", "config"),
     [
         ("any-of", {}),
+        ("all-of", {}),
         ("at-least", {"k": 1}),
         ("assert-set", {"threshold": 0.1}),
     ],
