@@ -67,6 +67,12 @@ def test_the_verdict(base: str, new: str, max_drop: float, wanted: str) -> None:
     assert _verdict(base, new, max_drop) == wanted
 
 
+def test_five_points_are_accepted_unless_told_otherwise() -> None:
+    for letters, wanted in (("P" * 95 + "F" * 5, WARN), ("P" * 94 + "F" * 6, BLOCK)):
+        base, new = _cases("P" * 100), _cases(letters)
+        assert compare(suite(base), suite(new), merge_by_id(base, new)).verdict == wanted
+
+
 def test_a_verdict_without_power_says_so() -> None:
     for count, powerless in ((4, True), (5, False)):
         comparison = _compare(_cases("P" * count), _cases("P" * count))
