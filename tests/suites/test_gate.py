@@ -95,6 +95,13 @@ def test_a_threshold_counts_cases_by_weight(
     assert found.decision == wanted, found.reason
 
 
+@pytest.mark.parametrize(("threshold", "wanted"), [(0.9, "GO"), (0.95, "INCONCLUSIVE")])
+def test_errors_count_in_runs_of_older_servers_too(threshold: float, wanted: str) -> None:
+    run = suite(case(str(number), letter) for number, letter in enumerate("P" * 18 + "EE"))
+    run.ClearField("error_share")
+    assert check_rule(GateRule(suite="checkout", threshold=threshold), run, None).decision == wanted
+
+
 def test_advisory_rules_have_no_say_and_missing_runs_do() -> None:
     go, stop = _check(P40, P40, max_drop=0), _check(P40, "F" * 40, max_drop=0, tier="advisory")
     assert stop.decision == "NO-GO"
