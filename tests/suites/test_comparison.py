@@ -73,6 +73,44 @@ def test_five_points_are_accepted_unless_told_otherwise() -> None:
         assert compare(suite(base), suite(new), merge_by_id(base, new)).verdict == wanted
 
 
+@pytest.mark.parametrize(
+    ("base", "new", "reason"),
+    [
+        (
+            "P" * 100,
+            "P" * 95 + "F" * 5,
+            "Pass rate down by 5 points over 100 pairs (5 broken, 0 fixed); within the 5 points allowed, but not by "
+            "chance (p = 0.031)",
+        ),
+        ("P" * 40, "P" * 36 + "F" * 4, "more than the 5 points allowed, but possibly by chance (p = 0.062)"),
+        ("P" * 40, "P" * 35 + "F" * 5, "more than the 5 points allowed, and not by chance (p = 0.031)"),
+        (
+            "P" * 100,
+            "P" * 97 + "F" * 3,
+            "down by 3 points over 100 pairs (3 broken, 0 fixed); within the 5 points",
+        ),
+        ("F" * 20, "P" * 20, "Pass rate up by 100 points over 20 pairs (0 broken, 20 fixed); not worse"),
+        ("PF" * 9, "PF" * 9, "Pass rate unchanged over 18 pairs (0 broken, 0 fixed); not worse"),
+    ],
+)
+def test_the_reason_has_the_figures(base: str, new: str, reason: str) -> None:
+    assert reason in _compare(_cases(base), _cases(new)).reason
+
+
+def test_changes_are_ordered_by_how_bad_they_are() -> None:
+    got = _compare(_cases("FFPEP"), _cases("PSEFF"))
+    assert [change.case_id for change in got.changes] == ["0004", "0002", "0001", "0003", "0000"]
+
+
+def test_a_verdict_that_nobody_knows_is_an_error() -> None:
+    base, new = _cases("P" * 20), _cases("P" * 20)
+    for each in new[:5]:
+        each.verdict = result_pb2.VERDICT_UNSPECIFIED
+    got = _compare(base, new)
+    assert (got.verdict, got.error_count, got.pair_count) == (INCONCLUSIVE, 5, 15)
+    assert [change.new_verdict for change in got.changes] == [0] * 5
+
+
 def test_a_verdict_without_power_says_so() -> None:
     for count, powerless in ((4, True), (5, False)):
         comparison = _compare(_cases("P" * count), _cases("P" * count))
@@ -88,6 +126,59 @@ def test_scores_can_show_what_verdicts_do_not() -> None:
     assert comparison.mcnemar_p == pytest.approx(0.125)
     assert comparison.permutation_p == pytest.approx(2**-20)
     assert comparison.score_change == pytest.approx(-0.29)
+    assert comparison.effect_size == pytest.approx(-1.319, abs=0.001)
+    assert 0.2 < comparison.smallest_detectable_drop < 0.4
+    assert "(p = 9.5e-07)" in comparison.reason
+
+
+def _three_broken(*more: tuple[str, str]) -> tuple[list[suite_service_pb2.CaseResult], ...]:
+    """Return both runs: 3 cases that broke, one that was fixed, 10 that hold, and cases with these letters.
+
+    One more break that costs a whole point of score makes the drop significant by the scores, not by the verdicts.
+    """
+    letters = [*"PPPF", *"P" * 10], [*"FFFP", *"P" * 10]
+    scores = [1.0] * 3 + [0.4] + [None] * 10, [0.0] * 3 + [0.5] + [None] * 10
+    runs = []
+    for side in (0, 1):
+        added = "".join(pair[side] for pair in more)
+        runs.append(_cases("".join(letters[side]) + added, [*scores[side], *[1.0] * len(added)]))
+    return tuple(runs)
+
+
+def test_what_scores_could_have_been_counts_too() -> None:
+    assert _compare(*_three_broken()).verdict == WARN
+    assert _compare(*_three_broken(("E", "F"))).verdict == INCONCLUSIVE, "1 before and 0 after?"
+    base, new = _three_broken(("P", "P"))
+    assert _compare(base, new).verdict == WARN
+    assert _compare([*base[:-1], *_judged(base[-1:], "a")], [*new[:-1], *_judged(new[-1:], "b")]).verdict == (
+        INCONCLUSIVE
+    ), "0 with the same judge?"
+
+
+def test_cases_under_other_conditions_are_not_alike() -> None:
+    base, new = _cases("P" * 20), _cases("P" * 20)
+    for each in (*base, *new):
+        each.conditions_sha256 = "aa"
+    assert _compare(base, new).verdict == PASS
+    for each in new:
+        each.conditions_sha256 = "bb"
+    got = _compare(base, new)
+    assert got.verdict == INCONCLUSIVE
+    assert (
+        "different input, expected answer, options, weights or trials (cases: 20)"
+        in got.provenance_changes[0]
+    )
+    for each in base:
+        each.conditions_sha256 = ""
+    assert _compare(base, new).verdict == PASS, "an earlier version wrote none"
+
+
+def test_an_evaluator_that_did_not_run_is_not_another_one() -> None:
+    base, new = _judged(_cases("P" * 20), "small"), _judged(_cases("P" * 20), "small")
+    for each in new:
+        each.trials[0].turns[0].evaluation.results[0].ClearField("provenance")
+    got = _compare(base, new)
+    assert (got.verdict, list(got.provenance_changes)) == (PASS, [])
 
 
 def test_the_figures_are_those_of_the_pairs() -> None:
