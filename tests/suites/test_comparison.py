@@ -183,10 +183,10 @@ def test_an_evaluator_that_did_not_run_is_not_another_one() -> None:
 
 def test_the_figures_are_those_of_the_pairs() -> None:
     base = _cases("PPPPFFE.PS..", [0.9, 0.9, 0.9, 0.9, 0.1, 0.1, None, None, 0.9, None, None, None])
-    new = _cases("PPPFPFPPE.FS", [0.9, 0.9, 0.9, 0.3, 0.9, 0.1, 0.9, 0.9, None, None, None, None])
+    new = _cases("PPPFPFPPE.FE", [0.9, 0.9, 0.9, 0.3, 0.9, 0.1, 0.9, 0.9, None, None, None, None])
     got = _compare(base, new)
     assert (got.pair_count, got.broken_count, got.fixed_count, got.error_count) == (6, 1, 1, 2)
-    assert (got.base_only_count, got.new_only_count) == (0, 2)
+    assert (got.base_only_count, got.new_only_count) == (0, 3)
     assert got.pass_rate_change.value == 0
     assert got.pass_rate_change.low < 0 < got.pass_rate_change.high
     assert got.mcnemar_p == pytest.approx(0.75)
