@@ -158,6 +158,9 @@ ROWS = {
     "evaluators only": Row(
         SIX, PASSED, 3, "Completed 6 messages. All evaluators passed.", [does("pass")], limit_reached=True
     ),
+    "ten messages, unless told otherwise": Row(
+        {}, PASSED, 5, "Completed 10 messages. All evaluators passed.", [does("pass")], limit_reached=True
+    ),
     "metrics only": Row(
         SIX,
         PASSED,
@@ -378,6 +381,13 @@ FAULTS = {
     "unjudged": ({**SIX, **SUCCESS}, [], [fault("JUDGE_UNAVAILABLE")], "JUDGE_UNAVAILABLE", 1),
     "broken": (SIX, [does("error")], [], "REMOTE_UNAVAILABLE", 1),
     "raised": (SIX, [does("raise")], [], "EVALUATOR_EXCEPTION", 1),
+    "broken once, required, though it may fail open": (
+        SIX,
+        [{**judge(criteria="polite"), "error_policy": "fail_open", "required": True}, does("pass")],
+        [fault("JUDGE_UNAVAILABLE"), {"score": 1, "hits": [], "misses": [], "reasoning": "fine"}],
+        "JUDGE_UNAVAILABLE",
+        1,
+    ),
     "broken beside success": ({**SIX, **SUCCESS}, [does("error")], [MET], "REMOTE_UNAVAILABLE", 1),
     "broken beside what is not met yet": (
         {**SIX, **SUCCESS},
