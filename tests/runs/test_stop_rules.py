@@ -120,6 +120,21 @@ ROWS = {
         judge=[UNMET, FAILURE],
     ),
     "criteria in the list": Row(SIX, PASSED, 2, "ok", [judge(successCriteria="books")], judge=[UNMET, MET]),
+    "two criteria in the list, met one after the other": Row(
+        SIX,
+        PASSED,
+        2,
+        "ok",
+        [judge(successCriteria="books"), judge(successCriteria="pays")],
+        judge=[MET, UNMET, MET],
+    ),
+    "failure on the last turn that would have ended it anywhere": Row(
+        {"maxMessages": 2, **EITHER, **EVERY},
+        FAILED,
+        1,
+        "Failure criteria was triggered. gave up",
+        judge=[FAILURE],
+    ),
     "criteria in the list, limit": Row(
         SIX,
         FAILED,
