@@ -41,7 +41,8 @@ def test_failed_outranks_error_outranks_passed(
 
 
 def test_the_score_is_the_lowest_one_and_the_mean_stands_beside_it() -> None:
-    total = aggregate([Weighed(), Weighed(weight=3)], [(PASSED, 1.0), (FAILED, 0.2)])
+    uses = [Weighed(), Weighed(weight=3), Weighed()]
+    total = aggregate(uses, [(PASSED, 1.0), (FAILED, 0.2), (PASSED, 0.4)])
     assert (total.score, total.min_score, total.mean_score) == (0.2, 0.2, pytest.approx(0.4))
 
 
@@ -55,6 +56,11 @@ def test_the_weighted_mean_passes_from_its_threshold_on(threshold: float, wanted
     uses = [Weighed(weight=4), Weighed(weight=1)]
     total = aggregate(uses, [(PASSED, 1.0), (FAILED, 0.0)], Policy.WEIGHTED_MEAN, threshold)
     assert (total.verdict, total.score) == (wanted, pytest.approx(0.8))
+
+
+@pytest.mark.parametrize(("score", "wanted"), [(0.8, PASSED), (0.79, FAILED)])
+def test_the_mean_must_be_at_least_0_8_unless_told_otherwise(score: float, wanted: Verdict) -> None:
+    assert aggregate([Weighed()], [(PASSED, score)], Policy.WEIGHTED_MEAN).verdict is wanted
 
 
 def test_weights_that_add_up_to_nothing_give_a_mean_of_zero() -> None:
@@ -112,9 +118,75 @@ def test_fail_open_on_everything_is_skipped_not_passed() -> None:
 
 
 def test_metrics_and_shadow_results_change_nothing() -> None:
-    uses = [Weighed(), Weighed(counts=False), Weighed(counts=False)]
-    total = aggregate(uses, [(PASSED, 0.9), (FAILED, 0.0), (ERROR, None)])
-    assert (total.verdict, total.score, total.errors) == (PASSED, 0.9, 1)
+    uses = [Weighed(), *[Weighed(counts=False)] * 4]
+    results = [(PASSED, 0.9), (FAILED, 0.0), (ERROR, None), (SKIPPED, None), (SKIPPED, None)]
+    for policy in Policy:
+        total = aggregate(uses, results, policy, not_run=[4])
+        assert (total.verdict, total.score, total.mean_score) == (PASSED, 0.9, 0.9)
+        assert (total.passed, total.failed, total.errors, total.skipped) == (1, 0, 1, 2)
+        assert not is_lost(uses, results, policy)
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+@pytest.mark.parametrize(
+    ("results", "required", "deciding", "counts"),
+    [
+        ([PASSED, FAILED, FAILED], (), 1, (1, 2, 0, 0)),
+        ([FAILED, ERROR, FAILED], (), 0, (0, 2, 1, 0)),
+        ([FAILED, FAILED, FAILED], (1, 2), None, (0, 3, 0, 0)),
+        ([PASSED, ERROR, ERROR], (), 1, (1, 0, 2, 0)),
+        ([SKIPPED, ERROR, SKIPPED], (), 1, (0, 0, 1, 2)),
+        ([PASSED, SKIPPED, PASSED], (), None, (2, 0, 0, 1)),
+    ],
+)
+def test_the_first_failure_or_error_gives_the_reason(
+    results: list[Verdict],
+    required: tuple[int, ...],
+    deciding: int | None,
+    counts: tuple[int, ...],
+    policy: Policy,
+) -> None:
+    uses = [Weighed(required=index in required) for index in range(len(results))]
+    total = aggregate(uses, [(verdict, None) for verdict in results], policy)
+    if required:  # under the mean a required failure goes before the others
+        deciding = required[0] if policy is Policy.WEIGHTED_MEAN else 0
+    assert total.deciding == deciding
+    assert (total.passed, total.failed, total.errors, total.skipped) == counts
+
+
+def test_what_fail_fast_left_out_counts_as_nothing_in_the_mean() -> None:
+    uses = [Weighed(), Weighed(weight=3)]
+    results = [(FAILED, 0.4), (SKIPPED, None)]
+    assert aggregate(uses, results).mean_score == pytest.approx(0.4)
+    assert aggregate(uses, results, not_run=[1]).mean_score == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("score", "weight", "lost"),
+    [(0.0, 1, True), (0.6, 1, False), (0.61, 1, False), (0.59, 1, True), (0.0, 0, False), (None, 1, True)],
+)
+def test_a_mean_is_lost_when_nothing_to_come_can_lift_it(
+    score: float | None, weight: float, lost: bool
+) -> None:
+    uses = [Weighed(weight=weight), Weighed()]
+    assert is_lost(uses, [(FAILED, score), None], Policy.WEIGHTED_MEAN) is lost
+    assert not is_lost(uses, [(PASSED, 0.0), None], Policy.WEIGHTED_MEAN), "an error could make it ERROR"
+    assert is_lost(uses, [(FAILED, score), None], Policy.ALL_MUST_PASS)
+
+
+@pytest.mark.parametrize(
+    ("results", "lost"),
+    [
+        ([(FAILED, 0.9), (SKIPPED, None), (ERROR, None)], False),
+        ([(FAILED, 0.7), (SKIPPED, None), (ERROR, None)], True),
+        ([(FAILED, 0.6), (PASSED, None), (SKIPPED, None)], False),
+    ],
+)
+def test_what_gave_no_verdict_does_not_lower_a_mean(
+    results: list[tuple[Verdict, float | None]], lost: bool
+) -> None:
+    assert is_lost([Weighed()] * 3, results, Policy.WEIGHTED_MEAN) is lost
+    assert not is_lost([Weighed(weight=0)] * 3, results, Policy.WEIGHTED_MEAN)
 
 
 results_strategy = st.lists(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from evald.result import Verdict, unproven
+from evald.result import TokenUsage, Verdict, failed, unproven
 from evald_server.engine.plan import InvalidPlan
 from evald_server.engine.registry import Origin
 
@@ -25,6 +25,10 @@ def _child(do: str, **fields: Any) -> dict[str, Any]:
         return {"type": "blind", **fields}
     config = {"do": "fail", "pending": True} if do == "pending" else {"do": do}
     return {"type": "scripted", "config": config, **fields}
+
+
+def _scored(do: str, score: float, **fields: Any) -> dict[str, Any]:
+    return {"type": "scripted", "config": {"do": do, "score": score}, **fields}
 
 
 def _spec(name: str, *children: dict[str, Any], negate: bool = False, **config: Any) -> dict[str, Any]:
@@ -98,6 +102,75 @@ def test_a_share_of_weights_that_add_up_to_nothing_is_no_verdict(
         assert engine.verdict([spec]) is ERROR
 
 
+HALF_PASS, LOW_FAIL, HIGH_FAIL = _scored("pass", 0.5), _scored("fail", 0.2), _scored("fail", 0.7)
+ERRS = _child("error")
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted", "score", "reason"),
+    [
+        (_spec("all-of", HALF_PASS, _child("pass")), PASSED, 0.5, "2 of 2 evaluators passed, wanted all"),
+        (_spec("all-of", HALF_PASS, HIGH_FAIL, LOW_FAIL), FAILED, 0.2, "1 of 3 evaluators passed"),
+        (_spec("all-of", HALF_PASS, ERRS), ERROR, None, "1 of 2 evaluators passed"),
+        (_spec("all-of", HIGH_FAIL, ERRS), FAILED, 0.0, "0 of 2 evaluators passed"),
+        (_spec("all-of", HIGH_FAIL, ERRS, negate=True), PASSED, 0.3, "0 of 2 evaluators passed"),
+        (_spec("any-of", HALF_PASS, LOW_FAIL), PASSED, 0.5, "1 of 2 evaluators passed"),
+        (_spec("any-of", LOW_FAIL, HIGH_FAIL), FAILED, 0.7, "0 of 2 evaluators passed"),
+        (_spec("any-of", HALF_PASS, ERRS), PASSED, 0.5, "1 of 2 evaluators passed"),
+        (_spec("any-of", HALF_PASS, ERRS, negate=True), FAILED, 0.0, "1 of 2 evaluators passed"),
+        (_spec("at-least", HALF_PASS, HALF_PASS, k=2), PASSED, 1.0, "wanted at least 2"),
+        (_spec("at-least", HALF_PASS, ERRS, k=1), PASSED, 0.5, "wanted at least 1"),
+        (_spec("at-least", HALF_PASS, ERRS, k=2), ERROR, None, "1 of 2 evaluators passed"),
+        (_spec("at-least", LOW_FAIL, ERRS, LOW_FAIL, k=2), FAILED, 0.0, "0 of 3 evaluators passed"),
+        (_spec("at-least", HALF_PASS, LOW_FAIL, threshold=0.5), PASSED, 0.5, "share 0.5"),
+        (_spec("at-least", HALF_PASS, ERRS, threshold=0.6), ERROR, None, "share 0.5"),
+        (_spec("at-least", HALF_PASS, ERRS, threshold=0.5), PASSED, 0.5, "share 0.5"),
+        (_spec("at-least", LOW_FAIL, ERRS, threshold=0.6), FAILED, 0.0, "share 0"),
+        (_spec("at-least", HALF_PASS, {**LOW_FAIL, "weight": 0}), PASSED, 1.0, "wanted all"),
+        (_spec("at-least", HALF_PASS, {**ERRS, "weight": 0}), PASSED, 1.0, "wanted all"),
+        (_spec("at-least", HALF_PASS, ERRS), ERROR, None, "wanted all"),
+        (_spec("at-least", HALF_PASS, LOW_FAIL, ERRS), FAILED, 1 / 3, "wanted all"),
+        (_spec("assert-set", HALF_PASS, HIGH_FAIL, threshold=0.6), PASSED, 0.6, "score 0.6"),
+        (_spec("assert-set", HALF_PASS, HIGH_FAIL, threshold=0.61), FAILED, 0.6, "score 0.6"),
+        (_spec("assert-set", HALF_PASS, ERRS, threshold=0.3), ERROR, None, "score 0.25"),
+        (_spec("assert-set", HALF_PASS, ERRS, threshold=0.8), FAILED, 0.25, "score 0.25"),
+    ],
+)
+def test_the_score_and_the_reason_follow_the_verdict(
+    engine: Engine, spec: dict[str, Any], wanted: Verdict, score: float | None, reason: str
+) -> None:
+    result = engine.run([spec]).results[0]
+    found = result.score if result.HasField("score") else None
+    assert (result.verdict, found) == (wanted, score if score is None else pytest.approx(score)), (
+        result.reason
+    )
+    assert reason in result.reason
+    done = [child["config"]["do"] for child in spec["config"]["evaluators"]]
+    if not spec["negate"]:
+        first = {FAILED: "failed as told" if "fail" in done else "", ERROR: "broken as told"}.get(wanted, "")
+        assert result.reason.partition("; first: ")[2] == first
+    assert [check.met for check in result.checks] == [do == "pass" for do in done]
+    assert dict(result.error.metadata) == ({"codes": "REMOTE_UNAVAILABLE"} if wanted is ERROR else {})
+
+
+def test_what_all_children_spent_is_added_up(engine: Engine) -> None:
+    def spend(input_tokens: int, output_tokens: int | None, cost_usd: float | None) -> dict[str, Any]:
+        result = failed("spent")
+        result.token_usage, result.cost_usd = TokenUsage(input_tokens, output_tokens), cost_usd
+        name = f"spends-{input_tokens}"
+        engine.registry.register(definition(name, lambda _ctx: result), Origin.BUILT_IN)
+        return {"type": name}
+
+    spending = [spend(10, 1, 0.25), {**spend(5, None, None), "shadow": True}, spend(200, 20, 4)]
+    result = engine.run([_spec("any-of", *spending, _child("pass"))]).results[0]
+    usage = result.token_usage
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (215, 21, 236)
+    assert result.cost.amount == 4.25
+    free = engine.run([_spec("any-of", _child("pass"))]).results[0]
+    assert not free.HasField("token_usage")
+    assert not free.HasField("cost")
+
+
 @pytest.mark.parametrize("other", [_child("skip"), _child("fail", weight=0)], ids=["skipped", "weightless"])
 def test_too_few_that_passed_score_less_than_one(engine: Engine, other: dict[str, Any]) -> None:
     summary = engine.run([_spec("at-least", _child("pass"), other, k=2)])
@@ -122,6 +195,7 @@ def test_inside_a_formula_no_error_is_outvoted(engine: Engine, do: str, wanted: 
     ("name", "config"),
     [
         ("any-of", {}),
+        ("all-of", {}),
         ("at-least", {"k": 1}),
         ("assert-set", {"threshold": 0.1}),
     ],
@@ -171,6 +245,12 @@ def test_a_shadow_child_is_shown_and_decides_nothing(
             _spec("at-least", _child("pass"), _child("pass", shadow=True), k=2),
             "/config/k",
             "only 1 evaluators",
+        ),
+        (_spec("at-least", _child("pass"), _child("pass"), k=3), "/config/k", "got 3, but only 2"),
+        (
+            _spec("at-least", _child("pass"), _child("pass"), k=1, threshold=0.5),
+            "/config/threshold",
+            "got both k and threshold",
         ),
         (
             _spec("formula", _child("pass", name="a", shadow=True), formula="a"),

@@ -101,6 +101,9 @@ SKIPPED: dict[str, Any] = {"name": "skipped", "type": "contains", "when": "final
         ("0.5 * hit + 0.5 * half", 0.75, Verdict.VERDICT_PASSED, 0.75),
         ("0.5 * hit + 0.5 * half", 0.76, Verdict.VERDICT_FAILED, 0.75),
         ("3 * hit + half", 3.5, Verdict.VERDICT_PASSED, None),
+        ("hit - half - 0.5", 0.1, Verdict.VERDICT_FAILED, 0.0),
+        ("0 * hit + half + 0.5", 0.1, Verdict.VERDICT_PASSED, 1.0),
+        ("0 * hit + half - 1", -0.4, Verdict.VERDICT_FAILED, None),
         ("hit / (half - 0.5)", 0.5, Verdict.VERDICT_ERROR, None),
     ],
 )

@@ -125,6 +125,8 @@ def test_a_call_whose_arguments_are_not_json_may_be_the_expected_one(
     result = judge({"mode": mode, "expected": [{"tool": "a", "args": {"x": 1}}]}, call("a", made))
     assert (result.verdict, result.unproven) == (FAILED, unproven)
     assert ("the arguments of call 1 are not JSON" in result.reason) == unproven
+    expected = [{"tool": "b", "args": {}}, {"tool": "a", "args": {"x": 1}}]
+    assert judge({"mode": mode, "expected": expected}, call("b"), call("a", made)).unproven == unproven
 
 
 def test_a_missing_duration_proves_nothing() -> None:
@@ -188,6 +190,8 @@ def test_the_best_pairing_is_found_where_taking_the_first_that_fits_fails() -> N
     [
         pytest.param(45, {}, PASSED, 1, id="in-time"),
         pytest.param(100, {}, PASSED, 1, id="inclusive"),
+        pytest.param(45, {"onMissing": "skip"}, PASSED, 1, id="in-time-or-skip"),
+        pytest.param(45, {"onMissing": "error"}, PASSED, 1, id="in-time-or-error"),
         pytest.param(120, {}, FAILED, 1 / 2, id="too-slow"),
         pytest.param(None, {}, FAILED, 1 / 2, id="unknown-fails"),
         pytest.param(None, {"onMissing": "pass"}, PASSED, 1, id="unknown-passes"),
@@ -208,6 +212,11 @@ def test_a_time_limit_counts_as_one_more_thing_expected(
 def test_a_missing_duration_hides_no_missing_call(policy: str) -> None:
     expected = [{"tool": "read", "maxDurationMs": 100}, "write"]
     assert judge({"expected": expected, "onMissing": policy}, call("read")).verdict is FAILED
+
+
+def test_the_time_limit_of_a_missing_call_is_not_kept() -> None:
+    expected = [{"tool": "read", "maxDurationMs": 100}, {"tool": "write", "maxDurationMs": 100}]
+    assert judge({"expected": expected}, call("read", duration_ms=45)).score == 2 / 4
 
 
 def test_the_reason_names_slow_calls() -> None:
@@ -283,6 +292,13 @@ def test_strict_compares_message_by_message(
     ctx = context(made, expected_messages=[USER, TWO, TOOL, TOOL, DONE], is_final=True)
     result = run(Trajectory, {"mode": "strict"}, ctx)
     assert (result.verdict, result.score) == (verdict, score)
+
+
+def test_strict_counts_the_calls_of_all_messages() -> None:
+    made = [USER, call("find", {"city": "Bonn"}), TOOL, TWO, TOOL, TOOL, DONE]
+    result = run(Trajectory, {"mode": "strict"}, context(made, expected_messages=made, is_final=True))
+    assert result.verdict is PASSED
+    assert "find = call 1, find = call 2, find = call 3" in result.reason
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,28 @@ def test_the_score_reason_and_checks_are_those_of_the_judge_in_the_middle() -> N
     ]
 
 
+@pytest.mark.parametrize(
+    ("replies", "config", "votes", "agreement"),
+    [
+        ({"a": [YES], "b": [YES], "c": [DOWN]}, {}, ["passed", "passed", "withheld"], 1.0),
+        ({"a": [YES, NO, YES]}, {"samples": 3}, ["passed", "failed", "passed"], 2 / 3),
+        ({"a": [YES]}, {}, None, None),
+    ],
+)
+def test_the_metadata_have_the_votes_of_many_and_how_many_of_those_cast_agree(
+    replies: dict[str, list[Reply]], config: dict[str, Any], votes: list[str] | None, agreement: float | None
+) -> None:
+    # The judge that is down answers first: the others would decide without it.
+    given = {
+        name: [later(0.2, YES)] if "c" in replies and name != "c" else told for name, told in replies.items()
+    }
+    result = judge(ScriptedModels(**given), {"successCriteria": "s", "judges": list(replies), **config})
+    assert result.metadata is not None
+    found = result.metadata["judge"]
+    assert [one["vote"] for one in found["votes"]] == votes if votes else "votes" not in found
+    assert found.get("agreement") == (agreement and pytest.approx(agreement))
+
+
 def test_an_even_panel_that_is_divided_fails_with_the_words_of_who_fails_it() -> None:
     models = ScriptedModels(a=[score(1, "good")], b=[score(0.1, "bad")])
     result = judge(models, {"criteria": "c", "judges": ["a", "b"]})

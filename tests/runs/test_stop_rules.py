@@ -120,6 +120,21 @@ ROWS = {
         judge=[UNMET, FAILURE],
     ),
     "criteria in the list": Row(SIX, PASSED, 2, "ok", [judge(successCriteria="books")], judge=[UNMET, MET]),
+    "two criteria in the list, met one after the other": Row(
+        SIX,
+        PASSED,
+        2,
+        "ok",
+        [judge(successCriteria="books"), judge(successCriteria="pays")],
+        judge=[MET, UNMET, MET],
+    ),
+    "failure on the last turn that would have ended it anywhere": Row(
+        {"maxMessages": 2, **EITHER, **EVERY},
+        FAILED,
+        1,
+        "Failure criteria was triggered. gave up",
+        judge=[FAILURE],
+    ),
     "criteria in the list, limit": Row(
         SIX,
         FAILED,
@@ -157,6 +172,9 @@ ROWS = {
     ),
     "evaluators only": Row(
         SIX, PASSED, 3, "Completed 6 messages. All evaluators passed.", [does("pass")], limit_reached=True
+    ),
+    "ten messages, unless told otherwise": Row(
+        {}, PASSED, 5, "Completed 10 messages. All evaluators passed.", [does("pass")], limit_reached=True
     ),
     "metrics only": Row(
         SIX,
@@ -378,6 +396,13 @@ FAULTS = {
     "unjudged": ({**SIX, **SUCCESS}, [], [fault("JUDGE_UNAVAILABLE")], "JUDGE_UNAVAILABLE", 1),
     "broken": (SIX, [does("error")], [], "REMOTE_UNAVAILABLE", 1),
     "raised": (SIX, [does("raise")], [], "EVALUATOR_EXCEPTION", 1),
+    "broken once, required, though it may fail open": (
+        SIX,
+        [{**judge(criteria="polite"), "error_policy": "fail_open", "required": True}, does("pass")],
+        [fault("JUDGE_UNAVAILABLE"), {"score": 1, "hits": [], "misses": [], "reasoning": "fine"}],
+        "JUDGE_UNAVAILABLE",
+        1,
+    ),
     "broken beside success": ({**SIX, **SUCCESS}, [does("error")], [MET], "REMOTE_UNAVAILABLE", 1),
     "broken beside what is not met yet": (
         {**SIX, **SUCCESS},

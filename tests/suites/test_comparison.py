@@ -67,6 +67,50 @@ def test_the_verdict(base: str, new: str, max_drop: float, wanted: str) -> None:
     assert _verdict(base, new, max_drop) == wanted
 
 
+def test_five_points_are_accepted_unless_told_otherwise() -> None:
+    for letters, wanted in (("P" * 95 + "F" * 5, WARN), ("P" * 94 + "F" * 6, BLOCK)):
+        base, new = _cases("P" * 100), _cases(letters)
+        assert compare(suite(base), suite(new), merge_by_id(base, new)).verdict == wanted
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "reason"),
+    [
+        (
+            "P" * 100,
+            "P" * 95 + "F" * 5,
+            "Pass rate down by 5 points over 100 pairs (5 broken, 0 fixed); within the 5 points allowed, but not by "
+            "chance (p = 0.031)",
+        ),
+        ("P" * 40, "P" * 36 + "F" * 4, "more than the 5 points allowed, but possibly by chance (p = 0.062)"),
+        ("P" * 40, "P" * 35 + "F" * 5, "more than the 5 points allowed, and not by chance (p = 0.031)"),
+        (
+            "P" * 100,
+            "P" * 97 + "F" * 3,
+            "down by 3 points over 100 pairs (3 broken, 0 fixed); within the 5 points",
+        ),
+        ("F" * 20, "P" * 20, "Pass rate up by 100 points over 20 pairs (0 broken, 20 fixed); not worse"),
+        ("PF" * 9, "PF" * 9, "Pass rate unchanged over 18 pairs (0 broken, 0 fixed); not worse"),
+    ],
+)
+def test_the_reason_has_the_figures(base: str, new: str, reason: str) -> None:
+    assert reason in _compare(_cases(base), _cases(new)).reason
+
+
+def test_changes_are_ordered_by_how_bad_they_are() -> None:
+    got = _compare(_cases("FFPEP"), _cases("PSEFF"))
+    assert [change.case_id for change in got.changes] == ["0004", "0002", "0001", "0003", "0000"]
+
+
+def test_a_verdict_that_nobody_knows_is_an_error() -> None:
+    base, new = _cases("P" * 20), _cases("P" * 20)
+    for each in new[:5]:
+        each.verdict = result_pb2.VERDICT_UNSPECIFIED
+    got = _compare(base, new)
+    assert (got.verdict, got.error_count, got.pair_count) == (INCONCLUSIVE, 5, 15)
+    assert [change.new_verdict for change in got.changes] == [0] * 5
+
+
 def test_a_verdict_without_power_says_so() -> None:
     for count, powerless in ((4, True), (5, False)):
         comparison = _compare(_cases("P" * count), _cases("P" * count))
@@ -82,6 +126,59 @@ def test_scores_can_show_what_verdicts_do_not() -> None:
     assert comparison.mcnemar_p == pytest.approx(0.125)
     assert comparison.permutation_p == pytest.approx(2**-20)
     assert comparison.score_change == pytest.approx(-0.29)
+    assert comparison.effect_size == pytest.approx(-1.319, abs=0.001)
+    assert 0.2 < comparison.smallest_detectable_drop < 0.4
+    assert "(p = 9.5e-07)" in comparison.reason
+
+
+def _three_broken(*more: tuple[str, str]) -> tuple[list[suite_service_pb2.CaseResult], ...]:
+    """Return both runs: 3 cases that broke, one that was fixed, 10 that hold, and cases with these letters.
+
+    One more break that costs a whole point of score makes the drop significant by the scores, not by the verdicts.
+    """
+    letters = [*"PPPF", *"P" * 10], [*"FFFP", *"P" * 10]
+    scores = [1.0] * 3 + [0.4] + [None] * 10, [0.0] * 3 + [0.5] + [None] * 10
+    runs = []
+    for side in (0, 1):
+        added = "".join(pair[side] for pair in more)
+        runs.append(_cases("".join(letters[side]) + added, [*scores[side], *[1.0] * len(added)]))
+    return tuple(runs)
+
+
+def test_what_scores_could_have_been_counts_too() -> None:
+    assert _compare(*_three_broken()).verdict == WARN
+    assert _compare(*_three_broken(("E", "F"))).verdict == INCONCLUSIVE, "1 before and 0 after?"
+    base, new = _three_broken(("P", "P"))
+    assert _compare(base, new).verdict == WARN
+    assert _compare([*base[:-1], *_judged(base[-1:], "a")], [*new[:-1], *_judged(new[-1:], "b")]).verdict == (
+        INCONCLUSIVE
+    ), "0 with the same judge?"
+
+
+def test_cases_under_other_conditions_are_not_alike() -> None:
+    base, new = _cases("P" * 20), _cases("P" * 20)
+    for each in (*base, *new):
+        each.conditions_sha256 = "aa"
+    assert _compare(base, new).verdict == PASS
+    for each in new:
+        each.conditions_sha256 = "bb"
+    got = _compare(base, new)
+    assert got.verdict == INCONCLUSIVE
+    assert (
+        "different input, expected answer, options, weights or trials (cases: 20)"
+        in got.provenance_changes[0]
+    )
+    for each in base:
+        each.conditions_sha256 = ""
+    assert _compare(base, new).verdict == PASS, "an earlier version wrote none"
+
+
+def test_an_evaluator_that_did_not_run_is_not_another_one() -> None:
+    base, new = _judged(_cases("P" * 20), "small"), _judged(_cases("P" * 20), "small")
+    for each in new:
+        each.trials[0].turns[0].evaluation.results[0].ClearField("provenance")
+    got = _compare(base, new)
+    assert (got.verdict, list(got.provenance_changes)) == (PASS, [])
 
 
 @pytest.mark.parametrize(
@@ -102,11 +199,11 @@ def test_scores_that_fall_give_a_warning_though_no_verdict_changes(
 
 
 def test_the_figures_are_those_of_the_pairs() -> None:
-    base = _cases("PPPPFFE.PS", [0.9, 0.9, 0.9, 0.9, 0.1, 0.1, None, None, 0.9, None])
-    new = _cases("PPPFPFPPE.", [0.9, 0.9, 0.9, 0.3, 0.9, 0.1, 0.9, 0.9, None, None])
+    base = _cases("PPPPFFE.PS..", [0.9, 0.9, 0.9, 0.9, 0.1, 0.1, None, None, 0.9, None, None, None])
+    new = _cases("PPPFPFPPE.FE", [0.9, 0.9, 0.9, 0.3, 0.9, 0.1, 0.9, 0.9, None, None, None, None])
     got = _compare(base, new)
     assert (got.pair_count, got.broken_count, got.fixed_count, got.error_count) == (6, 1, 1, 2)
-    assert (got.base_only_count, got.new_only_count) == (0, 1)
+    assert (got.base_only_count, got.new_only_count) == (0, 3)
     assert got.pass_rate_change.value == 0
     assert got.pass_rate_change.low < 0 < got.pass_rate_change.high
     assert got.mcnemar_p == pytest.approx(0.75)
@@ -118,7 +215,7 @@ def test_the_figures_are_those_of_the_pairs() -> None:
         "turn F",
     )
     assert not got.changes[1].HasField("new_score")
-    assert (got.base.suite, got.new.case_count) == ("checkout", 9)
+    assert (got.base.suite, got.new.case_count) == ("checkout", 11)
 
 
 def test_nothing_is_said_about_scores_that_are_not_there() -> None:
@@ -199,11 +296,13 @@ _SCORES = st.lists(st.sampled_from([None, 0.0, 0.25, 0.5, 0.75, 1.0]), min_size=
 _FAULTS = st.text("KKKES.", min_size=14, max_size=14)
 
 
-@settings(max_examples=300)
+@pytest.mark.parametrize("side", ["base", "new"])
+@settings(max_examples=150)
 @given(_BASE, _NEW, _SCORES, _SCORES, _FAULTS, st.sampled_from([0.0, 0.05, 0.3]))
 @example("PPPPPPPPPP", "FFFFFFPPPP", [None] * 14, [None] * 14, "EE.S.EKKKKKKKK", 0.05)
 @example("PPPPPPPP", "FFFPPPPP", [1.0] * 14, [0.0, 0.0, 0.0, 0.5, 0.5] + [1.0] * 9, "EEKKKKKKKKKKKK", 0.05)
-def test_no_fault_of_the_new_run_makes_its_verdict_better(
+def test_no_fault_of_a_run_makes_the_verdict_better(
+    side: str,
     base: str,
     new: str,
     base_scores: list[float | None],
@@ -212,15 +311,22 @@ def test_no_fault_of_the_new_run_makes_its_verdict_better(
     max_drop: float,
 ) -> None:
     size = min(len(base), len(new))
-    before = _cases(base[:size], base_scores[:size])
-    verdict = _compare(before, _cases(new[:size], new_scores[:size]), max_drop).verdict
-    # K keeps the verdict; other letters replace it.
-    broken = "".join(
-        letter if fault == "K" else fault for letter, fault in zip(new[:size], faults, strict=False)
+    sides = {"base": base[:size], "new": new[:size]}
+
+    def verdict() -> int:
+        return _compare(
+            _cases(sides["base"], base_scores[:size]), _cases(sides["new"], new_scores[:size]), max_drop
+        ).verdict
+
+    before = verdict()
+    # K keeps the verdict; other letters replace it. A case that the base lacks is a new one, and says nothing.
+    kinds = faults if side == "new" else faults.replace(".", "E").replace("S", "E")
+    sides[side] = "".join(
+        letter if fault == "K" else fault for letter, fault in zip(sides[side], kinds, strict=False)
     )
-    after = _compare(before, _cases(broken, new_scores[:size]), max_drop).verdict
+    after = verdict()
     worse = {PASS: {PASS, WARN, BLOCK}, WARN: {WARN, BLOCK}, BLOCK: {BLOCK}, INCONCLUSIVE: set(NAMES)}
-    assert after in {*worse[verdict], INCONCLUSIVE}, f"{NAMES[verdict]} became {NAMES[after]}: {broken}"
+    assert after in {*worse[before], INCONCLUSIVE}, f"{NAMES[before]} became {NAMES[after]}: {sides}"
 
 
 def test_pairs_are_made_by_id_and_need_order() -> None:

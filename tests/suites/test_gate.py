@@ -47,6 +47,12 @@ P40 = "P" * 40
         pytest.param(
             "P" * 39 + "E", {"threshold": 0.8, "max_error_rate": 0.025}, "GO", id="as many as accepted"
         ),
+        pytest.param(
+            "P" * 20 + "F" * 18 + "EE",
+            {"threshold": 0.9, "max_error_rate": 0.05},
+            "NO-GO",
+            id="failed cases are part of the error rate's whole",
+        ),
         pytest.param("P" * 20 + "F" * 20, {"threshold": 0.8}, "NO-GO", id="below the threshold"),
         pytest.param(P40, {"max_drop": 0.05, "min_pairs": 41}, "INCONCLUSIVE", id="too few pairs"),
         pytest.param("E" * 40, {"threshold": 0.0}, "INCONCLUSIVE", id="everything in error"),
@@ -89,6 +95,13 @@ def test_a_threshold_counts_cases_by_weight(
     assert found.decision == wanted, found.reason
 
 
+@pytest.mark.parametrize(("threshold", "wanted"), [(0.9, "GO"), (0.95, "INCONCLUSIVE")])
+def test_errors_count_in_runs_of_older_servers_too(threshold: float, wanted: str) -> None:
+    run = suite(case(str(number), letter) for number, letter in enumerate("P" * 18 + "EE"))
+    run.ClearField("error_share")
+    assert check_rule(GateRule(suite="checkout", threshold=threshold), run, None).decision == wanted
+
+
 def test_advisory_rules_have_no_say_and_missing_runs_do() -> None:
     go, stop = _check(P40, P40, max_drop=0), _check(P40, "F" * 40, max_drop=0, tier="advisory")
     assert stop.decision == "NO-GO"
@@ -125,7 +138,10 @@ def test_a_gate_file_is_read_in_both_spellings(tmp_path: Path) -> None:
             "gates:\n  - {suite: a, threshold: 0.5, min_pairs: 9}",
             "2: gates[0].min_pairs: given without `max_drop`; wanted both",
         ),
-        ("gates:\n  - suite: a\n    threshold: 90", "3: gates[0].threshold: got 90"),
+        ("gates:\n  - {suite: a, threshold: 1.0}\ngate: 1", "3: gate: unknown key; did you mean 'gates'?"),
+        ("gates:\n  - {suite: '', threshold: 1.0}", "2: gates[0].suite: got ''"),
+        ("gates:\n  - suite: a\n    threshold: 1.01", "3: gates[0].threshold: got 1.01"),
+        ("gates:\n  - suite: a\n    max_drop: 1.01", "3: gates[0].max_drop: got 1.01"),
         ("gates:\n  - suite: a\n    tier: urgent\n    threshold: 1.0", "3: gates[0].tier: got 'urgent'"),
         ("gates:\n  - {suite: a, tier: advisory, threshold: 1.0}", "1: gates: every rule is advisory"),
         ("gates:\n  - threshold: 0.5", "2: gates[0].suite: missing"),

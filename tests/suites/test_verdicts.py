@@ -65,7 +65,7 @@ def test_a_case_has_a_verdict_exactly_when_its_errors_cannot_change_it(letters: 
 
 
 def test_a_verdict_that_nobody_knows_is_an_error() -> None:
-    assert case_verdict([VERDICTS["P"], 0]).verdict == VERDICTS["E"]
+    assert case_verdict([VERDICTS["P"], 0], 0).verdict == VERDICTS["E"]
     assert trial_verdict([VERDICTS["P"], 17]) == VERDICTS["E"]
     totals, run = SuiteTotals(), suite_service_pb2.SuiteRun()
     totals.add(suite_service_pb2.CaseResult(verdict=result_pb2.VERDICT_UNSPECIFIED, weight=1))
@@ -81,6 +81,19 @@ def test_the_reason_of_a_case_says_what_decided_it() -> None:
         == "2 of 4 trials passed, 3 needed, 1 in error; trial 3: turn E"
     )
     assert case("a", "PF", min_passed=1).reason == "1 of 2 trials passed, 1 needed"
+    assert case("a", "PSS", min_passed=2).reason == "1 of 3 trials passed, 2 needed, 2 skipped"
+
+
+@pytest.mark.parametrize("verdict", ["VERDICT_PASSED", "VERDICT_SKIPPED"])
+def test_a_trial_that_did_not_fail_has_the_reason_of_its_last_turn(verdict: str) -> None:
+    made = suite_service_pb2.TrialResult(
+        turns=[
+            run_service_pb2.RunTurn(evaluation={"verdict": verdict, "reason": word})
+            for word in ("one", "two")
+        ]
+    )
+    decide_trial(made)
+    assert made.reason == "two"
 
 
 def test_a_trial_is_as_good_as_its_worst_turn_and_scores_as_its_last() -> None:
@@ -266,6 +279,43 @@ def test_sums_that_no_field_holds_are_no_fault() -> None:
     assert run.token_usage.input_tokens == (1 << 63) - 1
     assert not run.HasField("cost")
     assert not run.evaluators["m"].HasField("mean_value")
+
+
+def test_the_mean_score_is_that_of_the_cases_that_have_one() -> None:
+    assert (
+        suite([case("a", "P", scores=[0.5]), case("b", "F", scores=[0.25]), case("c", "P")]).mean_score
+        == 0.375
+    )
+    assert not suite([case("a", "P")]).HasField("mean_score")
+
+
+def test_totals_of_parts_add_up_to_those_of_the_whole() -> None:
+    cases = []
+    for number, letters in enumerate(("PF", "P", "E", "PPP", "S", "FP")):
+        made = case(str(number), letters, weight=number + 0.5, scores=[number / 8] * len(letters))
+        for each in made.trials:
+            turn = each.turns[0]
+            turn.latency.CopyFrom(Duration(seconds=number))
+            turn.token_usage.input_tokens = 10 + number
+            turn.cost.CopyFrom(message_pb2.Cost(currency_code="USD", amount=0.25))
+            turn.evaluation.token_usage.output_tokens = 7
+            turn.evaluation.cost.CopyFrom(message_pb2.Cost(currency_code="USD", amount=0.5))
+            turn.evaluation.results.extend([_result("regex", letters[-1], f"a{number}"), _result("m", "P")])
+            turn.evaluation.metrics["m"] = number
+        cases.append(made)
+    whole, parts = SuiteTotals(0.5), SuiteTotals(0.5)
+    for half in (cases[:3], cases[3:]):
+        part = SuiteTotals(0.5)
+        for made in half:
+            whole.add(made)
+            part.add(made)
+        parts.merge(part)
+    runs = suite_service_pb2.SuiteRun(), suite_service_pb2.SuiteRun()
+    for totals, run in zip((whole, parts), runs, strict=True):
+        totals.fill(run)
+    assert runs[0] == runs[1]
+    assert (runs[0].cost.amount, runs[0].evaluator_cost.amount) == (2.5, 5.0)
+    assert runs[0].error_share == pytest.approx(2.5 / 13.5)
 
 
 def test_filling_twice_changes_nothing() -> None:

@@ -140,13 +140,9 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
     )
 
     def prepare(self) -> None:
-        """Raise InvalidConfig if both k and threshold are set, or k exceeds the number of children."""
+        """Raise InvalidConfig if both k and threshold are set."""
         if self.k is not None and self.threshold is not None:
             raise InvalidConfig([ConfigProblem("/threshold", "got both k and threshold, wanted one of them")])
-        if self.k is not None and self.k > len(self.evaluators):
-            raise InvalidConfig(
-                [ConfigProblem("/k", f"got {self.k}, but there are only {len(self.evaluators)} evaluators")]
-            )
 
     def check_children(self, children: Sequence[PlannedEvaluator]) -> None:
         """Raise InvalidConfig if fewer than k children are enforced."""
@@ -157,7 +153,7 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
                 [
                     ConfigProblem(
                         "/k",
-                        f"got {self.k}, but only {enforced} evaluators are enforced (not shadow evaluators)",
+                        f"got {self.k}, but only {enforced} evaluators count; shadow evaluators do not",
                     )
                 ]
             )

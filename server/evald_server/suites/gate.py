@@ -111,7 +111,7 @@ def check_rule(
         errors = new.error_share if new.HasField("error_share") else new.error_count / run
         passed = new.pass_rate.value * (1 - errors)
         found.append(_threshold(passed, 1 - errors - passed, errors, rule.threshold))
-    if comparison is not None and rule.max_drop is not None:
+    if comparison is not None:
         found.append(_drop(rule, comparison))
     decision = overall(decision for decision, _ in found)
     reason = "; ".join(reason for each, reason in found if each == decision)

@@ -76,7 +76,7 @@ class CaseVerdict(NamedTuple):
     errors: int
 
 
-def case_verdict(verdicts: Iterable[int], min_passed: int = 0) -> CaseVerdict:
+def case_verdict(verdicts: Iterable[int], min_passed: int) -> CaseVerdict:
     """Return the verdict of a case whose trials have these verdicts.
 
     PASSED: at least min_passed trials passed. FAILED: too few would have passed even if all trials in error had
