@@ -31,7 +31,7 @@ _MAX_SQUARES: Final = MAX_MEMBERS**2
 # are all the same one.
 _MEMBER_BYTES: Final = 5
 
-_JSON_FILE: Final = cast("Descriptor", Struct.DESCRIPTOR).file.name
+_JSON_FILE: Final = Struct.DESCRIPTOR.file.name
 
 # Maps in smaller parts of a message, however many, take little time.
 _SMALL_BYTES: Final = 128
