@@ -1,4 +1,4 @@
-"""A setting that nobody knows is refused, with the one that was meant."""
+"""A setting that nobody knows, or with a wrong value, is refused: its place, what was given, and what was meant."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ FILES: dict[str, tuple[str, str]] = {
     ),
     "in a list": (
         "[[remote_targets]]\ntarget = '127.0.0.1:1'\ntls_profil = 'x'",
-        'remote_targets: 0.tls_profil: unknown key; did you mean "tls_profile"?',
+        'remote_targets: [0].tls_profil: unknown key; did you mean "tls_profile"?',
     ),
 }
 
@@ -51,6 +51,61 @@ def test_a_mistyped_key_of_a_file_names_the_one_that_was_meant(
 def test_a_mistyped_variable_is_not_passed_over_in_silence(variable: str, meant: str) -> None:
     with pytest.raises(SettingsError, match=f"^{variable}: unknown setting; did you mean {meant}\\?$"):
         load_settings({}, {variable: "1"})
+
+
+@pytest.mark.parametrize(
+    ("variables", "text", "message"),
+    [
+        (
+            {"EVALD_MAX_EVALUATORS": "abc"},
+            "",
+            "EVALD_MAX_EVALUATORS: got 'abc' (str), wanted a valid integer",
+        ),
+        (
+            {"EVALD_MAX_EVALUATORS": "0"},
+            "",
+            "EVALD_MAX_EVALUATORS: got '0' (str), wanted greater than or equal to 1",
+        ),
+        (
+            {"EVALD_DEFAULT_TIMEOUT": "soon"},
+            "",
+            "EVALD_DEFAULT_TIMEOUT: got 'soon' (str), wanted a valid number",
+        ),
+        (
+            {"EVALD_REMOTE_CONNECT": "maybe"},
+            "",
+            "EVALD_REMOTE_CONNECT: got 'maybe' (str), wanted a valid boolean",
+        ),
+        (
+            {"EVALD_AUTH_ANONYMOUS_ROLES": "viewer,boss"},
+            "",
+            "EVALD_AUTH_ANONYMOUS_ROLES: [1]: got 'boss' (str), wanted 'caller' or 'viewer'",
+        ),
+        (
+            {},
+            "auth_anonymous_roles = [3]",
+            "auth_anonymous_roles: [0]: got 3 (int), wanted 'caller' or 'viewer'",
+        ),
+        ({}, "plugins = {a = 1}", "plugins: got an object with the keys a, wanted a valid list"),
+        ({}, "remote_targets = [1]", "remote_targets: [0]: got 1 (int), wanted an object"),
+        ({}, "remote_targets = [{}]", "remote_targets: [0].target: missing"),
+        (
+            {},
+            "judges.main.attempts = 11",
+            "judges: main.attempts: got 11 (int), wanted less than or equal to 10",
+        ),
+        ({}, "listen = ['http://a:hidden@b']", "listen: got list, wanted a valid string"),
+        ({}, "judge_api_key = 1234", "judge_api_key: got int, wanted a valid string"),
+    ],
+)
+def test_a_wrong_value_is_shown_with_its_place_and_what_is_wanted(
+    tmp_path: Path, variables: dict[str, str], text: str, message: str
+) -> None:
+    path = tmp_path / "evald.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as refused:
+        load_settings({}, variables, path)
+    assert str(refused.value).startswith(message if variables else f"{path}: {message}")
 
 
 def test_a_server_has_an_address() -> None:

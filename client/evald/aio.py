@@ -355,6 +355,8 @@ class AsyncBatch:
             for task in tasks:
                 task.cancel()
             call.cancel()
+            # Otherwise the caller could not close `items` now, because `_feed` may still read it.
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _feed(self, call: Any) -> None:
         """Add items to the batch while fewer than `max_in_flight` are unanswered."""

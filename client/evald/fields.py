@@ -60,6 +60,19 @@ def shown(value: Any) -> str:
     return f"got {text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
+def found_and_wanted(error: Mapping[str, Any], *, hidden: bool = False) -> str:
+    """Return pydantic's error as text: the value that was found, or its type if hidden, and what was wanted."""
+    message = str(error["msg"])
+    if error["type"] in ("missing", "twice"):
+        return "missing" if error["type"] == "missing" else message
+    if error["type"] == "model_type":
+        message = "wanted an object"
+    elif not message.startswith("wanted "):
+        message = f"wanted {message.removeprefix('Input should be ')}"
+    value = error["input"]
+    return f"{f'got {type(value).__name__}' if hidden else shown(value)}, {message}"
+
+
 def plain(value: Any) -> Any:
     """Convert a pydantic object or dataclass to plain data, dataclasses one level deep; return others unchanged."""
     if value.__class__ is dict or isinstance(value, str | type):

@@ -32,7 +32,7 @@ from pydantic_settings import (
 )
 
 from evald.addresses import is_loopback
-from evald.fields import did_you_mean, schema_keys, snake
+from evald.fields import did_you_mean, found_and_wanted, schema_keys, snake
 
 from .input_files import read_bytes
 
@@ -845,11 +845,16 @@ def _explain(problem: ValidationError, origins: Mapping[str, str]) -> str:
     lines = []
     for error in problem.errors():
         location = error["loc"]
-        message = error["msg"].removeprefix("Value error, ")
+        name = str(location[0]) if location else ""
         if error["type"] == "extra_forbidden":
             message = _unknown(location)
-        name = str(location[0]) if location else ""
-        inner = ".".join(map(str, location[1:]))
+        elif error["type"] == "value_error":
+            message = error["msg"].removeprefix("Value error, ")
+        else:
+            # Lists may hold passwords in addresses, and values of variables.
+            is_secret = SecretStr in get_args(Settings.model_fields[name].annotation)
+            message = found_and_wanted(error, hidden=is_secret or isinstance(error["input"], list))
+        inner = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in location[1:]).lstrip(".")
         lines.append(": ".join(part for part in (origins.get(name, name), inner, message) if part))
     return "; ".join(lines)
 

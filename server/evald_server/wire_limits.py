@@ -2,9 +2,12 @@
 
 protobuf keeps a map in a hash table whose order is the same for all maps of a process. A caller who reads its own maps
 back from the server learns that order, and can choose keys that share a place in the table: 200,000 of them, 4 MB, take
-12 s to parse, with the interpreter held, because the time grows with the square of their number.
+12 s to parse, with the interpreter held, because the time grows with the square of their number. So the squares of all
+maps' numbers of members are limited together.
 """
 
+import heapq
+import itertools
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
@@ -13,26 +16,37 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.struct_pb2 import Struct
 
 M = TypeVar("M", bound=Message)
 
-MAX_MEMBERS: Final = 5000
-"""Maximum members of a map or of a JSON object: chosen keys of that many take 8 ms to parse. With a lower limit,
-conversations of a thousand messages would be checked at four times the cost of parsing them."""
+MAX_MEMBERS: Final = 20_000
+"""Maximum members of a map or of a JSON object."""
 
-# The shortest map with more members: each has a tag and a length of its own and of its key, and most keys two bytes.
-_SMALL_BYTES: Final = 6 * MAX_MEMBERS
+# Chosen keys of so many members, in one map or in many, take 0.2 s to parse. Data of a message's maximum size with
+# objects of 180 members are below it.
+_MAX_SQUARES: Final = MAX_MEMBERS**2
 
-# The check copies the parts of a message at each level. Only large data, all of them nested deep, need more.
+# A member has at least two tags, two lengths, and a key of one byte. Members without a key can be shorter, but they
+# are all the same one.
+_MEMBER_BYTES: Final = 5
+
+_JSON_FILE: Final = Struct.DESCRIPTOR.file.name
+
+# Maps in smaller parts of a message, however many, take little time.
+_SMALL_BYTES: Final = 128
+
+# The check copies the parts of a message at each level. Only large data, all of them nested deep, need more. A part
+# takes as much time as copying 2,000 bytes.
 _MAX_COPIED_BYTES: Final = 256 << 20
-
+_PART_BYTES: Final = 2000
 
 # Eight million empty messages, 16 MB, take 1.2 GB and some seconds to parse. No list that means something has so many.
 _MAX_MESSAGES: Final = 2_000_000
 
 
 class BeyondWireLimit(DecodeError):
-    """A map has too many members, a field too many messages, or too much data is nested too deep to tell.
+    """Maps have too many members, a field has too many messages, or too much data is nested too deep to tell.
 
     path: the field's.
     """
@@ -43,7 +57,7 @@ class BeyondWireLimit(DecodeError):
         self.got = got
 
 
-class _Part(NamedTuple):
+class _Field(NamedTuple):
     """A field with messages. is_single: later occurrences of it are merged with the first."""
 
     name: str
@@ -59,47 +73,64 @@ def parse_message(kind: type[M], data: bytes) -> M:
 
 
 def check_wire_limits(message: type[Message], data: bytes) -> None:
-    """Raise BeyondWireLimit for a serialised message beyond a limit, and DecodeError if it is unreadable."""
+    """Raise BeyondWireLimit for a serialised message beyond a limit, and DecodeError if it is unreadable.
+
+    Looks into the largest parts first, until the maps found and all that the other parts can hold are below the limit.
+    """
     left = _MAX_COPIED_BYTES
-    if not _may_exceed(data):
-        return
-    unchecked = [(cast("Descriptor", message.DESCRIPTOR), data, "")]
-    while unchecked:
-        kind, data, path = unchecked.pop()
-        left -= len(data)
+    found = 0
+    root = cast("Descriptor", message.DESCRIPTOR)
+    unchecked = _most_squares(root, data)
+    # A heap, the largest part first. The numbers are there because neither types nor paths are ordered.
+    numbers = itertools.count()
+    parts = [(-unchecked, next(numbers), root, data, "")]
+    while found + unchecked > _MAX_SQUARES:
+        negative, _, kind, data, path = heapq.heappop(parts)
+        unchecked += negative
+        left -= len(data) + _PART_BYTES
         if left < 0:
             raise BeyondWireLimit(path, "got too much data at too many levels")
-        parser, parts = _parts_of(kind)
-        found: Any = parser.FromString(data)
-        for part in parts:
-            values = getattr(found, part.name)
-            place = f"{path}.{part.name}".lstrip(".")
-            if part.is_map and len(values) > MAX_MEMBERS:
-                raise BeyondWireLimit(place, f"got {len(values)} members, wanted at most {MAX_MEMBERS}")
-            if len(values) > _MAX_MESSAGES:
-                raise BeyondWireLimit(place, f"got {len(values)} messages, wanted at most {_MAX_MESSAGES}")
-            merged = [b"".join(values)] if part.is_single else values
-            unchecked += [(part.kind, value, place) for value in merged if _may_exceed(value)]
+        parser, fields = _fields_of(kind)
+        parsed: Any = parser.FromString(data)
+        for field in fields:
+            values = getattr(parsed, field.name)
+            count = len(values)
+            place = f"{path}.{field.name}".lstrip(".")
+            if count > _MAX_MESSAGES and not field.is_map:
+                raise BeyondWireLimit(place, f"got {count} messages, wanted at most {_MAX_MESSAGES}")
+            if field.is_map:
+                found += count**2
+                if count > MAX_MEMBERS:
+                    raise BeyondWireLimit(place, f"got {count} members, wanted at most {MAX_MEMBERS}")
+                if found > _MAX_SQUARES:
+                    raise BeyondWireLimit(
+                        place,
+                        f"got {count} members here and too many in other objects, wanted fewer or smaller objects: the "
+                        f"squares of their numbers of members may add up to {_MAX_SQUARES}",
+                    )
+            for value in [b"".join(values)] if field.is_single else values:
+                if len(value) > _SMALL_BYTES:
+                    most = _most_squares(field.kind, value)
+                    unchecked += most
+                    heapq.heappush(parts, (-most, next(numbers), field.kind, value, place))
 
 
-def _may_exceed(data: bytes) -> bool:
-    """Return whether a map in a message may have too many members: each begins with the tag of its key.
-
-    That is 0x0a, or 0x8a with an encoding that is longer than it must be.
-    """
-    if len(data) <= _SMALL_BYTES:
-        return False
-    tags = data.count(b"\x0a")
-    return tags > MAX_MEMBERS or tags + data.count(b"\x8a") > MAX_MEMBERS
+def _most_squares(kind: Descriptor, data: bytes) -> int:
+    """Return an upper bound of what the squares of the numbers of members of a message's maps add up to."""
+    members = len(data) // _MEMBER_BYTES
+    if kind.file.name == _JSON_FILE:
+        # The tags of a member and of its key are 0x0a, or begin with 0x8a if encoded longer than they must be.
+        members = min(members, (data.count(b"\x0a") + data.count(b"\x8a")) // 2)
+    return members**2
 
 
 @cache
-def _parts_of(kind: Descriptor) -> tuple[type[Message], list[_Part]]:
+def _fields_of(kind: Descriptor) -> tuple[type[Message], list[_Field]]:
     """Return a type that parses a message without the messages in it, which it has as bytes, and their fields."""
     name = kind.full_name.replace(".", "_")
     file = FileDescriptorProto(name=name, syntax="proto3")
     fields = file.message_type.add(name=name).field
-    parts = []
+    found = []
     for field in kind.fields:
         inner = field.message_type
         if inner is not None:
@@ -107,7 +138,7 @@ def _parts_of(kind: Descriptor) -> tuple[type[Message], list[_Part]]:
             fields.add(
                 name=field.name, number=field.number, label=repeated, type=FieldDescriptorProto.TYPE_BYTES
             )
-            parts.append(_Part(field.name, inner, inner.GetOptions().map_entry, field.has_presence))
+            found.append(_Field(field.name, inner, inner.GetOptions().map_entry, field.has_presence))
     pool = DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    return GetMessageClass(pool.FindMessageTypeByName(name)), parts
+    return GetMessageClass(pool.FindMessageTypeByName(name)), found

@@ -94,7 +94,7 @@ BAD_QUERIES = {
     "/runs?limit=x": "limit: got 'x'",
     "/runs?verdict=bogus": "verdict: got 'bogus' (str); wanted PASSED or FAILED or ERROR or SKIPPED",
     "/runs?since=yesterday": "since: got 'yesterday'",
-    "/runs?cursor=zzz": "page_token: not a page token",
+    "/runs?cursor=zzz": "cursor: got 'zzz' (str); wanted that of a link to the next page, or none",
     "/runs/none/events?after=-1": "Last-Event-ID: got '-1'",
     "/suite-runs/compare?base=a": "new: missing; wanted the id of a suite run",
     "/suite-runs/compare?base=a&new=b&maxDrop=2": "maxDrop: got '2'",

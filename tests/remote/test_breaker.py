@@ -23,7 +23,7 @@ def _breaker() -> tuple[CircuitBreaker, Clock]:
 
 
 def _call(breaker: CircuitBreaker, *, worked: bool | None) -> bool:
-    return breaker.end(probe=breaker.begin(), worked=worked)
+    return breaker.end(probe=breaker.begin("a"), worked=worked)
 
 
 @pytest.mark.parametrize(
@@ -45,10 +45,10 @@ def test_it_opens_when_half_of_the_last_calls_failed_and_at_least_five(outcomes:
     breaker, _ = _breaker()
     meaning = {".": True, "x": False, "?": None}
     for outcome in outcomes:
-        assert breaker.allows()
+        assert breaker.allows("a")
         _call(breaker, worked=meaning[outcome])
     assert breaker.is_open == opens
-    assert breaker.allows() == (not opens)
+    assert breaker.allows("a") == (not opens)
 
 
 def _opened() -> tuple[CircuitBreaker, Clock]:
@@ -61,17 +61,17 @@ def _opened() -> tuple[CircuitBreaker, Clock]:
 def test_one_call_at_a_time_probes_after_the_wait_and_closes_it() -> None:
     breaker, clock = _opened()
     clock.now = 0.99
-    assert not breaker.allows()
+    assert not breaker.allows("a")
     clock.now = 1.0
-    assert breaker.allows()
-    probe = breaker.begin()
+    assert breaker.allows("a")
+    probe = breaker.begin("a")
     assert probe
-    assert not breaker.allows(), "one probe at a time"
+    assert not breaker.allows("a"), "one probe at a time"
     breaker.end(probe=probe, worked=True)
     assert not breaker.is_open
     # The failures of before are forgotten.
     assert not _call(breaker, worked=False)
-    assert breaker.allows()
+    assert breaker.allows("a")
 
 
 def test_each_failed_probe_doubles_the_wait_up_to_30_s() -> None:
@@ -79,7 +79,7 @@ def test_each_failed_probe_doubles_the_wait_up_to_30_s() -> None:
     waits = []
     for _ in range(7):
         began = clock.now
-        while not breaker.allows():
+        while not breaker.allows("a"):
             clock.now += 0.5
         waits.append(clock.now - began)
         _call(breaker, worked=False)
@@ -91,19 +91,19 @@ def test_a_probe_that_says_nothing_lets_another_one_try() -> None:
     clock.now = 1.0
     _call(breaker, worked=None)
     assert breaker.is_open
-    assert breaker.allows()
+    assert breaker.allows("a")
 
 
 def test_calls_from_before_the_opening_change_nothing_after_it() -> None:
     breaker, clock = _breaker()
-    late = [breaker.begin() for _ in range(3)]
+    late = [breaker.begin("a") for _ in range(3)]
     for _ in range(5):
         _call(breaker, worked=False)
     for probe in late:
         assert not breaker.end(probe=probe, worked=True)
     assert breaker.is_open
     clock.now = 1.0
-    assert breaker.allows()
+    assert breaker.allows("a")
 
 
 def test_servers_do_not_probe_at_the_same_moment() -> None:
@@ -115,13 +115,64 @@ def test_servers_do_not_probe_at_the_same_moment() -> None:
         for _ in range(5):
             _call(breaker, worked=False)
         clock.now = 0.0
-        while not breaker.allows():
+        while not breaker.allows("a"):
             clock.now += 0.001
         times.add(round(clock.now, 3))
         clock.now = 0.0
     assert min(times) >= 1.0
     assert max(times) <= 1.201
     assert len(times) > 10
+
+
+def _late(breaker: CircuitBreaker, principal: str, count: int = 5) -> None:
+    for _ in range(count):
+        breaker.end(probe=breaker.begin(principal), worked=False, late=principal)
+
+
+def _allowed(breaker: CircuitBreaker) -> str:
+    return "".join(name for name in "abc" if breaker.allows(name))
+
+
+def test_late_calls_of_one_principal_open_it_for_this_one_only() -> None:
+    breaker, clock = _breaker()
+    _late(breaker, "a")
+    assert breaker.is_open
+    assert _allowed(breaker) == "bc"
+    # Calls of `a` that began before change nothing, and neither do calls of others that work.
+    for _ in range(20):
+        breaker.end(probe=False, worked=False, late="a")
+        breaker.end(probe=breaker.begin("b"), worked=True)
+    assert _allowed(breaker) == "bc"
+    clock.now = 1.0
+    _late(breaker, "a", count=1)
+    assert _allowed(breaker) == "bc"
+    clock.now = 3.0
+    breaker.end(probe=breaker.begin("a"), worked=True)
+    assert not breaker.is_open
+
+
+@pytest.mark.parametrize(
+    "late", [["a"] * 5 + ["b"] * 5, ["a", "b", "a", "b", "c"], [""] * 5, ["a"] * 5 + [""] * 5]
+)
+def test_late_calls_of_a_second_principal_or_lost_ones_open_it_for_all(late: list[str]) -> None:
+    breaker, _ = _breaker()
+    for name in late:
+        breaker.end(probe=breaker.begin(name or "b"), worked=False, late=name)
+    assert _allowed(breaker) == ""
+
+
+def test_after_a_late_probe_others_wait_half_as_long() -> None:
+    breaker, clock = _opened()
+    clock.now = 1.0
+    _late(breaker, "a", count=1)
+    clock.now = 1.99
+    assert _allowed(breaker) == ""
+    clock.now = 2.0
+    assert _allowed(breaker) == "bc"
+    assert breaker.begin("b")
+    assert _allowed(breaker) == ""
+    breaker.end(probe=True, worked=True)
+    assert _allowed(breaker) == "abc"
 
 
 @pytest.mark.parametrize("calls", [0, 1, 4, 5, 6, 50, 5000])

@@ -152,3 +152,25 @@ async def test_tasks_that_go_on_after_their_deadline_keep_their_principal_s_slot
             assert len(worker_of_four.tasks) == 4
         finally:
             finish.set()
+
+
+async def test_late_tasks_of_one_principal_open_the_circuit_for_this_one_only(tmp_path: Path) -> None:
+    hangs_for_all = False
+
+    async def behave(task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+        if hangs_for_all or task.context.messages[-1].text == "greedy":
+            await asyncio.Event().wait()
+        return PASSED
+
+    brief = {"timeout": {"nanos": 500_000_000}}
+    async with shared(tmp_path, "listens", 20, behave) as (plugin, _):
+
+        async def codes(principal: str, count: int, **fields: Any) -> list[str]:
+            return [await plugin.begin(principal, 1, **fields)[0] for _ in range(count)]
+
+        assert await codes("greedy", 5, **brief) == ["TIMEOUT"] * 5
+        assert "REMOTE_CIRCUIT_OPEN" in await codes("greedy", 3, **brief)
+        assert await codes("other", 5) == [""] * 5
+        hangs_for_all = True
+        late = await codes("other", 20, timeout={"seconds": 1})
+        assert set(late) == {"TIMEOUT", "REMOTE_CIRCUIT_OPEN"}

@@ -309,6 +309,20 @@ def _field(kind: type[Message], name: str, data: bytes) -> bytes:
     return _varint(kind.DESCRIPTOR.fields_by_name[name].number << 3 | 2) + _varint(len(data)) + data
 
 
+def _with_objects(count: int, members: int) -> bytes:
+    """A request whose expected data are so many objects of so many members."""
+    wanted = request(CONTAINS)
+    one = struct_pb2.Struct()
+    one.update({f"a_name_{n}": "v" for n in range(members)})
+    wanted.context.expected.data.list_value.values.extend([struct_pb2.Value(struct_value=one)] * count)
+    return wanted.SerializeToString()
+
+
+def _with_keyless_labels(count: int) -> bytes:
+    """A request with so many labels that have neither a key nor a value, so that no tag of a key shows them."""
+    return request(CONTAINS).SerializeToString() + _field(Request, "labels", b"") * count
+
+
 def _with_long_tags(count: int) -> bytes:
     """A request with so many members, the tags of their keys in two bytes instead of one."""
     members = b""
@@ -326,17 +340,23 @@ DATA = "context.expected.data.struct_value.fields"
 @pytest.mark.parametrize(
     ("wanted", "field", "text"),
     [
-        (_with_members(5001), DATA, "got 5001 members, wanted at most 5000"),
+        (_with_members(20_001), DATA, "got 20001 members, wanted at most 20000"),
         # protobuf merges two contexts into one.
-        (_with_members(3000) + _with_members(3000, first=3000), DATA, "got 6000 members"),
-        (_with_long_tags(5001), DATA, "got 5001 members"),
+        (_with_members(12_000) + _with_members(12_000, first=12_000), DATA, "got 24000 members"),
+        (_with_long_tags(20_001), DATA, "got 20001 members"),
+        (_with_keyless_labels(300_000), "labels", "got 300000 members, wanted at most 20000"),
+        (
+            _with_objects(17, 5000),
+            "context.expected.data.list_value.values.struct_value.fields",
+            "got 5000 members here and too many in other objects",
+        ),
         (
             request(CONTAINS).SerializeToString() + _field(Request, "context", b"\x0a\x00" * 2_000_001),
             "context.messages",
             "got 2000003 messages",
         ),
     ],
-    ids=["own", "merged", "long-tags", "messages"],
+    ids=["own", "merged", "long-tags", "keyless", "together", "messages"],
 )
 async def test_what_is_dear_to_parse_is_refused_before(wanted: bytes, field: str, text: str) -> None:
     async with serving() as live:
@@ -347,6 +367,8 @@ async def test_what_is_dear_to_parse_is_refused_before(wanted: bytes, field: str
 
 async def test_what_only_looks_dear_to_parse_is_evaluated() -> None:
     async with serving() as live:
+        for most in (_with_members(20_000), _with_objects(16, 5000), _with_objects(5000, 50)):
+            assert (await live.unary(Request.FromString(most))).summary.success
         full = Request.FromString(_with_members(5000))
         full.context.messages.add(role="user", text="\n" * 100_000)
         full.context.messages.add(role="assistant", text="hello" + "\n\x8a" * 10_000)

@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -486,6 +486,20 @@ async def test_closing_an_async_client_is_an_error_of_its_calls_and_cancels_no_t
                 await task
         for writer in held:
             writer.close()
+
+
+async def test_the_items_of_a_batch_that_is_left_can_be_closed() -> None:
+    async def items() -> AsyncGenerator[Turn]:
+        yield answer(1)
+        await asyncio.Event().wait()
+
+    given = items()
+    async with testing.async_server() as server, AsyncClient(server.address) as client:
+        answers: Any = aiter(client.batch(given, [PARIS]))
+        assert (await anext(answers)).passed
+        await answers.aclose()
+        # It said that the generator is already running.
+        await given.aclose()
 
 
 async def test_a_session_takes_one_turn_after_the_other() -> None:

@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -86,10 +86,11 @@ async def _check_answer(response: Any) -> None:
     if response.is_success:
         return
     content = bytearray()
-    async for chunk in response.aiter_raw():
-        content += chunk
-        if len(content) >= _MAX_ERROR_BYTES:
-            break
+    async with aclosing(response.aiter_raw()) as chunks:
+        async for chunk in chunks:
+            content += chunk
+            if len(content) >= _MAX_ERROR_BYTES:
+                break
     raise _Refused(response.status_code, response.headers, bytes(content[:_MAX_ERROR_BYTES]))
 
 

@@ -26,9 +26,12 @@ class CircuitBreaker:
     Call `allows`, then `begin`, then `end` with the return value of `begin`. The wait is 1 s after the first
     opening and doubles after every failed probe, up to 30 s. Each wait is extended at random by up to a fifth, so that
     several servers do not probe at the same moment.
+
+    Late tasks of one principal alone show little about the instance: its deadlines may be short, or its tasks large.
+    So they open the circuit for this principal only, and after its late probe the others wait half as long.
     """
 
-    __slots__ = ("_clock", "_jitter", "_open_until", "_outcomes", "_probing", "_wait")
+    __slots__ = ("_clock", "_jitter", "_late_probe", "_only", "_open_until", "_outcomes", "_probing", "_wait")
 
     def __init__(
         self,
@@ -37,29 +40,44 @@ class CircuitBreaker:
     ) -> None:
         self._clock = clock
         self._jitter = jitter
-        self._outcomes: deque[bool] = deque(maxlen=_WINDOW)
+        # None: worked; else the principal whose task was late, "" if the task failed otherwise.
+        self._outcomes: deque[str | None] = deque(maxlen=_WINDOW)
         self._open_until: float | None = None  # None: closed
+        self._only = ""  # the principal for which it is open; "" for all
+        self._late_probe = ""  # the principal whose probe was late
         self._wait = _FIRST_WAIT
         self._probing = False
 
     @property
     def is_open(self) -> bool:
-        """Whether the circuit is open or half-open."""
+        """Whether the circuit is open or half-open, if only for one principal."""
         return self._open_until is not None
 
-    def allows(self) -> bool:
-        """Return whether a call may begin now."""
-        return self._open_until is None or (not self._probing and self._clock() >= self._open_until)
+    @property
+    def only(self) -> str:
+        """The principal for which alone the circuit is open; "" if it is closed, or open for all."""
+        return self._only
 
-    def begin(self) -> bool:
+    def allows(self, principal: str) -> bool:
+        """Return whether a call of a principal may begin now."""
+        if self._open_until is None or self._passes(principal):
+            return True
+        until = self._open_until
+        if self._late_probe not in ("", principal):
+            until -= self._wait / 2
+        return not self._probing and self._clock() >= until
+
+    def begin(self, principal: str) -> bool:
         """Begin a call. Returns True if it is the probe."""
-        if self._open_until is None:
+        if self._open_until is None or self._passes(principal):
             return False
         self._probing = True
         return True
 
-    def end(self, *, probe: bool, worked: bool | None) -> bool:
+    def end(self, *, probe: bool, worked: bool | None, late: str = "") -> bool:
         """Record the outcome of a call. worked: None if the outcome shows nothing about the instance.
+
+        late: the principal of a call that failed because it was late, if others may have more luck.
 
         Returns True if the circuit has opened or closed.
         """
@@ -67,23 +85,35 @@ class CircuitBreaker:
             self._probing = False
             if worked:
                 self._open_until, self._wait = None, _FIRST_WAIT
+                self._only = self._late_probe = ""
                 self._outcomes.clear()
                 return True
             if worked is False:
                 self._wait = min(self._wait * 2, _MAX_WAIT)
+                self._late_probe = late
                 self._open()
             return False
-        if worked is None or self._open_until is not None:
+        is_open = self._open_until is not None
+        if worked is None or (is_open and self._only in ("", late)):
             return False
         outcomes = self._outcomes
-        outcomes.append(worked)
+        outcomes.append(None if worked else late)
         if worked:
             return False
-        failures = outcomes.count(False)
-        if failures < _MIN_FAILURES or failures < _FAILURE_RATIO * len(outcomes):
+        failures = [outcome for outcome in outcomes if outcome is not None]
+        if len(failures) < _MIN_FAILURES or len(failures) < _FAILURE_RATIO * len(outcomes):
             return False
+        most = max(failures, key=failures.count)
+        is_alone = failures.count(most) >= _MIN_FAILURES > len(failures) - failures.count(most)
+        # A second principal's late tasks open it for all.
+        self._only = most if is_alone and not is_open else ""
+        self._late_probe, self._wait = "", _FIRST_WAIT
+        outcomes.clear()
         self._open()
         return True
+
+    def _passes(self, principal: str) -> bool:
+        return self._only not in ("", principal)
 
     def _open(self) -> None:
         self._open_until = self._clock() + self._wait * (1 + self._jitter() / 5)

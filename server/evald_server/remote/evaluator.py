@@ -36,7 +36,6 @@ _DEFAULT_SECONDS: Final = 60.0
 _RESERVE_SECONDS: Final = 0.005
 
 # A timeout after less time than this, or less than three times the usual latency, shows nothing about the instance.
-# Otherwise one caller with a short deadline would open the circuit for all callers.
 _FAIR_SECONDS: Final = 0.1
 _FAIR_FACTOR: Final = 3
 
@@ -165,6 +164,7 @@ class RemoteEvaluator:
         task.timeout.FromNanoseconds(int(seconds * 1e9))
         headers = tuple(scope.trace_context.items())
         worked: bool | None = None
+        late = False
         try:
             output = await instance.run(RemoteTask(task, seconds, slot.principal, headers, scope.progress))
             worked = True
@@ -176,13 +176,12 @@ class RemoteEvaluator:
             worked = False
             raise
         except PluginTimeout:
-            worked = False if _is_fair(instance, seconds) else None
+            late = _is_fair(instance, seconds)
             instance.last_error = f"no answer within {seconds:.3g}s"
             return _timeout(instance, seconds)
         except asyncio.CancelledError:
             # The engine timed out first, or the caller disconnected.
-            if time.monotonic() >= deadline - _RESERVE_SECONDS and _is_fair(instance, seconds):
-                worked = False
+            late = time.monotonic() >= deadline - _RESERVE_SECONDS and _is_fair(instance, seconds)
             raise
         except ContractError as problem:
             worked = True
@@ -199,7 +198,7 @@ class RemoteEvaluator:
             elapsed = time.monotonic() - start
             if worked:
                 instance.record_latency(elapsed)
-            self._pool.release(slot, worked=worked)
+            self._pool.release(slot, worked=False if late else worked, late=late)
             self._latencies.observe(elapsed)
         result.instance_id = instance.id
         return result

@@ -228,9 +228,10 @@ class Instance:
             self.last_error = f"circuit opened; before: {self.last_error}"
         _log.log(
             logging.WARNING if opened else logging.INFO,
-            "remote instance %s: circuit %s%s",
+            "remote instance %s: circuit %s%s%s",
             self.name,
             "opened" if opened else "closed",
+            f" for {self.breaker.only}, the only one with late tasks" if self.breaker.only else "",
             f": {self.last_error}" if opened else "",
         )
         self._changed(self)

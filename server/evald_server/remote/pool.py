@@ -118,9 +118,9 @@ class InstancePool:
         if principal in self._waiters.by_principal or not self._may_take(principal):
             instance = None
         else:
-            instance = self._choose(avoid)
+            instance = self._choose(principal, avoid)
         if instance is None:
-            self._check_live(avoid)
+            self._check_live(principal, avoid)
             return None
         return self._take(instance, principal)
 
@@ -157,13 +157,18 @@ class InstancePool:
             self._abandon(principal, waiter)
             raise
 
-    def release(self, slot: Slot, *, worked: bool | None, sent: bool = True) -> None:
-        """Return a slot. worked: whether the instance did its part; None if unknown. sent: whether a task was sent."""
+    def release(self, slot: Slot, *, worked: bool | None, late: bool = False, sent: bool = True) -> None:
+        """Return a slot. worked: whether the instance did its part; None if unknown. late: whether it was late.
+
+        sent: whether a task was sent.
+        """
         instance, principal, probe = slot
         self.inflight -= 1
         count_down(self._taken_by, principal)
         instance.release(principal, sent=sent)
-        if instance.breaker.end(probe=probe, worked=worked):
+        # Without credentials there are no others, who may have more luck.
+        unlucky = principal if late and principal != LOCAL.name else ""
+        if instance.breaker.end(probe=probe, worked=worked, late=unlucky):
             instance.circuit_changed()
         # Calls of its other types may wait for the instance too.
         for waiting in instance.waiting:
@@ -180,7 +185,7 @@ class InstancePool:
             for waiter in list(waiters):
                 try:
                     if not (waiter.patient or waiter.slot.done()):
-                        self._check_live(waiter.avoid)
+                        self._check_live(principal, waiter.avoid)
                 except NoPlace as problem:
                     self._waiters.discard(principal, waiter)
                     waiter.slot.set_exception(problem)
@@ -191,7 +196,7 @@ class InstancePool:
             if not self._may_take(principal):
                 continue
             for waiter in waiters:
-                if not waiter.slot.done() and (instance := self._choose(waiter.avoid)) is not None:
+                if not waiter.slot.done() and (instance := self._choose(principal, waiter.avoid)) is not None:
                     return principal, waiter, instance
         return None
 
@@ -205,7 +210,7 @@ class InstancePool:
         # The instances may have fewer slots than the type has, and tasks of their other types hold slots, too.
         slots = held = 0
         for instance in self._live:
-            if instance.breaker.allows():
+            if instance.breaker.allows(principal):
                 slots += instance.slots
                 held += instance.held.get(principal, 0)
         return held < share(slots, principal)
@@ -214,17 +219,17 @@ class InstancePool:
         self.inflight += 1
         self._taken_by[principal] += 1
         instance.claim(principal)
-        return Slot(instance, principal, instance.breaker.begin())
+        return Slot(instance, principal, instance.breaker.begin(principal))
 
-    def _choose(self, avoid: Instance | None) -> Instance | None:
-        """Return the least loaded instance that may get a task; round-robin among equals."""
+    def _choose(self, principal: str, avoid: Instance | None) -> Instance | None:
+        """Return the least loaded instance that may get a task of a principal; round-robin among equals."""
         instances = self.instances
         best: Instance | None = None
         lowest = float("inf")
         first = next(self._rotation)
         for position in range(len(instances)):
             instance = instances[(first + position) % len(instances)]
-            if instance is avoid or not _is_ready(instance):
+            if instance is avoid or not _is_ready(instance, principal):
                 continue
             load = instance.load
             if load < lowest:
@@ -233,11 +238,11 @@ class InstancePool:
                 break
         return best
 
-    def _check_live(self, avoid: Instance | None) -> None:
-        """Raise NoPlace if no instance will have a slot soon."""
+    def _check_live(self, principal: str, avoid: Instance | None) -> None:
+        """Raise NoPlace if no instance will have a slot for a principal soon."""
         if len(self._live) <= (avoid in self._live):
             raise NoPlace("REMOTE_UNAVAILABLE", "This remote evaluator has no live instance")
-        if not any(instance.breaker.allows() for instance in self._live if instance is not avoid):
+        if not any(instance.breaker.allows(principal) for instance in self._live if instance is not avoid):
             raise NoPlace(
                 "REMOTE_CIRCUIT_OPEN",
                 "All instances of this remote evaluator failed too often and get no tasks for a while",
@@ -253,5 +258,5 @@ class InstancePool:
             self.release(slot.result(), worked=None, sent=False)
 
 
-def _is_ready(instance: Instance) -> bool:
-    return instance.state is InstanceState.ACTIVE and instance.free and instance.breaker.allows()
+def _is_ready(instance: Instance, principal: str) -> bool:
+    return instance.state is InstanceState.ACTIVE and instance.free and instance.breaker.allows(principal)

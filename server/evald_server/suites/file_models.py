@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from evald.fields import LEAST_WEIGHT, MOST_WEIGHT, WEIGHTS, is_weight, nearest, shown, snake
+from evald.fields import LEAST_WEIGHT, MOST_WEIGHT, WEIGHTS, is_weight, nearest, snake
 from evald.records import camel
 from evald.spec import spec_keys
 
@@ -292,13 +292,3 @@ def unknown_key(key: str, known: Sequence[str]) -> str:
     """Return the message about an unknown key, with the nearest known one."""
     near = nearest(snake(key), known)
     return f"unknown key; did you mean {near!r}?" if near else f"unknown key; known keys: {', '.join(known)}"
-
-
-def found_and_wanted(error: Mapping[str, Any]) -> str:
-    """Return pydantic's error as text: the value that was found, and what was wanted."""
-    message = str(error["msg"])
-    if error["type"] in ("missing", "twice"):
-        return "missing" if error["type"] == "missing" else message
-    if not message.startswith("wanted "):
-        message = f"wanted {message.removeprefix('Input should be ')}"
-    return f"{shown(error['input'])}, {message}"

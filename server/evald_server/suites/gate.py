@@ -6,11 +6,12 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field, ValidationError
 
+from evald.fields import found_and_wanted
 from evald.v1 import result_pb2, suite_service_pb2
 
 from .comparison import BLOCK, INCONCLUSIVE, PASS
 from .documents import DataPath, Document, InvalidDocument, path_text, read_document
-from .file_models import FilePart, found_and_wanted, unknown_key
+from .file_models import FilePart, unknown_key
 from .verdicts import suite_verdict
 
 Decision: TypeAlias = Literal["GO", "NO-GO", "INCONCLUSIVE"]

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from evald.convert.resources import CONNECTOR
 from evald.convert.spec import fill_options
 from evald.errors import InvalidInput
-from evald.fields import nearest, shown, snake, text
+from evald.fields import found_and_wanted, nearest, shown, snake, text
 from evald.structs import fill_struct
 from evald.v1 import connector_service_pb2, suite_service_pb2
 
@@ -28,7 +28,7 @@ from .documents import (
     path_text,
     read_document,
 )
-from .file_models import CaseEntry, FilePart, SuiteEntry, TurnEntry, found_and_wanted, unknown_key
+from .file_models import CaseEntry, FilePart, SuiteEntry, TurnEntry, unknown_key
 from .id_set import IdSet
 from .message_file import MessageFile
 from .transcripts import Transcripts

@@ -109,7 +109,7 @@ async def list_answer(
     """
     left = whole_number(request, "limit", MOST) or MOST
     asked: Any = page_request
-    asked.page_token = request.query_params.get("cursor", "")
+    cursor = asked.page_token = request.query_params.get("cursor", "")
     found: list[bytes] = []
     size = 0
 
@@ -120,7 +120,12 @@ async def list_answer(
     async with site.calls.lists.slot("" if principal is None else principal.name):
         while True:
             asked.page_size = left
-            got: Any = await site.ask(request, asked)
+            try:
+                got: Any = await site.ask(request, asked)
+            except CallFailed as problem:
+                if not problem.message.startswith("page_token: "):
+                    raise
+                raise wrong("cursor", cursor, "that of a link to the next page, or none") from None
             items = getattr(got, field)
             found += await converted(got.ByteSize(), partial(write_all, items))
             left -= len(items)
