@@ -198,6 +198,23 @@ def _is_plain(message: Any) -> bool:
     )
 
 
+def message_role(message: Any) -> str:
+    """Return the role of a message in any known format; "" if it cannot be read.
+
+    A message of another framework may become several: it is the user's if one of them is, else the agent's.
+    """
+    if _is_plain(message):
+        role: str = message["role"]
+        return role
+    from .shapes import read_item
+
+    try:
+        roles = [one["role"] for one in read_item(message).messages]
+    except InvalidInput:
+        return ""
+    return next((role for role in ("user", "assistant") if role in roles), roles[0] if roles else "")
+
+
 def fill_message(message: Any, pb: Any, levels: int) -> None:
     """Fill one message. levels: maximum levels of its values. Raises InvalidInput."""
     if message.__class__ is not dict:

@@ -59,6 +59,10 @@ BAD: list[Any] = [
     pytest.param(f"{ONE}\n3\n", ":2: got a number", id="a number"),
     pytest.param(f"{json.dumps(MESSAGES)}\n{ONE}\n", ":2: a list of messages must be", id="list, then more"),
     pytest.param("[" * 100_000, ":1: not valid JSON", id="too deep"),
+    pytest.param(
+        f'{ONE[:-1]}, "latency_ms": 9, "latency_ms": 1}}', "duplicate key 'latency_ms'", id="a key twice"
+    ),
+    pytest.param(f'{ONE}\n{ONE[:-1]}, "other": NaN}}\n', ":2: not valid JSON: NaN", id="NaN"),
 ]
 
 
@@ -107,6 +111,53 @@ def _roles(text: str) -> list[dict[str, Any]]:
 )
 def test_a_turn_is_what_the_agent_does_after_the_user(roles: str, turns: list[str]) -> None:
     assert [roles[start:end] for start, end in turn_bounds(_roles(roles))] == turns
+
+
+FOREIGN: dict[str, list[Any]] = {
+    "Anthropic": [
+        {"role": "user", "content": "Book"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "find", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "Done"}]},
+        {"role": "user", "content": "Bye"},
+        {"role": "assistant", "content": "Bye"},
+    ],
+    "Gemini": [
+        {"role": "user", "parts": [{"text": "Book"}]},
+        {"role": "model", "parts": [{"functionCall": {"name": "find", "args": {}}}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "find", "response": {}}}]},
+        {"role": "model", "parts": [{"text": "Done"}]},
+        {"role": "user", "parts": [{"text": "Bye"}]},
+        {"role": "model", "parts": [{"text": "Bye"}]},
+    ],
+    "LangChain": [
+        {"type": "human", "content": "Book"},
+        {"type": "ai", "content": "", "tool_calls": [{"name": "find", "args": {}, "id": "t"}]},
+        {"type": "tool", "content": "ok", "tool_call_id": "t"},
+        {"type": "ai", "content": "Done"},
+        {"type": "human", "content": "Bye"},
+        {"type": "ai", "content": "Bye"},
+    ],
+}
+
+
+@pytest.mark.parametrize("messages", FOREIGN.values(), ids=FOREIGN)
+def test_the_turns_of_other_frameworks_are_those_of_the_agent(messages: list[Any]) -> None:
+    """A tool result that a framework calls a user's message begins no turn, and no turn is left out."""
+    conversation = RecordedConversation("c", "f:1", messages, {"messages": messages})
+    turns = [turn.context for turn in every_turn(conversation)]
+    said = [[(one.role, one.text) for one in turn.messages] for turn in turns]
+    assert said == [
+        [
+            ("user", "Book"),
+            ("assistant", ""),
+            ("tool", "ok" if "content" in messages[0] else "{}"),
+            ("assistant", "Done"),
+        ],
+        [("user", "Bye"), ("assistant", "Bye")],
+    ]
+    assert [len(turn.turn_tool_calls) for turn in turns] == [1, 0]
+    assert last_turn(conversation).context.turn == 2
 
 
 def _conversation(roles: str, **data: Any) -> RecordedConversation:
