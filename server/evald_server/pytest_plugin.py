@@ -175,7 +175,7 @@ class TurnChecker:
         from .suites.verdicts import trial_verdict
 
         evaluations = list(case.evaluate(self.client, answers))
-        if trial_verdict(evaluation.verdict for evaluation in evaluations) != Verdict.PASSED:
+        if Verdict(trial_verdict(evaluation.verdict for evaluation in evaluations)) is not Verdict.PASSED:
             unpassed = [evaluation for evaluation in evaluations if not evaluation.passed]
             raise AssertionError("\n".join(map(describe, unpassed)) or "ERROR: no turn was evaluated")
         return evaluations
