@@ -233,6 +233,33 @@ def test_what_a_turn_took_is_what_is_reported(
     assert invocation.cost_usd == cost
 
 
+SPENT: dict[str, Any] = {"latency_ms": 5, "usage": {"total_tokens": 7}, "cost_usd": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("reports", "known"),
+    [
+        pytest.param([SPENT, SPENT], (10, 14, 1.0), id="every message reports"),
+        pytest.param([None, SPENT], (5, 7, 0.5), id="the last one reports for the turn"),
+        pytest.param([SPENT, None], (None, None, None), id="a part would pass a budget"),
+    ],
+)
+def test_a_part_of_what_a_turn_took_is_not_taken_for_the_whole(
+    reports: list[Any], known: tuple[float | None, int | None, float | None]
+) -> None:
+    meta = [None, reports[0], None, reports[1]]
+    invocation = last_turn(_conversation("uata", message_meta=meta)).context.last_invocation
+    tokens = invocation.token_usage.total if invocation.token_usage else None
+    assert (invocation.latency_ms, tokens, invocation.cost_usd) == known
+
+
+@pytest.mark.parametrize("read", [last_turn, lambda conversation: list(every_turn(conversation))])
+def test_a_negative_figure_of_a_message_is_refused_with_its_place(read: Any) -> None:
+    meta = [None, {"latency_ms": -900}, {"latency_ms": 1000}]
+    with pytest.raises(CommandError, match="f:1: latency_ms: got -900"):
+        read(_conversation("uaa", message_meta=meta))
+
+
 def test_what_a_conversation_took_is_not_said_of_each_of_its_turns() -> None:
     conversation = _conversation("uaua", latency_ms=900, message_meta=[{}, {"usage": {"input": 3}}, {}, {}])
     first, second = (turn.context for turn in every_turn(conversation))

@@ -189,36 +189,44 @@ def _kind(value: Any) -> str:
 
 def last_turn(conversation: RecordedConversation) -> "Turn":
     """Return the last turn with its history. Raises CommandError."""
-    from evald import InvalidInput
-
-    try:
+    with _at(conversation):
         return recorded_turns.last_turn(conversation.data, ignore_unknown=True)
-    except InvalidInput as problem:
-        raise usage_error(f"{conversation.place}: {problem}") from None
 
 
 def every_turn(conversation: RecordedConversation) -> "Iterator[Turn]":
     """Yield every turn with its new messages. Latency, usage and cost are read from these messages."""
     bounds = recorded_turns.turn_bounds(conversation.messages)
     for start, end in bounds:
-        data = {
-            "messages": conversation.messages[start:end],
-            "is_final": end == bounds[-1][1],
-            **recorded_turns.usage_of(conversation.data, conversation.messages, start, end)._asdict(),
-        }
-        yield _turn(data, conversation)
+        with _at(conversation):
+            usage = recorded_turns.usage_of(conversation.data, conversation.messages, start, end)
+            data = {
+                "messages": conversation.messages[start:end],
+                "is_final": end == bounds[-1][1],
+                **usage._asdict(),
+            }
+            turn = _turn(data)
+        yield turn
 
 
 def session_base(conversation: RecordedConversation) -> "Turn":
     """Return the data that all turns of the conversation share, as the base of a session."""
     data = recorded_turns.context_data(conversation.data)
-    return _turn({key: data[key] for key in _SHARED if key in data}, conversation)
+    with _at(conversation):
+        return _turn({key: data[key] for key in _SHARED if key in data})
 
 
-def _turn(data: Mapping[str, Any], conversation: RecordedConversation) -> "Turn":
-    from evald import InvalidInput, Turn
+def _turn(data: Mapping[str, Any]) -> "Turn":
+    from evald import Turn
+
+    return Turn.from_dict(data, ignore_unknown=True)
+
+
+@contextmanager
+def _at(conversation: RecordedConversation) -> Iterator[None]:
+    """Turn InvalidInput into CommandError with the place of the conversation."""
+    from evald import InvalidInput
 
     try:
-        return Turn.from_dict(data, ignore_unknown=True)
+        yield
     except InvalidInput as problem:
         raise usage_error(f"{conversation.place}: {problem}") from None

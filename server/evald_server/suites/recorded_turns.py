@@ -9,7 +9,9 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from evald.fields import number
 from evald.messages import message_role
+from evald.shapes.usage import add_usages, of_whole_turn
 
 if TYPE_CHECKING:
     from evald import Turn
@@ -91,9 +93,10 @@ def turn_bounds(messages: Sequence[Any]) -> list[tuple[int, int]]:
 
 
 def turn_usage(messages: Sequence[Any], reports: Sequence[Any] = ()) -> TurnUsage:
-    """Add up the usage of the agent's messages of a turn. reports: further usage, one per message.
+    """Add up the usage of the agent's messages of a turn, see `of_whole_turn`. reports: further usage, one per message.
 
     Without a reported latency, it is the time from the user's last message to the agent's last message.
+    Raises InvalidInput.
     """
     records = [
         {
@@ -103,25 +106,23 @@ def turn_usage(messages: Sequence[Any], reports: Sequence[Any] = ()) -> TurnUsag
         }
         for message, report in zip_longest(messages, reports[: len(messages)])
     ]
-    agent = [record for record in records if record.get("role") == "assistant"]
-    latencies = _numbers(agent, ("latency_ms", "latencyMs"))
-    costs = _numbers(agent, _COST)
-    usage: dict[str, int] = {}
-    for record in agent:
-        counts = first_of(record, _USAGE)
-        for key, count in counts.items() if isinstance(counts, Mapping) else ():
-            if isinstance(count, int) and not isinstance(count, bool):
-                usage[key] = usage.get(key, 0) + count
+    agent = [record for record in records if record["role"] == "assistant"]
+    latencies = of_whole_turn([_number(record, ("latency_ms", "latencyMs")) for record in agent])
+    costs = of_whole_turn([_number(record, _COST) for record in agent])
+    usages = of_whole_turn([first_of(record, _USAGE) for record in agent])
     return TurnUsage(
         sum(latencies) if latencies else _elapsed_ms(records),
-        usage or None,
+        add_usages(usages) or None,
         sum(costs) if costs else None,
     )
 
 
-def _numbers(records: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[float]:
-    found = (first_of(record, keys) for record in records)
-    return [value for value in found if isinstance(value, int | float) and not isinstance(value, bool)]
+def _number(record: Mapping[str, Any], keys: Sequence[str]) -> float | None:
+    """Return the number of the first of these keys. Raises InvalidInput for a negative one, which could hide others."""
+    value = first_of(record, keys)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return number(value, keys[0])
 
 
 def _elapsed_ms(records: Sequence[Mapping[str, Any]]) -> float | None:
