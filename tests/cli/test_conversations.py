@@ -233,6 +233,19 @@ def test_what_a_turn_took_is_what_is_reported(
     assert invocation.cost_usd == cost
 
 
+@pytest.mark.parametrize("read", [last_turn, lambda conversation: list(every_turn(conversation))])
+def test_an_answer_that_cannot_be_read_is_refused_and_not_left_out(read: Any) -> None:
+    messages = [*_roles("uau"), {"role": "assistant", "content": [{"type": "mystery", "text": "no"}]}]
+    with pytest.raises(CommandError, match=r"f:1: messages\[3\]\.content\[0\]\.type: got 'mystery'"):
+        read(RecordedConversation("c", "f:1", messages, {"messages": messages}))
+
+
+def test_a_message_of_an_unknown_role_is_not_left_out() -> None:
+    messages = [*_roles("uau"), {"role": "Assistant", "content": "no"}]
+    turn = last_turn(RecordedConversation("c", "f:1", messages, {"messages": messages})).context
+    assert (turn.turn, turn.messages[-1].text) == (2, "no")
+
+
 SPENT: dict[str, Any] = {"latency_ms": 5, "usage": {"total_tokens": 7}, "cost_usd": 0.5}
 
 

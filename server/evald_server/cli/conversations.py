@@ -195,7 +195,8 @@ def last_turn(conversation: RecordedConversation) -> "Turn":
 
 def every_turn(conversation: RecordedConversation) -> "Iterator[Turn]":
     """Yield every turn with its new messages. Latency, usage and cost are read from these messages."""
-    bounds = recorded_turns.turn_bounds(conversation.messages)
+    with _at(conversation):
+        bounds = recorded_turns.turn_bounds(conversation.messages)
     for start, end in bounds:
         with _at(conversation):
             usage = recorded_turns.usage_of(conversation.data, conversation.messages, start, end)

@@ -9,7 +9,7 @@ from evald.convert.context import fill_expected
 from evald.convert.spec import fill_options, spec_to_pb
 from evald.errors import InvalidInput
 from evald.fields import read_keys, shown, text
-from evald.messages import fill_messages, message_role
+from evald.messages import fill_messages, message_roles
 from evald.structs import fill_struct
 from evald.v1 import context_pb2, evaluator_pb2, suite_service_pb2
 
@@ -150,7 +150,7 @@ def _split_conversation(
     messages: Sequence[Any], pb: suite_service_pb2.SuiteCase, turn: suite_service_pb2.SuiteTurn
 ) -> list[Answers]:
     """Fill in a conversation, whose last turn is the case's turn. Return its answer, if it has one."""
-    roles = [message_role(one) for one in messages]
+    roles = message_roles(messages)
     # A user message at the end has no answer yet: the agent is asked.
     open_end = roles[-1] == "user"
     start, end = (len(messages), len(messages)) if open_end else turn_bounds(messages)[-1]

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from evald.fields import number
-from evald.messages import message_role
+from evald.messages import message_roles
 from evald.shapes.usage import add_usages, of_whole_turn
 
 if TYPE_CHECKING:
@@ -76,16 +76,17 @@ def first_of(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
 def turn_bounds(messages: Sequence[Any]) -> list[tuple[int, int]]:
     """Return start and end index of every turn; a single turn if the agent has no message.
 
-    messages: in any format that the SDK reads: the tool results of Anthropic and Gemini are no user's messages.
+    messages: in any format that the SDK reads: the tool results of Anthropic and Gemini are no user's messages. One
+    with an unknown role counts as the agent's, so that it is not left out. Raises InvalidInput.
     """
     bounds: list[tuple[int, int]] = []
     start = 0
     answered = False
-    for position, role in enumerate(map(message_role, messages)):
+    for position, role in enumerate(message_roles(messages)):
         if role == "user" and answered:
             bounds.append((start, position))
             start, answered = position, False
-        elif role == "assistant":
+        elif role not in (*USER_ROLES, "tool"):
             answered = True
     if answered or not bounds:
         bounds.append((start, len(messages)))
@@ -102,9 +103,9 @@ def turn_usage(messages: Sequence[Any], reports: Sequence[Any] = ()) -> TurnUsag
         {
             **(message if isinstance(message, Mapping) else {}),
             **(report if isinstance(report, Mapping) else {}),
-            "role": message_role(message),
+            "role": role,
         }
-        for message, report in zip_longest(messages, reports[: len(messages)])
+        for role, message, report in zip_longest(message_roles(messages), messages, reports[: len(messages)])
     ]
     agent = [record for record in records if record["role"] == "assistant"]
     latencies = of_whole_turn([_number(record, ("latency_ms", "latencyMs")) for record in agent])

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from evald.errors import InvalidInput
 from evald.fields import camel, shown, snake
-from evald.messages import message_role
+from evald.messages import message_roles
 
 from .documents import InvalidDocument, TextLines, open_lines, parse_json_text
 from .file_models import ABOUT_KEYS
@@ -95,8 +96,9 @@ def _key(row: Mapping[str, Any], place: str) -> tuple[str, str]:
     if own is not None:
         return "id", str(own)
     asked = asked_text(row.get("input"))
-    if asked is None and isinstance(row.get("messages"), list):
-        said = [one for one in row["messages"] if message_role(one) == "user"]
+    messages = row.get("messages")
+    if asked is None and isinstance(messages, list):
+        said = [one for one, role in zip(messages, _roles(messages, place), strict=True) if role == "user"]
         asked = asked_text(said[-1:])
     if asked is None:
         raise InvalidDocument(
@@ -151,16 +153,19 @@ def _with(output: Any, about: dict[str, Any]) -> Any:
     return {**about, ("text" if isinstance(output, str) else "messages"): output}
 
 
-def _check_messages(messages: Any, place: str) -> None:
+def _roles(messages: Any, place: str) -> list[str]:
     if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
         raise InvalidDocument(place, 0, f"messages: {shown(messages)}, wanted a list of messages")
+    try:
+        return message_roles(messages)
+    except InvalidInput as problem:
+        raise InvalidDocument(place, 0, str(problem)) from None
 
 
 def _whole(messages: Any, place: str) -> list[Any]:
     """Return a conversation up to the agent's last message; later user messages have no answer."""
-    _check_messages(messages, place)
-    end = len(messages)
-    while end and message_role(messages[end - 1]) in USER_ROLES:
+    end = len(roles := _roles(messages, place))
+    while end and roles[end - 1] in USER_ROLES:
         end -= 1
     return list(messages[:end])
 
@@ -170,11 +175,11 @@ def _answers(row: Mapping[str, Any], messages: Any, place: str) -> list[Any]:
 
     The row's own figures are those of the last turn.
     """
-    _check_messages(messages, place)
+    roles = _roles(messages, place)
     found = []
     bounds = turn_bounds(messages)
     for start, end in bounds:
-        said = [one for one in messages[start:end] if message_role(one) not in USER_ROLES]
+        said = [messages[index] for index in range(start, end) if roles[index] not in USER_ROLES]
         if not said:
             raise InvalidDocument(place, 0, "got a turn without an answer of the agent")
         usage = usage_of(row, messages, start, end)
