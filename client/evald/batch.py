@@ -10,8 +10,8 @@ from .convert.requests import batch_item, batch_open, batch_request
 from .errors import EvaluatorError, InvalidInput
 from .evaluation import Evaluation
 from .fields import positive, shown
-from .records import present
-from .result import Verdict
+from .records import present, read_kind
+from .result import Kind, Verdict
 from .spec import OptionsLike, SpecLike
 from .turn import Turn, TurnLike, as_turn
 
@@ -83,12 +83,14 @@ class EvaluatorTotals(NamedTuple):
     """The totals of one evaluator over a batch.
 
     mean_value: mean of the measured values without unavailable ones; None if there are none.
+    kind: None from a server that does not say it.
     """
 
     passed_count: int = 0
     failed_count: int = 0
     error_count: int = 0
     mean_value: float | None = None
+    kind: Kind | None = None
 
     @property
     def pass_rate(self) -> float | None:
@@ -135,6 +137,7 @@ class BatchSummary:
                     totals.failed_count,
                     totals.error_count,
                     totals.mean_value if totals.HasField("mean_value") else None,
+                    read_kind(totals.kind) if totals.kind else None,
                 )
                 for name, totals in pb.evaluators.items()
             },

@@ -193,6 +193,28 @@ def _is_plain(message: Any) -> bool:
     )
 
 
+def message_roles(messages: Iterable[Any], path: str = "messages") -> list[str]:
+    """Return the role of each message, in any known format. Raises InvalidInput with the path of an unreadable one.
+
+    A message of another framework may become several: it is the user's if one of them is, else the agent's.
+    """
+    found = []
+    for index, message in enumerate(messages):
+        if _is_plain(message):
+            found.append(message["role"])
+            continue
+        from .shapes import read_item
+
+        try:
+            roles = [one["role"] for one in read_item(message).messages]
+        except InvalidInput as problem:
+            raise problem.below(f"{path}[{index}]") from None
+        found.append(
+            next((role for role in ("user", "assistant") if role in roles), roles[0] if roles else "")
+        )
+    return found
+
+
 def fill_message(message: Any, pb: Any, levels: int) -> None:
     """Fill one message. levels: maximum levels of its values. Raises InvalidInput."""
     if message.__class__ is not dict:

@@ -5,6 +5,7 @@ It runs for the metadata of every result, so it checks exact classes first and c
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from .errors import InvalidInput, errors_below
@@ -177,9 +178,10 @@ def check_levels(value: Any, levels: int) -> None:
 def struct_to_dict(struct: "Struct", check: Callable[[], None] | None = None) -> dict[str, Any]:
     """Convert a Struct to Python data. Whole numbers become int, because a Struct contains only doubles.
 
-    check: as in `value_to_python`.
+    check: as in `value_to_python`. Keys are in the order of their code points: protobuf does not keep an order, and
+    returns them in a different one in every process, which reasons and prompts made of them would show.
     """
-    items: Iterable[tuple[str, Value]] = struct.fields.items()
+    items: Iterable[tuple[str, Value]] = sorted(struct.fields.items(), key=itemgetter(0))
     if check is not None:
         items = _checking(items, check)
     return {key: value_to_python(value, check) for key, value in items}

@@ -93,7 +93,10 @@ class CaseUnderTest:
         return [_openai(turn.input) for turn in self._case.turns]
 
     def evaluate(self, client: "Client", answers: "Sequence[Any]") -> "Iterator[Evaluation]":
-        """Evaluate the turns that have evaluators. answers: the agent's, one per turn, like `output` in a suite."""
+        """Evaluate the turns that have evaluators, as `evald test` does with recorded answers.
+
+        answers: the agent's, one per turn, like `output` in a suite.
+        """
         from evald import Turn
         from evald.convert.spec import read_options, read_spec
         from evald.v1 import context_pb2
@@ -107,12 +110,22 @@ class CaseUnderTest:
             )
         options = read_options(self._case.options if self._case.HasField("options") else self._suite.options)
         messages = list(self._case.messages)
+        latencies: list[int] = []  # nanoseconds of the answers whose latency is known
         for number, (turn, answer) in enumerate(zip(turns, answers, strict=True), 1):
             is_final = number == len(turns)
-            pb = context_pb2.EvaluatorContext(turn=number, is_final=is_final, expected=turn.expected)
-            pb.last_invocation.CopyFrom(invocation(answer, f"answers[{number - 1}]"))
-            messages += [*turn.input, *pb.last_invocation.messages]
-            pb.messages.extend(messages)
+            last = invocation(answer, f"answers[{number - 1}]")
+            messages += [*turn.input, *last.messages]
+            pb = context_pb2.EvaluatorContext(
+                turn=number, is_final=is_final, attempt=1, messages=messages, last_invocation=last
+            )
+            if turn.HasField("expected"):
+                pb.expected.CopyFrom(turn.expected)
+            if self._case.HasField("metadata"):
+                pb.metadata.CopyFrom(self._case.metadata)
+            if last.HasField("latency"):
+                latencies.append(last.latency.ToNanoseconds())
+            if len(latencies) == number:
+                pb.run_duration.FromNanoseconds(sum(latencies))
             specs = turn.evaluators or (is_final and (self._case.evaluators or self._suite.evaluators))
             if specs:
                 yield client.evaluate(Turn.from_proto(pb), map(read_spec, specs), options=options)
@@ -150,16 +163,21 @@ class TurnChecker:
         return evaluation
 
     def assert_case(self, case: CaseUnderTest, *answers: Any) -> "list[Evaluation]":
-        """Evaluate the agent's answers to a case of a suite and return the evaluations if all of them PASSED.
+        """Evaluate the agent's answers to a case of a suite and return the evaluations if the case PASSED.
 
+        It passes as in `evald test`: a turn passed, and no turn failed or is in error; skipped ones do not count.
         answers: one per turn: a text, messages, or any other form of `output` in a suite file.
         Raises AssertionError as `assert_passes` does, and ValueError for invalid answers.
         """
         __tracebackhide__ = True
+        from evald import Verdict
+
+        from .suites.verdicts import trial_verdict
+
         evaluations = list(case.evaluate(self.client, answers))
-        unpassed = [evaluation for evaluation in evaluations if not evaluation.passed]
-        if unpassed:
-            raise AssertionError("\n".join(map(describe, unpassed)))
+        if Verdict(trial_verdict(evaluation.verdict for evaluation in evaluations)) is not Verdict.PASSED:
+            unpassed = [evaluation for evaluation in evaluations if not evaluation.passed]
+            raise AssertionError("\n".join(map(describe, unpassed)) or "ERROR: no turn was evaluated")
         return evaluations
 
 

@@ -59,6 +59,10 @@ BAD: list[Any] = [
     pytest.param(f"{ONE}\n3\n", ":2: got a number", id="a number"),
     pytest.param(f"{json.dumps(MESSAGES)}\n{ONE}\n", ":2: a list of messages must be", id="list, then more"),
     pytest.param("[" * 100_000, ":1: not valid JSON", id="too deep"),
+    pytest.param(
+        f'{ONE[:-1]}, "latency_ms": 9, "latency_ms": 1}}', "duplicate key 'latency_ms'", id="a key twice"
+    ),
+    pytest.param(f'{ONE}\n{ONE[:-1]}, "other": NaN}}\n', ":2: not valid JSON: NaN", id="NaN"),
 ]
 
 
@@ -107,6 +111,53 @@ def _roles(text: str) -> list[dict[str, Any]]:
 )
 def test_a_turn_is_what_the_agent_does_after_the_user(roles: str, turns: list[str]) -> None:
     assert [roles[start:end] for start, end in turn_bounds(_roles(roles))] == turns
+
+
+FOREIGN: dict[str, list[Any]] = {
+    "Anthropic": [
+        {"role": "user", "content": "Book"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "find", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "Done"}]},
+        {"role": "user", "content": "Bye"},
+        {"role": "assistant", "content": "Bye"},
+    ],
+    "Gemini": [
+        {"role": "user", "parts": [{"text": "Book"}]},
+        {"role": "model", "parts": [{"functionCall": {"name": "find", "args": {}}}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "find", "response": {}}}]},
+        {"role": "model", "parts": [{"text": "Done"}]},
+        {"role": "user", "parts": [{"text": "Bye"}]},
+        {"role": "model", "parts": [{"text": "Bye"}]},
+    ],
+    "LangChain": [
+        {"type": "human", "content": "Book"},
+        {"type": "ai", "content": "", "tool_calls": [{"name": "find", "args": {}, "id": "t"}]},
+        {"type": "tool", "content": "ok", "tool_call_id": "t"},
+        {"type": "ai", "content": "Done"},
+        {"type": "human", "content": "Bye"},
+        {"type": "ai", "content": "Bye"},
+    ],
+}
+
+
+@pytest.mark.parametrize("messages", FOREIGN.values(), ids=FOREIGN)
+def test_the_turns_of_other_frameworks_are_those_of_the_agent(messages: list[Any]) -> None:
+    """A tool result that a framework calls a user's message begins no turn, and no turn is left out."""
+    conversation = RecordedConversation("c", "f:1", messages, {"messages": messages})
+    turns = [turn.context for turn in every_turn(conversation)]
+    said = [[(one.role, one.text) for one in turn.messages] for turn in turns]
+    assert said == [
+        [
+            ("user", "Book"),
+            ("assistant", ""),
+            ("tool", "ok" if "content" in messages[0] else "{}"),
+            ("assistant", "Done"),
+        ],
+        [("user", "Bye"), ("assistant", "Bye")],
+    ]
+    assert [len(turn.turn_tool_calls) for turn in turns] == [1, 0]
+    assert last_turn(conversation).context.turn == 2
 
 
 def _conversation(roles: str, **data: Any) -> RecordedConversation:
@@ -180,6 +231,46 @@ def test_what_a_turn_took_is_what_is_reported(
     assert invocation.latency_ms == latency_ms
     assert (invocation.token_usage.total if invocation.token_usage else None) == tokens
     assert invocation.cost_usd == cost
+
+
+@pytest.mark.parametrize("read", [last_turn, lambda conversation: list(every_turn(conversation))])
+def test_an_answer_that_cannot_be_read_is_refused_and_not_left_out(read: Any) -> None:
+    messages = [*_roles("uau"), {"role": "assistant", "content": [{"type": "mystery", "text": "no"}]}]
+    with pytest.raises(CommandError, match=r"f:1: messages\[3\]\.content\[0\]\.type: got 'mystery'"):
+        read(RecordedConversation("c", "f:1", messages, {"messages": messages}))
+
+
+def test_a_message_of_an_unknown_role_is_not_left_out() -> None:
+    messages = [*_roles("uau"), {"role": "Assistant", "content": "no"}]
+    turn = last_turn(RecordedConversation("c", "f:1", messages, {"messages": messages})).context
+    assert (turn.turn, turn.messages[-1].text) == (2, "no")
+
+
+SPENT: dict[str, Any] = {"latency_ms": 5, "usage": {"total_tokens": 7}, "cost_usd": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("reports", "known"),
+    [
+        pytest.param([SPENT, SPENT], (10, 14, 1.0), id="every message reports"),
+        pytest.param([None, SPENT], (5, 7, 0.5), id="the last one reports for the turn"),
+        pytest.param([SPENT, None], (None, None, None), id="a part would pass a budget"),
+    ],
+)
+def test_a_part_of_what_a_turn_took_is_not_taken_for_the_whole(
+    reports: list[Any], known: tuple[float | None, int | None, float | None]
+) -> None:
+    meta = [None, reports[0], None, reports[1]]
+    invocation = last_turn(_conversation("uata", message_meta=meta)).context.last_invocation
+    tokens = invocation.token_usage.total if invocation.token_usage else None
+    assert (invocation.latency_ms, tokens, invocation.cost_usd) == known
+
+
+@pytest.mark.parametrize("read", [last_turn, lambda conversation: list(every_turn(conversation))])
+def test_a_negative_figure_of_a_message_is_refused_with_its_place(read: Any) -> None:
+    meta = [None, {"latency_ms": -900}, {"latency_ms": 1000}]
+    with pytest.raises(CommandError, match="f:1: latency_ms: got -900"):
+        read(_conversation("uaa", message_meta=meta))
 
 
 def test_what_a_conversation_took_is_not_said_of_each_of_its_turns() -> None:

@@ -747,6 +747,7 @@ def try_fields(*types: str, **fields: str) -> dict[str, str]:
         json.dumps([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Done: BK-12345"}]),
         '{"role": "user", "content": "Hi"}\n{"role": "assistant", "content": "Done: BK-12345"}',
         json.dumps({"messages": [{"role": "assistant", "content": "Done: BK-12345"}]}),
+        json.dumps({"id": 7, "messages": [{"role": "assistant", "content": "Done: BK-12345"}]}),
     ],
 )
 async def test_a_conversation_is_tried_as_a_page_and_as_lines(browser: Browser, conversation: str) -> None:

@@ -66,6 +66,7 @@ async def test_every_item_is_answered_and_the_summary_adds_up(live: Live) -> Non
     assert (summary.item_count, summary.passed_count, summary.failed_count) == (602, 601, 1)
     contains = summary.evaluators["contains"]
     assert (contains.passed_count, contains.failed_count) == (601, 1)
+    assert (contains.kind, summary.evaluators["response-length"].kind) == (1, 2)
     assert summary.evaluators["response-length"].mean_value == pytest.approx((5 + 3 + 9 * 600) / 602)
 
 

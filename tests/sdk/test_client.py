@@ -136,6 +136,7 @@ def test_a_batch_answers_every_item_once(calls: Calls) -> None:
     assert all(answer.passed == (int(answer.id.removeprefix("case-")) % 3 > 0) for answer in answers)
     assert (summary.item_count, summary.passed_count, summary.failed_count) == (600, 400, 200)
     assert summary.evaluators["contains"].pass_rate == pytest.approx(2 / 3)
+    assert summary.evaluators["response-length"].kind is Kind.METRIC
     assert summary.evaluators["response-length"].mean_value == pytest.approx((400 * 6 + 200 * 5) / 600)
 
 

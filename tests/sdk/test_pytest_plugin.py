@@ -100,6 +100,14 @@ cases:
     turns:
       - {input: Book it, evaluators: [{type: ends-with, config: {text: "?"}}]}
       - {input: Two, expected: Done}
+  - id: as evald test
+    metadata: {item: {reference: BK-1}}
+    turns:
+      - {input: Book it, evaluators: [{type: is-json, when: final}]}
+      - input: Two
+        evaluators:
+          - {type: string-check, config: {operation: eq, input: "{{sample.output_text}}", reference: "{{item.reference}}"}}
+          - {type: completed-within, config: {limitMs: 30}}
   - {id: later, input: Hi, skip: not yet}
 """
 
@@ -110,6 +118,8 @@ import pytest
 def test_agent(evald, evald_case):
     assert evald_case.messages[-1] == {"role": "user", "content": "Book it"}
     answers = ["Booked, BK-1"] if len(evald_case.inputs) == 1 else ["For how many?", "Done and done and done."]
+    if evald_case.id == "as evald test":
+        answers = [{"text": "BK-1", "latency_ms": 10}, {"text": "BK-1", "latency_ms": 20}]
     evald.assert_case(evald_case, *answers)
 
 @pytest.mark.evald_suite("bookings.yaml", tags=["smoke"])
@@ -122,7 +132,7 @@ def test_a_test_runs_once_for_each_case_of_a_suite(tmp_path: Path) -> None:
     tmp_path.joinpath("bookings.yaml").write_text(SUITE)
     tmp_path.joinpath("test_it.py").write_text(CASES)
     said = run_pytest(tmp_path, "--strict-markers")
-    assert "2 failed, 1 passed, 1 skipped" in said
+    assert "2 failed, 2 passed, 1 skipped" in said
     assert "FAILED length-within, score 0.00: Response length: 5 words" in said
     assert "ValueError: case books: got 2 answers, wanted 1, one for each turn" in said
 

@@ -44,6 +44,15 @@ def test_what_goes_in_comes_out(data: dict[str, Any]) -> None:
     assert struct_to_dict(Struct.FromString(filled(data).SerializeToString())) == data
 
 
+def test_keys_come_out_in_one_order_whatever_order_they_went_in() -> None:
+    """Protobuf's own order is another one in every process."""
+    names = [f"key {number}" for number in range(9)]
+    data = {name: dict.fromkeys(reversed(names), 1) for name in reversed(names)}
+    found = struct_to_dict(filled(data))
+    assert list(found) == names
+    assert all(list(inner) == names for inner in found.values())
+
+
 RELATIVES = {
     "tuple": ({"a": (1, 2)}, {"a": [1, 2]}),
     "other mapping": (MappingProxyType({"a": MappingProxyType({"b": 1})}), {"a": {"b": 1}}),

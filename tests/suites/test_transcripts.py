@@ -195,6 +195,28 @@ def test_a_pipe_is_refused_because_files_are_read_twice(tmp_path: Path, piped: s
     os.close(reading)
 
 
+def test_what_the_messages_of_a_turn_report_is_read_unless_the_row_says_it(tmp_path: Path) -> None:
+    spent = {"latency_ms": 5, "usage": {"input_tokens": 1, "output_tokens": 2}, "cost_usd": 0.5}
+    messages = [one | (spent if one["role"] == "assistant" else {}) for one in MESSAGES]
+    suite = _load(
+        tmp_path,
+        ("c.jsonl", _lines({"id": "c", "messages": messages, "latency": "0.007s"})),
+        ("a.jsonl", _lines({"id": "a", "output": "A", "tokenUsage": {"input": 3, "output": 4}})),
+        (
+            "b.jsonl",
+            _lines({"id": "b", "messages": messages[2:], "message_meta": [None, {"usage": {"input": 9}}]}),
+        ),
+    )
+    found = {
+        case.case_id: [
+            (one.latency.ToMilliseconds(), one.token_usage.input_tokens, one.cost.amount)
+            for one in case.recorded_trials[0].answers
+        ]
+        for case in suite.cases
+    }
+    assert found == {"a": [(0, 3, 0)], "b": [(5, 9, 0.5)], "c": [(5, 1, 0.5), (7, 1, 0.5)]}
+
+
 def test_of_many_transcripts_without_a_case_the_first_are_named(tmp_path: Path) -> None:
     rows = [{"id": "a", "output": "A"}, {"id": "b", "output": "B"}, {"id": "c", "answers": ["x", "y"]}]
     rows += [{"id": f"z{n}", "output": "Z"} for n in range(10)]

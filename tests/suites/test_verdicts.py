@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evald.v1 import message_pb2, result_pb2, run_service_pb2, suite_service_pb2
+from evald_server.suites.reports.report import measures
 from evald_server.suites.verdicts import (
     SuiteTotals,
     case_verdict,
@@ -221,8 +222,14 @@ def test_one_trial_has_no_estimates_and_mixed_numbers_are_said() -> None:
     assert (mixed.trials, [e.case_count for e in mixed.trial_estimates]) == (0, [2, 1])
 
 
-def _result(name: str, verdict: str, digest: str = "") -> result_pb2.EvaluationResult:
-    made = result_pb2.EvaluationResult(name=name, type=name, version="1", verdict=VERDICTS[verdict])
+def _result(name: str, verdict: str, digest: str = "", kind: int = 1) -> result_pb2.EvaluationResult:
+    made = result_pb2.EvaluationResult(
+        name=name,
+        type=name,
+        version="1",
+        verdict=VERDICTS[verdict],
+        kind=kind,  # type: ignore[arg-type]
+    )
     if digest:
         made.provenance.config_sha256 = digest
     return made
@@ -234,13 +241,21 @@ def test_evaluators_are_counted_over_all_turns_and_provenance_is_kept_once() -> 
         each.turns[0].evaluation.results.extend(
             [_result("regex", verdict, "aa"), _result("regex#2", "S", "bb")]
         )
-    made.trials[0].turns[0].evaluation.results.append(_result("latency", "P"))
+    made.trials[0].turns[0].evaluation.results.append(_result("latency", "P", kind=2))
+    made.trials[0].turns[0].evaluation.results.append(_result("unavailable", "P", kind=2))
     made.trials[0].turns[0].evaluation.metrics["latency"] = 30.0
     run = suite([made, made])
     assert (run.evaluators["regex"].passed_count, run.evaluators["regex"].error_count) == (2, 2)
     assert not run.evaluators["regex"].HasField("mean_value")
     assert run.evaluators["regex#2"].passed_count == 0
     assert run.evaluators["latency"].mean_value == 30.0
+    assert {name: (totals.kind, totals.passed_count) for name, totals in run.evaluators.items()} == {
+        "regex": (1, 2),
+        "regex#2": (1, 0),
+        "latency": (2, 0),
+        "unavailable": (2, 0),
+    }
+    assert {name for name, totals in run.evaluators.items() if measures(totals)} == {"latency", "unavailable"}
     assert [(p.name, p.provenance.config_sha256) for p in run.provenance] == [
         ("regex", "aa"),
         ("regex#2", "bb"),

@@ -1,6 +1,6 @@
 """Convert token counts of all frameworks to the contract's names."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ..errors import InvalidInput
@@ -82,6 +82,16 @@ def read_usage(usage: Any, path: str = "usage") -> dict[str, int]:
         if name in found:
             found[name] += count
     return found
+
+
+def of_whole_turn(values: Sequence[Any]) -> list[Any]:
+    """Return what the messages of one turn report together: all values, or the last one's for the whole turn.
+
+    values: one per message of the agent; None where it reports nothing. Empty if it is unknown what the turn took: a
+    part of it would pass a budget.
+    """
+    found = [value for value in values if value is not None]
+    return found if len(found) == len(values) or found == list(values[-1:]) else []
 
 
 def add_usages(usages: Iterable[Any]) -> dict[str, int]:

@@ -255,16 +255,18 @@ class BatchSummary(_message.Message):
     def __init__(self, item_count: _Optional[int] = ..., passed_count: _Optional[int] = ..., failed_count: _Optional[int] = ..., error_count: _Optional[int] = ..., skipped_count: _Optional[int] = ..., evaluators: _Optional[_Mapping[str, EvaluatorTotals]] = ...) -> None: ...
 
 class EvaluatorTotals(_message.Message):
-    __slots__ = ("passed_count", "failed_count", "error_count", "mean_value")
+    __slots__ = ("passed_count", "failed_count", "error_count", "mean_value", "kind")
     PASSED_COUNT_FIELD_NUMBER: _ClassVar[int]
     FAILED_COUNT_FIELD_NUMBER: _ClassVar[int]
     ERROR_COUNT_FIELD_NUMBER: _ClassVar[int]
     MEAN_VALUE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     passed_count: int
     failed_count: int
     error_count: int
     mean_value: float
-    def __init__(self, passed_count: _Optional[int] = ..., failed_count: _Optional[int] = ..., error_count: _Optional[int] = ..., mean_value: _Optional[float] = ...) -> None: ...
+    kind: _evaluator_pb2.EvaluatorKind
+    def __init__(self, passed_count: _Optional[int] = ..., failed_count: _Optional[int] = ..., error_count: _Optional[int] = ..., mean_value: _Optional[float] = ..., kind: _Optional[_Union[_evaluator_pb2.EvaluatorKind, str]] = ...) -> None: ...
 
 class ValidateSpecsRequest(_message.Message):
     __slots__ = ("evaluators",)

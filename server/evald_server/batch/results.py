@@ -43,6 +43,8 @@ class EvaluatorCounts:
         """
         for evaluator, counts, total in zip(self._plan.evaluators, self._counts, self._sums, strict=True):
             pb = summary.evaluators[evaluator.name]
+            if not (pb.kind and evaluator.is_metric):  # a name that is an assertion in any plan can fail
+                pb.kind = int(evaluator.definition.kind)  # type: ignore[assignment]
             measured = counts[Verdict.PASSED]
             pb.error_count += counts[Verdict.ERROR]
             if not evaluator.is_metric:

@@ -11,6 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
+from evald.strict_json import STRICT_JSON
+
 from ..input_files import MAX_BYTES, TOO_LONG
 from ..suites import recorded_turns
 from ..suites.recorded_turns import first_of
@@ -68,7 +70,7 @@ def _read(stream: TextIO, name: str) -> Iterator[RecordedConversation]:
         if not number:
             raise usage_error(f"{name}: empty", _SHAPE)
         try:
-            first = json.loads(line)
+            first = STRICT_JSON.decode(line)
         except (ValueError, RecursionError) as problem:
             # The first line of a multi-line document is not valid JSON by itself.
             yield from _document(line, _rest(stream, name), name, number, problem)
@@ -114,7 +116,7 @@ def _too_long(place: str) -> CommandError:
 
 def _parse(line: str, name: str, number: int) -> Any:
     try:
-        return json.loads(line)
+        return STRICT_JSON.decode(line)
     except (ValueError, RecursionError) as problem:
         raise _not_json(problem, name, number) from None
 
@@ -130,7 +132,7 @@ def _document(
     line: str, rest: str, name: str, number: int, problem: Exception
 ) -> Iterator[RecordedConversation]:
     try:
-        data = json.loads(line + rest)
+        data = STRICT_JSON.decode(line + rest)
     except (ValueError, RecursionError) as other:
         # If the next line is an object by itself, the input is JSON Lines with an invalid first line.
         first_rest = next((text for text in rest.splitlines() if text.strip()), "")
@@ -144,7 +146,7 @@ def _document(
 
 def _is_object(line: str) -> bool:
     try:
-        return isinstance(json.loads(line), dict)
+        return isinstance(STRICT_JSON.decode(line), dict)
     except (ValueError, RecursionError):
         return False
 
@@ -187,36 +189,45 @@ def _kind(value: Any) -> str:
 
 def last_turn(conversation: RecordedConversation) -> "Turn":
     """Return the last turn with its history. Raises CommandError."""
-    from evald import InvalidInput
-
-    try:
-        return recorded_turns.last_turn(conversation.data, conversation.messages, ignore_unknown=True)
-    except InvalidInput as problem:
-        raise usage_error(f"{conversation.place}: {problem}") from None
+    with _at(conversation):
+        return recorded_turns.last_turn(conversation.data, ignore_unknown=True)
 
 
 def every_turn(conversation: RecordedConversation) -> "Iterator[Turn]":
     """Yield every turn with its new messages. Latency, usage and cost are read from these messages."""
-    bounds = recorded_turns.turn_bounds(conversation.messages)
+    with _at(conversation):
+        bounds = recorded_turns.turn_bounds(conversation.messages)
     for start, end in bounds:
-        data = {
-            "messages": conversation.messages[start:end],
-            "is_final": end == bounds[-1][1],
-            **recorded_turns.usage_of(conversation.data, conversation.messages, start, end)._asdict(),
-        }
-        yield _turn(data, conversation)
+        with _at(conversation):
+            usage = recorded_turns.usage_of(conversation.data, conversation.messages, start, end)
+            data = {
+                "messages": conversation.messages[start:end],
+                "is_final": end == bounds[-1][1],
+                **usage._asdict(),
+            }
+            turn = _turn(data)
+        yield turn
 
 
 def session_base(conversation: RecordedConversation) -> "Turn":
     """Return the data that all turns of the conversation share, as the base of a session."""
     data = recorded_turns.context_data(conversation.data)
-    return _turn({key: data[key] for key in _SHARED if key in data}, conversation)
+    with _at(conversation):
+        return _turn({key: data[key] for key in _SHARED if key in data})
 
 
-def _turn(data: Mapping[str, Any], conversation: RecordedConversation) -> "Turn":
-    from evald import InvalidInput, Turn
+def _turn(data: Mapping[str, Any]) -> "Turn":
+    from evald import Turn
+
+    return Turn.from_dict(data, ignore_unknown=True)
+
+
+@contextmanager
+def _at(conversation: RecordedConversation) -> Iterator[None]:
+    """Turn InvalidInput into CommandError with the place of the conversation."""
+    from evald import InvalidInput
 
     try:
-        return Turn.from_dict(data, ignore_unknown=True)
+        yield
     except InvalidInput as problem:
         raise usage_error(f"{conversation.place}: {problem}") from None

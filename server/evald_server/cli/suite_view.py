@@ -95,7 +95,8 @@ def show_evaluators(run: suite_service_pb2.SuiteRun) -> None:
     for name, totals in sorted(run.evaluators.items()):
         judged = totals.passed_count + totals.failed_count
         if measures(totals):
-            metrics.add_row(clean(name, 40), formats.number(totals.mean_value))
+            mean = formats.number(totals.mean_value) if totals.HasField("mean_value") else "n/a"
+            metrics.add_row(clean(name, 40), mean)
         else:
             share = _plain(formats.percent(totals.passed_count / judged)) if judged else "n/a"
             counts = (totals.passed_count, totals.failed_count, totals.error_count)

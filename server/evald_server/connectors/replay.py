@@ -10,7 +10,7 @@ from evald.errors import InvalidInput
 from evald.fields import duration_to_pb, number, shown, snake
 from evald.messages import fill_messages
 from evald.shapes import read_usage
-from evald.shapes.usage import add_usages
+from evald.shapes.usage import add_usages, of_whole_turn
 from evald.structs import struct_to_dict
 from evald.v1 import connector_service_pb2, context_pb2, message_pb2
 from evald_server.engine.contexts import MAX_COST, MAX_SECONDS, MAX_TOKENS
@@ -204,10 +204,7 @@ def _invocation(user: _Recorded, answer: Sequence[_Recorded]) -> context_pb2.Inv
     spoken = [message.meta for message in answer if message.pb.role == "assistant"]
 
     def known(key: str) -> list[Any]:
-        """Return what every message has, or the last one for the whole turn: a part of them would pass a budget."""
-        values = [meta.get(key) for meta in spoken]
-        found = [value for value in values if value is not None]
-        return found if len(found) == len(values) or found == values[-1:] else []
+        return of_whole_turn([meta.get(key) for meta in spoken])
 
     if usages := known("usage"):
         for name, count in add_usages(usages).items():

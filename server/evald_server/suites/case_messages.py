@@ -9,7 +9,7 @@ from evald.convert.context import fill_expected
 from evald.convert.spec import fill_options, spec_to_pb
 from evald.errors import InvalidInput
 from evald.fields import read_keys, shown, text
-from evald.messages import fill_messages
+from evald.messages import fill_messages, message_roles
 from evald.structs import fill_struct
 from evald.v1 import context_pb2, evaluator_pb2, suite_service_pb2
 
@@ -150,27 +150,23 @@ def _split_conversation(
     messages: Sequence[Any], pb: suite_service_pb2.SuiteCase, turn: suite_service_pb2.SuiteTurn
 ) -> list[Answers]:
     """Fill in a conversation, whose last turn is the case's turn. Return its answer, if it has one."""
-    for index, one in enumerate(messages):
-        if not isinstance(one, Mapping):
-            raise InvalidInput(f"messages[{index}]", shown(one), "a message")
-    answered = any(one.get("role") == "assistant" for one in messages)
+    roles = message_roles(messages)
     # A user message at the end has no answer yet: the agent is asked.
-    open_end = messages[-1].get("role") == "user"
+    open_end = roles[-1] == "user"
     start, end = (len(messages), len(messages)) if open_end else turn_bounds(messages)[-1]
     if open_end:
-        while start and messages[start - 1].get("role") == "user":
+        while start and roles[start - 1] == "user":
             start -= 1
-    elif not answered:
+    elif "assistant" not in roles:
         raise InvalidInput("messages", "neither a user message nor an answer at the end", "one of them")
     said = start
-    while said < end and messages[said].get("role") in USER_ROLES:
+    while said < end and roles[said] in USER_ROLES:
         said += 1
     _fill_messages(messages[:start], pb.messages, "messages")
     _fill_messages(messages[start:said], turn.input, f"messages[{start}:]")
     if said == end:
         return []
-    usage = turn_usage(messages[start:end])
-    about = {key: value for key, value in usage._asdict().items() if value is not None}
+    about = turn_usage(messages[start:end]).missing_in({})
     return [[invocation({"messages": list(messages[said:end]), **about}, f"messages[{said}:]")]]
 
 

@@ -23,10 +23,13 @@ MAX_TRIALS: Final = 100
 
 _EXPECTED_KEYS: Final = ("text", "data", "messages", "tool_calls")
 ABOUT_KEYS: Final = (
+    "latency",
     "latency_ms",
     "latency_seconds",
     "time_to_first_token_ms",
     "usage",
+    "token_usage",
+    "tokens_usage",
     "cost_usd",
     "cost",
     "model",

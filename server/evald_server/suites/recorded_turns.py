@@ -9,6 +9,10 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from evald.fields import number
+from evald.messages import message_roles
+from evald.shapes.usage import add_usages, of_whole_turn
+
 if TYPE_CHECKING:
     from evald import Turn
 
@@ -30,9 +34,13 @@ _ALIASES: Final = {
     "run_duration_seconds": ("duration_s", "duration_seconds", "durationSeconds"),
 }
 
-_LATENCY: Final = ("latency_ms", "latencyMs", "latency_seconds", "latencySeconds", "latency")
 _USAGE: Final = ("usage", "token_usage", "tokenUsage", "tokensUsage", "tokens_usage")
 _COST: Final = ("cost_usd", "costUsd", "cost")
+_SPELLINGS: Final = {
+    "latency_ms": ("latency_ms", "latencyMs", "latency_seconds", "latencySeconds", "latency"),
+    "usage": _USAGE,
+    "cost_usd": _COST,
+}
 
 
 class TurnUsage(NamedTuple):
@@ -41,6 +49,14 @@ class TurnUsage(NamedTuple):
     latency_ms: float | None = None
     usage: Mapping[str, int] | None = None
     cost_usd: float | None = None
+
+    def missing_in(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values that are known here, and that the data about the turn do not report."""
+        return {
+            key: value
+            for key, value in self._asdict().items()
+            if value is not None and first_of(data, _SPELLINGS[key]) is None
+        }
 
 
 def recorded_error(row: Mapping[str, Any]) -> str:
@@ -57,50 +73,57 @@ def first_of(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
     return next((data[key] for key in keys if data.get(key) is not None), None)
 
 
-def turn_bounds(messages: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """Return start and end index of every turn; a single turn if the agent has no message."""
+def turn_bounds(messages: Sequence[Any]) -> list[tuple[int, int]]:
+    """Return start and end index of every turn; a single turn if the agent has no message.
+
+    messages: in any format that the SDK reads: the tool results of Anthropic and Gemini are no user's messages. One
+    with an unknown role counts as the agent's, so that it is not left out. Raises InvalidInput.
+    """
     bounds: list[tuple[int, int]] = []
     start = 0
     answered = False
-    for position, message in enumerate(messages):
-        if message.get("role") == "user" and answered:
+    for position, role in enumerate(message_roles(messages)):
+        if role == "user" and answered:
             bounds.append((start, position))
             start, answered = position, False
-        elif message.get("role") == "assistant":
+        elif role not in (*USER_ROLES, "tool"):
             answered = True
     if answered or not bounds:
         bounds.append((start, len(messages)))
     return bounds
 
 
-def turn_usage(messages: Sequence[Mapping[str, Any]], reports: Sequence[Any] = ()) -> TurnUsage:
-    """Add up the usage of the agent's messages of a turn. reports: further usage, one per message.
+def turn_usage(messages: Sequence[Any], reports: Sequence[Any] = ()) -> TurnUsage:
+    """Add up the usage of the agent's messages of a turn, see `of_whole_turn`. reports: further usage, one per message.
 
     Without a reported latency, it is the time from the user's last message to the agent's last message.
+    Raises InvalidInput.
     """
     records = [
-        {**message, **(report if isinstance(report, Mapping) else {})}
-        for message, report in zip_longest(messages, reports)
+        {
+            **(message if isinstance(message, Mapping) else {}),
+            **(report if isinstance(report, Mapping) else {}),
+            "role": role,
+        }
+        for role, message, report in zip_longest(message_roles(messages), messages, reports[: len(messages)])
     ]
-    agent = [record for record in records if record.get("role") == "assistant"]
-    latencies = _numbers(agent, ("latency_ms", "latencyMs"))
-    costs = _numbers(agent, _COST)
-    usage: dict[str, int] = {}
-    for record in agent:
-        counts = first_of(record, _USAGE)
-        for key, count in counts.items() if isinstance(counts, Mapping) else ():
-            if isinstance(count, int) and not isinstance(count, bool):
-                usage[key] = usage.get(key, 0) + count
+    agent = [record for record in records if record["role"] == "assistant"]
+    latencies = of_whole_turn([_number(record, ("latency_ms", "latencyMs")) for record in agent])
+    costs = of_whole_turn([_number(record, _COST) for record in agent])
+    usages = of_whole_turn([first_of(record, _USAGE) for record in agent])
     return TurnUsage(
         sum(latencies) if latencies else _elapsed_ms(records),
-        usage or None,
+        add_usages(usages) or None,
         sum(costs) if costs else None,
     )
 
 
-def _numbers(records: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[float]:
-    found = (first_of(record, keys) for record in records)
-    return [value for value in found if isinstance(value, int | float) and not isinstance(value, bool)]
+def _number(record: Mapping[str, Any], keys: Sequence[str]) -> float | None:
+    """Return the number of the first of these keys. Raises InvalidInput for a negative one, which could hide others."""
+    value = first_of(record, keys)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return number(value, keys[0])
 
 
 def _elapsed_ms(records: Sequence[Mapping[str, Any]]) -> float | None:
@@ -113,43 +136,36 @@ def _elapsed_ms(records: Sequence[Mapping[str, Any]]) -> float | None:
     return max(elapsed.total_seconds() * 1000, 0.0)
 
 
-def usage_of(
-    data: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], start: int, end: int
-) -> TurnUsage:
+def usage_of(data: Mapping[str, Any], messages: Sequence[Any], start: int, end: int) -> TurnUsage:
     """Add up the usage of one turn of a conversation, from its messages and the list `message_meta`."""
     reports = data.get("message_meta")
     return turn_usage(messages[start:end], reports[start:end] if isinstance(reports, list) else ())
 
 
-def last_turn(
-    original: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], *, ignore_unknown: bool
-) -> "Turn":
+def last_turn(original: Mapping[str, Any], *, ignore_unknown: bool) -> "Turn":
     """Return the last turn of a conversation with all messages before it. It is final unless the data say otherwise.
 
     Latency, usage and cost are those of the conversation; missing ones are read from the messages of the turn.
-    messages: those of the conversation, or of its last invocation. Raises InvalidInput.
+    Raises InvalidInput.
     """
     from evald import Turn
 
-    bounds = turn_bounds(messages)
-    start, end = bounds[-1]
     data = context_data(original)
-    if original.get("messages") is not None:
-        # Messages after the agent's last turn, such as the user's good-bye, are left out.
-        data["messages"] = messages[:end]
-    if first_of(original, ("turn", "number")) is None:
-        data["number"] = len(bounds)
+    inner = first_of(original, ("lastInvocation", "last_invocation"))
+    inner = inner if isinstance(inner, Mapping) else {}
+    messages = original.get("messages")
     if first_of(original, ("is_final", "isFinal")) is None:
         data["is_final"] = True
-    inner = first_of(original, ("lastInvocation", "last_invocation"))
-    reported = {**data, **(inner if isinstance(inner, Mapping) else {})}
-    usage = usage_of(original, messages, start, end)
-    if first_of(reported, _LATENCY) is None:
-        data["latency_ms"] = usage.latency_ms
-    if first_of(reported, _USAGE) is None:
-        data["usage"] = usage.usage
-    if first_of(reported, _COST) is None:
-        data["cost_usd"] = usage.cost_usd
+    spoken = inner.get("messages") if messages is None else messages
+    if isinstance(spoken, list):
+        bounds = turn_bounds(spoken)
+        start, end = bounds[-1]
+        if messages is not None:
+            # Messages after the agent's last turn, such as the user's good-bye, are left out.
+            data["messages"] = messages[:end]
+        if first_of(original, ("turn", "number")) is None:
+            data["number"] = len(bounds)
+        data |= usage_of(original, spoken, start, end).missing_in({**data, **inner})
     return Turn.from_dict(data, ignore_unknown=ignore_unknown)
 
 

@@ -11,18 +11,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from evald.errors import InvalidInput
 from evald.fields import shown, snake
+from evald.messages import message_roles
 from evald.records import camel
 
 from .documents import InvalidDocument, TextLines, open_lines, parse_json_text
 from .file_models import ABOUT_KEYS
 from .id_set import digest
-from .recorded_turns import USER_ROLES, first_of, recorded_error, turn_bounds
+from .recorded_turns import USER_ROLES, first_of, recorded_error, turn_bounds, usage_of
 
 _ID: Final = ("id", "case_id", "caseId", "conversation_id")
 _OUTPUT: Final = ("output", "response", "answer", "completion")
 _ABOUT_NAMES: Final = {name: key for key in ABOUT_KEYS for name in (key, camel(key))}
-_NUMBERS: Final = ("latency_ms", "latency_seconds", "time_to_first_token_ms", "cost_usd")
+# Columns of a CSV file whose cells are JSON.
+_JSON_COLUMNS: Final = frozenset(
+    (
+        *("latency_ms", "latency_seconds", "time_to_first_token_ms", "cost_usd", "cost"),
+        *("messages", "answers", "usage", "token_usage", "tokens_usage"),
+    )
+)
 _SHAPE: Final = (
     'wanted {"id": ..., "output": ...}, {"input": ..., "output": ...} or {"id": ..., "messages": [...]}'
 )
@@ -89,8 +97,9 @@ def _key(row: Mapping[str, Any], place: str) -> tuple[str, str]:
     if own is not None:
         return "id", str(own)
     asked = asked_text(row.get("input"))
-    if asked is None and isinstance(row.get("messages"), list):
-        said = [one for one in row["messages"] if isinstance(one, Mapping) and one.get("role") == "user"]
+    messages = row.get("messages")
+    if asked is None and isinstance(messages, list):
+        said = [one for one, role in zip(messages, _roles(messages, place), strict=True) if role == "user"]
         asked = asked_text(said[-1:])
     if asked is None:
         raise InvalidDocument(
@@ -118,7 +127,7 @@ def _transcript(row: Mapping[str, Any], place: str, turns: int, *, whole: bool) 
     output, answers, messages = first_of(row, _OUTPUT), row.get("answers"), row.get("messages")
     if answers is not None or (output is None and messages is not None):
         if answers is None:
-            answers = [_whole(messages, place)] if whole else _answers(messages, place)[-turns:]
+            answers = [_whole(messages, place)] if whole else _answers(row, messages, place)[-turns:]
         if not isinstance(answers, list) or len(answers) != turns:
             count = f"{len(answers)} answers" if isinstance(answers, list) else shown(answers)
             raise InvalidDocument(place, 0, f"got {count}, but the case has {turns} turns")
@@ -145,29 +154,37 @@ def _with(output: Any, about: dict[str, Any]) -> Any:
     return {**about, ("text" if isinstance(output, str) else "messages"): output}
 
 
-def _check_messages(messages: Any, place: str) -> None:
+def _roles(messages: Any, place: str) -> list[str]:
     if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
         raise InvalidDocument(place, 0, f"messages: {shown(messages)}, wanted a list of messages")
+    try:
+        return message_roles(messages)
+    except InvalidInput as problem:
+        raise InvalidDocument(place, 0, str(problem)) from None
 
 
 def _whole(messages: Any, place: str) -> list[Any]:
     """Return a conversation up to the agent's last message; later user messages have no answer."""
-    _check_messages(messages, place)
-    end = len(messages)
-    while end and messages[end - 1].get("role") in USER_ROLES:
+    end = len(roles := _roles(messages, place))
+    while end and roles[end - 1] in USER_ROLES:
         end -= 1
     return list(messages[:end])
 
 
-def _answers(messages: Any, place: str) -> list[Any]:
-    """Return the agent's messages for each turn of a conversation."""
-    _check_messages(messages, place)
+def _answers(row: Mapping[str, Any], messages: Any, place: str) -> list[Any]:
+    """Return the agent's messages for each turn of a conversation, with the usage that they report.
+
+    The row's own figures are those of the last turn.
+    """
+    roles = _roles(messages, place)
     found = []
-    for start, end in turn_bounds(messages):
-        said = [one for one in messages[start:end] if one.get("role") not in USER_ROLES]
+    bounds = turn_bounds(messages)
+    for start, end in bounds:
+        said = [messages[index] for index in range(start, end) if roles[index] not in USER_ROLES]
         if not said:
             raise InvalidDocument(place, 0, "got a turn without an answer of the agent")
-        found.append(said)
+        usage = usage_of(row, messages, start, end)
+        found.append({"messages": said, **usage.missing_in(row if end == bounds[-1][1] else {})})
     return found
 
 
@@ -234,7 +251,7 @@ class _TranscriptFile:
             raise InvalidDocument(self.name, number, message)
         row: dict[str, Any] = {}
         for name, cell in zip(self._header, cells, strict=True):
-            if name in _NUMBERS or name in ("messages", "answers", "usage", "cost"):
+            if name in _JSON_COLUMNS:
                 if cell.strip():
                     row[name] = parse_json_text(cell, f"{self.name}:{number}: {name}")
             elif cell or name in _OUTPUT:

@@ -10,7 +10,14 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from evald.result import reaches
-from evald.v1 import evaluation_service_pb2, message_pb2, result_pb2, run_service_pb2, suite_service_pb2
+from evald.v1 import (
+    evaluation_service_pb2,
+    evaluator_pb2,
+    message_pb2,
+    result_pb2,
+    run_service_pb2,
+    suite_service_pb2,
+)
 
 from .statistics import Interval, estimate_mean, pass_at_k, pass_hat_k, wilson
 
@@ -192,13 +199,20 @@ class _Spending:
 class _EvaluatorCounts:
     """The verdict counts of one evaluator, and the sum and number of a metric's values."""
 
-    __slots__ = ("errors", "failed", "passed", "sum", "values")
+    __slots__ = ("errors", "failed", "kind", "passed", "sum", "values")
 
-    def __init__(self) -> None:
+    def __init__(self, kind: int) -> None:
+        self.kind = kind
         self.passed = self.failed = self.errors = self.values = 0
         self.sum = 0.0
 
+    def add_kind(self, kind: int) -> None:
+        """Make these the counts of an assertion if it is one in any case: it can fail a case."""
+        if kind != evaluator_pb2.EVALUATOR_KIND_METRIC:
+            self.kind = kind
+
     def merge(self, other: "_EvaluatorCounts") -> None:
+        self.add_kind(other.kind)
         self.passed += other.passed
         self.failed += other.failed
         self.errors += other.errors
@@ -245,17 +259,26 @@ class SuiteTotals:
             for turn in trial.turns:
                 self._add_turn(turn)
                 for result in turn.evaluation.results if results else ():
-                    metrics, name = turn.evaluation.metrics, result.name
-                    self.count(name, result.verdict, metrics.get(name))
+                    value = turn.evaluation.metrics.get(result.name)
+                    self.count(result.name, result.kind, result.verdict, value)
                     self.add_provenance(result)
 
-    def count(self, name: str, verdict: int, value: float | None, count: int = 1) -> None:
-        """Add `count` equal results of an evaluator. value: of a metric; None when unavailable."""
+    def count(
+        self,
+        name: str,
+        kind: int,
+        verdict: int,
+        value: float | None,
+        count: int = 1,
+    ) -> None:
+        """Add `count` equal results of an evaluator. kind: as on the wire. value: of a metric; None when unavailable."""
         counts = self.evaluators.get(name)
         if counts is None:
-            counts = self.evaluators[name] = _EvaluatorCounts()
+            counts = self.evaluators[name] = _EvaluatorCounts(kind)
+        counts.add_kind(kind)
         if verdict == _PASSED:
-            counts.passed += count
+            if kind != evaluator_pb2.EVALUATOR_KIND_METRIC:
+                counts.passed += count
             if value is not None:
                 counts.sum += count * value
                 counts.values += count
@@ -281,7 +304,7 @@ class SuiteTotals:
         self.trials += other.trials
         self.sizes |= other.sizes
         for name, counts in other.evaluators.items():
-            self.evaluators.setdefault(name, _EvaluatorCounts()).merge(counts)
+            self.evaluators.setdefault(name, _EvaluatorCounts(counts.kind)).merge(counts)
         for key in other.provenance:
             if len(self.provenance) < _MAX_PROVENANCE:
                 self.provenance.setdefault(key)
@@ -353,7 +376,10 @@ class SuiteTotals:
             totals = run.evaluators[name]
             totals.CopyFrom(
                 evaluation_service_pb2.EvaluatorTotals(
-                    passed_count=counts.passed, failed_count=counts.failed, error_count=counts.errors
+                    passed_count=counts.passed,
+                    failed_count=counts.failed,
+                    error_count=counts.errors,
+                    kind=counts.kind,  # type: ignore[arg-type]
                 )
             )
             if counts.values and math.isfinite(counts.sum):

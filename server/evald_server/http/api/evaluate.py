@@ -14,12 +14,11 @@ from evald.convert.requests import batch_item, batch_open, evaluate_request, val
 from evald.convert.runs import evaluation_schema, evaluation_to_json, result_to_json
 from evald.errors import InvalidInput
 from evald.fields import flag, read_keys, shown
-from evald.turn import Turn
 from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
 from evald_server.http.calls import CallFailed
 from evald_server.http.site import Site
 from evald_server.http.streams import NDJSON, aside
-from evald_server.suites.recorded_turns import context_data, first_of, last_turn
+from evald_server.suites.recorded_turns import first_of, last_turn
 
 from .answers import StreamLine, accepted, converted, lines, lines_of, parsed, read, written
 from .methods import AnswerPart, Body, unary
@@ -68,11 +67,7 @@ def _request(data: Any, request_id: str) -> _pb.EvaluateRequest:
 def _context(data: Mapping[str, Any], beside: tuple[str, ...]) -> context_pb2.EvaluatorContext:
     """Convert the conversation of a request, as `evald evaluate` does. beside: other keys. Raises InvalidInput."""
     said = {key: value for key, value in data.items() if key not in beside}
-    inner = first_of(said, ("lastInvocation", "last_invocation"))
-    messages = said.get("messages") or (inner.get("messages") if isinstance(inner, Mapping) else None)
-    if isinstance(messages, list) and all(isinstance(one, Mapping) for one in messages):
-        return last_turn(said, messages, ignore_unknown=False).to_proto()
-    return Turn.from_dict(context_data(said)).to_proto()
+    return last_turn(said, ignore_unknown=False).to_proto()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from evald import InvalidInput, Turn
+from evald import InvalidInput
 from evald.catalog import EvaluatorType
 from evald.convert.requests import evaluate_request
 from evald.v1 import evaluation_service_pb2, result_pb2
@@ -16,6 +16,7 @@ from evald_server.http.kinds import SCENARIOS
 from evald_server.http.site import Site
 from evald_server.http.streams import NDJSON, Framing, StreamedCall, json_bytes
 from evald_server.pages.formats import Mark, mark
+from evald_server.suites.recorded_turns import last_turn
 from evald_server.suites.reports.case_view import ResultView, result_view
 from evald_server.suites.reports.report import is_metric
 
@@ -180,7 +181,7 @@ def _request(
             data["latency_ms"] = float(posted["latency"])
         if posted.get("expected"):
             data["expected"] = posted["expected"]
-        return evaluate_request(Turn.from_dict(data).to_proto(), specs, None, None, "")
+        return evaluate_request(last_turn(data, ignore_unknown=False).to_proto(), specs, None, None, "")
     except InvalidInput as problem:
         problems.add("", str(problem))
     except ValueError:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from evald.records import read_kind, read_verdict
@@ -112,20 +113,21 @@ def is_metric(result: result_pb2.EvaluationResult) -> bool:
 
 def metric_means(past: Sequence[suite_service_pb2.SuiteRun]) -> dict[str, list[float | None]]:
     """Return the means of each metric by name, one for each suite run; None where it has none."""
-    names = {name for run in past for name, totals in run.evaluators.items() if measures(totals)}
-    return {
-        name: [
-            run.evaluators[name].mean_value
-            if name in run.evaluators and measures(run.evaluators[name])
-            else None
-            for run in past
-        ]
-        for name in sorted(names)
-    }
+    means = [
+        {
+            name: totals.mean_value
+            for name, totals in run.evaluators.items()
+            if measures(totals) and totals.HasField("mean_value")
+        }
+        for run in past
+    ]
+    return {name: [found.get(name) for found in means] for name in sorted({*chain(*means)})}
 
 
 def measures(totals: evaluation_service_pb2.EvaluatorTotals) -> bool:
-    """Return whether totals are those of a metric."""
+    """Return whether totals are those of a metric. Suite runs that older servers stored do not say the kind."""
+    if totals.kind:
+        return totals.kind == evaluator_pb2.EVALUATOR_KIND_METRIC
     return totals.HasField("mean_value") and not totals.failed_count
 
 

@@ -1486,7 +1486,10 @@ type EvaluatorTotals struct {
 	ErrorCount int64 `protobuf:"varint,3,opt,name=error_count,json=errorCount,proto3" json:"error_count,omitempty"`
 	// Mean of the measured values, when there are any; metrics that were
 	// unavailable are left out.
-	MeanValue     *float64 `protobuf:"fixed64,4,opt,name=mean_value,json=meanValue,proto3,oneof" json:"mean_value,omitempty"`
+	MeanValue *float64 `protobuf:"fixed64,4,opt,name=mean_value,json=meanValue,proto3,oneof" json:"mean_value,omitempty"`
+	// Whether these are the totals of an assertion or of a metric, which may
+	// have no mean because it was always unavailable.
+	Kind          EvaluatorKind `protobuf:"varint,5,opt,name=kind,proto3,enum=evald.v1.EvaluatorKind" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1547,6 +1550,13 @@ func (x *EvaluatorTotals) GetMeanValue() float64 {
 		return *x.MeanValue
 	}
 	return 0
+}
+
+func (x *EvaluatorTotals) GetKind() EvaluatorKind {
+	if x != nil {
+		return x.Kind
+	}
+	return EvaluatorKind_EVALUATOR_KIND_UNSPECIFIED
 }
 
 // ValidateSpecsRequest asks for specs to be checked.
@@ -1836,14 +1846,15 @@ const file_evald_v1_evaluation_service_proto_rawDesc = "" +
 	"evaluators\x1aX\n" +
 	"\x0fEvaluatorsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12/\n" +
-	"\x05value\x18\x02 \x01(\v2\x19.evald.v1.EvaluatorTotalsR\x05value:\x028\x01\"\xab\x01\n" +
+	"\x05value\x18\x02 \x01(\v2\x19.evald.v1.EvaluatorTotalsR\x05value:\x028\x01\"\xd8\x01\n" +
 	"\x0fEvaluatorTotals\x12!\n" +
 	"\fpassed_count\x18\x01 \x01(\x03R\vpassedCount\x12!\n" +
 	"\ffailed_count\x18\x02 \x01(\x03R\vfailedCount\x12\x1f\n" +
 	"\verror_count\x18\x03 \x01(\x03R\n" +
 	"errorCount\x12\"\n" +
 	"\n" +
-	"mean_value\x18\x04 \x01(\x01H\x00R\tmeanValue\x88\x01\x01B\r\n" +
+	"mean_value\x18\x04 \x01(\x01H\x00R\tmeanValue\x88\x01\x01\x12+\n" +
+	"\x04kind\x18\x05 \x01(\x0e2\x17.evald.v1.EvaluatorKindR\x04kindB\r\n" +
 	"\v_mean_value\"O\n" +
 	"\x14ValidateSpecsRequest\x127\n" +
 	"\n" +
@@ -1923,6 +1934,7 @@ var file_evald_v1_evaluation_service_proto_goTypes = []any{
 	(*Expected)(nil),                // 35: evald.v1.Expected
 	(*EvaluationError)(nil),         // 36: evald.v1.EvaluationError
 	(Verdict)(0),                    // 37: evald.v1.Verdict
+	(EvaluatorKind)(0),              // 38: evald.v1.EvaluatorKind
 }
 var file_evald_v1_evaluation_service_proto_depIdxs = []int32{
 	27, // 0: evald.v1.EvaluateRequest.context:type_name -> evald.v1.EvaluatorContext
@@ -1965,24 +1977,25 @@ var file_evald_v1_evaluation_service_proto_depIdxs = []int32{
 	32, // 37: evald.v1.BatchAnswer.summary:type_name -> evald.v1.AggregatedEvaluation
 	36, // 38: evald.v1.BatchAnswer.error:type_name -> evald.v1.EvaluationError
 	26, // 39: evald.v1.BatchSummary.evaluators:type_name -> evald.v1.BatchSummary.EvaluatorsEntry
-	28, // 40: evald.v1.ValidateSpecsRequest.evaluators:type_name -> evald.v1.EvaluatorSpec
-	22, // 41: evald.v1.ValidateSpecsResponse.violations:type_name -> evald.v1.SpecViolation
-	19, // 42: evald.v1.BatchSummary.EvaluatorsEntry.value:type_name -> evald.v1.EvaluatorTotals
-	1,  // 43: evald.v1.EvaluationService.Evaluate:input_type -> evald.v1.EvaluateRequest
-	6,  // 44: evald.v1.EvaluationService.EvaluateUnary:input_type -> evald.v1.EvaluateUnaryRequest
-	8,  // 45: evald.v1.EvaluationService.EvaluateSession:input_type -> evald.v1.EvaluateSessionRequest
-	13, // 46: evald.v1.EvaluationService.EvaluateBatch:input_type -> evald.v1.EvaluateBatchRequest
-	20, // 47: evald.v1.EvaluationService.ValidateSpecs:input_type -> evald.v1.ValidateSpecsRequest
-	3,  // 48: evald.v1.EvaluationService.Evaluate:output_type -> evald.v1.EvaluateResponse
-	7,  // 49: evald.v1.EvaluationService.EvaluateUnary:output_type -> evald.v1.EvaluateUnaryResponse
-	11, // 50: evald.v1.EvaluationService.EvaluateSession:output_type -> evald.v1.EvaluateSessionResponse
-	16, // 51: evald.v1.EvaluationService.EvaluateBatch:output_type -> evald.v1.EvaluateBatchResponse
-	21, // 52: evald.v1.EvaluationService.ValidateSpecs:output_type -> evald.v1.ValidateSpecsResponse
-	48, // [48:53] is the sub-list for method output_type
-	43, // [43:48] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	38, // 40: evald.v1.EvaluatorTotals.kind:type_name -> evald.v1.EvaluatorKind
+	28, // 41: evald.v1.ValidateSpecsRequest.evaluators:type_name -> evald.v1.EvaluatorSpec
+	22, // 42: evald.v1.ValidateSpecsResponse.violations:type_name -> evald.v1.SpecViolation
+	19, // 43: evald.v1.BatchSummary.EvaluatorsEntry.value:type_name -> evald.v1.EvaluatorTotals
+	1,  // 44: evald.v1.EvaluationService.Evaluate:input_type -> evald.v1.EvaluateRequest
+	6,  // 45: evald.v1.EvaluationService.EvaluateUnary:input_type -> evald.v1.EvaluateUnaryRequest
+	8,  // 46: evald.v1.EvaluationService.EvaluateSession:input_type -> evald.v1.EvaluateSessionRequest
+	13, // 47: evald.v1.EvaluationService.EvaluateBatch:input_type -> evald.v1.EvaluateBatchRequest
+	20, // 48: evald.v1.EvaluationService.ValidateSpecs:input_type -> evald.v1.ValidateSpecsRequest
+	3,  // 49: evald.v1.EvaluationService.Evaluate:output_type -> evald.v1.EvaluateResponse
+	7,  // 50: evald.v1.EvaluationService.EvaluateUnary:output_type -> evald.v1.EvaluateUnaryResponse
+	11, // 51: evald.v1.EvaluationService.EvaluateSession:output_type -> evald.v1.EvaluateSessionResponse
+	16, // 52: evald.v1.EvaluationService.EvaluateBatch:output_type -> evald.v1.EvaluateBatchResponse
+	21, // 53: evald.v1.EvaluationService.ValidateSpecs:output_type -> evald.v1.ValidateSpecsResponse
+	49, // [49:54] is the sub-list for method output_type
+	44, // [44:49] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_evald_v1_evaluation_service_proto_init() }
