@@ -23,7 +23,6 @@ def describe(entry: Entry) -> evaluator_pb2.EvaluatorType:
     pb.auto = entry.auto_config is not None
     pb.config_schema_sha256 = hashlib.sha256(pb.config_schema_json.encode()).hexdigest()
     pb.origin, pb.state = int(entry.origin), int(entry.state)  # type: ignore[assignment]
-    pb.deprecation_message = entry.deprecation
     pb.instance_count = entry.instance_count
     return pb
 
@@ -36,9 +35,7 @@ class CatalogService:
 
     async def list_types(self, data: bytes, _context: Context) -> bytes:
         """List a page of types, ordered by name and version."""
-        request = parse(
-            catalog_service_pb2.ListEvaluatorTypesRequest, data, "evald.v1.ListEvaluatorTypesRequest"
-        )
+        request = parse(catalog_service_pb2.ListEvaluatorTypesRequest, data)
         size = page_size(request.page_size)
         if request.kind not in (0, 1, 2):
             raise invalid("kind", f"got {request.kind}, wanted an EvaluatorKind this server knows")
@@ -56,7 +53,7 @@ class CatalogService:
 
     async def get_type(self, data: bytes, _context: Context) -> bytes:
         """Get one type by name or alias."""
-        request = parse(catalog_service_pb2.GetEvaluatorTypeRequest, data, "evald.v1.GetEvaluatorTypeRequest")
+        request = parse(catalog_service_pb2.GetEvaluatorTypeRequest, data)
         if not request.type:
             raise invalid("type", "missing; wanted the name of an evaluator type")
         try:
@@ -68,11 +65,7 @@ class CatalogService:
 
     async def watch(self, data: bytes, stream: RpcStream) -> None:
         """Send all types, then their changes, until the caller disconnects."""
-        request = parse(
-            catalog_service_pb2.WatchEvaluatorTypesRequest,
-            data,
-            "evald.v1.WatchEvaluatorTypesRequest",
-        )
+        request = parse(catalog_service_pb2.WatchEvaluatorTypesRequest, data)
         registry = self._registry
         changed = asyncio.Event()
         unsubscribe = registry.watch(changed.set)

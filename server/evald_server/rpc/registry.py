@@ -1,8 +1,8 @@
 """RegistryService: register plugins, and list them for operators."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -62,18 +62,14 @@ class RegistrationService:
                 "CONNECT_NOT_ALLOWED",
                 "this server does not accept plugins that dial in: its setting remote_connect is off",
             )
-        try:
+        with _refusals():
             await self._remotes.sessions.serve(stream, stream.context.peer(), caller())
-        except Refusal as problem:
-            raise refused(problem) from None
 
     async def register(self, data: bytes, _context: Context) -> bytes:
         """Register a plugin and grant it a lease."""
-        request = parse(_pb.RegisterRequest, data, "evald.plugin.v1.RegisterRequest")
-        try:
+        request = parse(_pb.RegisterRequest, data)
+        with _refusals():
             granted = await self._remotes.leases.register(request, caller())
-        except Refusal as problem:
-            raise refused(problem) from None
         record("registered", caller(), instance=request.instance_id, target=request.target)
         response = _pb.RegisterResponse(
             lease_id=granted.id, contract_version=CONTRACT, server_id=self._remotes.server_id
@@ -86,31 +82,29 @@ class RegistrationService:
         """Renew leases, with one response per request, in order."""
         async with aclosing(self._until_drained(stream)) as requests:
             async for data in requests:
-                request = parse(_pb.KeepAliveRequest, data, "evald.plugin.v1.KeepAliveRequest")
+                request = parse(_pb.KeepAliveRequest, data)
                 response = _pb.KeepAliveResponse(lease_id=request.lease_id)
                 self._renew(request, response)
                 await stream.send(response.SerializeToString())
 
     async def renew_lease(self, data: bytes, _context: Context) -> bytes:
         """Renew one lease."""
-        request = parse(_pb.RenewLeaseRequest, data, "evald.plugin.v1.RenewLeaseRequest")
+        request = parse(_pb.RenewLeaseRequest, data)
         response = _pb.RenewLeaseResponse()
         self._renew(request, response)
         return response.SerializeToString()
 
     async def deregister(self, data: bytes, _context: Context) -> bytes:
         """End a lease."""
-        request = parse(_pb.DeregisterRequest, data, "evald.plugin.v1.DeregisterRequest")
-        try:
+        request = parse(_pb.DeregisterRequest, data)
+        with _refusals():
             instance_id = await self._remotes.leases.deregister(request, caller())
-        except Refusal as problem:
-            raise refused(problem) from None
         record("deregistered", caller(), instance=instance_id)
         return _pb.DeregisterResponse().SerializeToString()
 
     async def list_registrations(self, data: bytes, _context: Context) -> bytes:
         """List a page of instances, ordered by id."""
-        request = parse(_pb.ListRegistrationsRequest, data, "evald.plugin.v1.ListRegistrationsRequest")
+        request = parse(_pb.ListRegistrationsRequest, data)
         size = page_size(request.page_size)
         after = read_token(request.page_token)
         found = sorted(
@@ -129,7 +123,7 @@ class RegistrationService:
 
     async def watch_registrations(self, data: bytes, stream: RpcStream) -> None:
         """Send the instances, then their changes, until the caller disconnects."""
-        request = parse(_pb.WatchRegistrationsRequest, data, "evald.plugin.v1.WatchRegistrationsRequest")
+        request = parse(_pb.WatchRegistrationsRequest, data)
         instances = self._instances
         revision = request.after_revision
         if revision < 0:
@@ -160,10 +154,8 @@ class RegistrationService:
         response: _pb.KeepAliveResponse | _pb.RenewLeaseResponse,
     ) -> None:
         """Renew a lease, and fill in the fields that both responses share."""
-        try:
+        with _refusals():
             state, ttl = self._remotes.leases.renew(request.lease_id, request.active_tasks, caller())
-        except Refusal as problem:
-            raise refused(problem) from None
         response.state = int(state)  # type: ignore[assignment]
         response.server_id = self._remotes.server_id
         if ttl:
@@ -219,6 +211,14 @@ class RegistrationService:
 
 async def _completed(work: Awaitable[Any]) -> Any:
     return await work
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except Refusal as problem:
+        raise refused(problem) from None
 
 
 def refused(problem: Refusal) -> CallError:

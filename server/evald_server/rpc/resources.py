@@ -256,7 +256,7 @@ class ResourceService(Generic[Resource]):
         return data
 
     def _parse(self, name: str, data: bytes) -> Any:
-        return parse(getattr(self.requests, name), data, f"evald.v1.{name}")
+        return parse(getattr(self.requests, name), data)
 
     def _named(self, data: bytes, verb: str) -> tuple[Any, str]:
         """Parse a request with the id of a resource. Returns the request and the id. Raises CallError."""
