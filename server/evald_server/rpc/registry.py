@@ -1,7 +1,7 @@
 """RegistryService: register plugins, and list them for operators."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
@@ -12,10 +12,11 @@ from evald_server.auth.audit import record
 from evald_server.auth.current_call import caller
 from evald_server.remote.errors import Refusal
 from evald_server.remote.instance import Instance
-from evald_server.remote.instances import InstanceChange, UnknownRevision
+from evald_server.remote.instances import InstanceChange
 from evald_server.remote.plugin_type import CONTRACT
 from evald_server.remote.remotes import Remotes
 
+from .changes import send_changes
 from .errors import CallError, invalid
 from .pages import page_size, page_token, read_token
 from .server import Context, RpcServer, RpcStream, parse, server_stops
@@ -124,29 +125,19 @@ class RegistrationService:
     async def watch_registrations(self, data: bytes, stream: RpcStream) -> None:
         """Send the instances, then their changes, until the caller disconnects."""
         request = parse(_pb.WatchRegistrationsRequest, data)
-        instances = self._instances
-        revision = request.after_revision
-        if revision < 0:
-            raise invalid("after_revision", f"got {revision}, wanted 0 or more")
-        changed = asyncio.Event()
-        unsubscribe = instances.watch(changed.set)
-        try:
-            if revision == 0:
-                revision = instances.revision
-                for instance in list(instances.by_id.values()):
-                    await _send(stream, revision, upserted=self._describe(instance))
-                await _send(stream, revision, snapshot_complete=_pb.SnapshotComplete())
-            while True:
-                changed.clear()
-                for change in self._changes(revision):
-                    revision = change.revision
-                    if change.instance is not None:
-                        await _send(stream, revision, upserted=self._describe(change.instance))
-                    else:
-                        await _send(stream, revision, removed_instance_id=change.instance_id)
-                await self._or_drained(changed.wait())
-        finally:
-            unsubscribe()
+        response, log = _pb.WatchRegistrationsResponse, self._instances
+
+        def snapshot() -> Iterator[Mapping[str, Any]]:
+            for instance in list(log.by_id.values()):
+                yield {"upserted": self._describe(instance)}
+
+        def fields_of(change: InstanceChange) -> Mapping[str, Any]:
+            if change.instance is None:
+                return {"removed_instance_id": change.instance_id}
+            return {"upserted": self._describe(change.instance)}
+
+        after = request.after_revision
+        await send_changes(stream, log, after, response, snapshot(), fields_of, self._or_drained)
 
     def _renew(
         self,
@@ -160,12 +151,6 @@ class RegistrationService:
         response.server_id = self._remotes.server_id
         if ttl:
             response.ttl.FromMilliseconds(round(ttl * 1000))
-
-    def _changes(self, revision: int) -> list[InstanceChange]:
-        try:
-            return self._instances.changes_after(revision)
-        except UnknownRevision as problem:
-            raise CallError("REVISION_GONE", f"{problem}; start again with after_revision 0") from None
 
     def _describe(self, instance: Instance) -> registry_service_pb2.Registration:
         pb = _pb.Registration(
@@ -238,8 +223,3 @@ def _timestamp(seconds: float) -> Timestamp:
     stamp = Timestamp()
     stamp.FromMilliseconds(round(seconds * 1000))
     return stamp
-
-
-async def _send(stream: RpcStream, revision: int, **event: Any) -> None:
-    message = _pb.WatchRegistrationsResponse(revision=revision, **event)
-    await stream.send(message.SerializeToString())

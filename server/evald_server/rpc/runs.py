@@ -289,34 +289,28 @@ class RunService:
     def _import_problems(self, run: Run) -> list[BadField]:
         """Return the invalid fields of a run from another server."""
         found = []
+
+        def note(field: str, text: str) -> None:
+            found.append(BadField(f"run.{field}", text))
+
         if not run.id or len(run.id) > _MAX_ID or not run.id.isprintable():
-            found.append(
-                BadField(
-                    "run.id",
-                    f"got {len(run.id)} characters, wanted the id of the run on the server that it comes from: "
-                    f"1 to {_MAX_ID} printable characters",
-                )
+            note(
+                "id",
+                f"got {len(run.id)} characters, wanted the id of the run on the server that it comes from: "
+                f"1 to {_MAX_ID} printable characters",
             )
         if run.status in (pb.RUN_STATUS_UNSPECIFIED, *UNFINISHED):
-            found.append(
-                BadField("run.status", f"got {run.status}, wanted the status of a run that has ended")
-            )
-        if run.scenario.max_messages > self._max_messages:
-            found.append(
-                BadField(
-                    "run.scenario.max_messages",
-                    f"got {run.scenario.max_messages}, wanted at most {self._max_messages}",
-                )
-            )
+            note("status", f"got {run.status}, wanted the status of a run that has ended")
+        most = run.scenario.max_messages
+        if most > self._max_messages:
+            note("scenario.max_messages", f"got {most}, wanted at most {self._max_messages}")
         for position, turn in enumerate(run.turns):
             first, count = turn.first_message, turn.message_count
             if first + count > len(run.messages):
-                found.append(
-                    BadField(
-                        f"run.turns[{position}]",
-                        f"got {count} messages from index {first} for turn {turn.turn}, wanted a range within the "
-                        f"{len(run.messages)} messages of the run",
-                    )
+                note(
+                    f"turns[{position}]",
+                    f"got {count} messages from index {first} for turn {turn.turn}, wanted a range within the "
+                    f"{len(run.messages)} messages of the run",
                 )
         found += impossible_values(run, "run")
         for name in ("create_time", "start_time", "update_time", "complete_time"):
@@ -326,7 +320,7 @@ class RunService:
                 found += problem.violations
         ended = run.HasField("start_time") and run.HasField("complete_time")
         if ended and not found and run.complete_time.ToMicroseconds() < run.start_time.ToMicroseconds():
-            found.append(BadField("run.complete_time", "got a time before start_time, wanted one after it"))
+            note("complete_time", "got a time before start_time, wanted one after it")
         return found or _contradictions(run)
 
     async def _check_connector(self, connector: Connector) -> bool:
