@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from evald_server.engine.registry import Registry, RevisionExpired
-from evald_server.remote.instances import Instances, UnknownRevision
+from evald_server.remote.instances import InstanceRegistry, UnknownRevision
 
 from .errors import CallError, invalid
 from .server import RpcStream
@@ -13,7 +13,7 @@ from .server import RpcStream
 
 async def send_changes(
     stream: RpcStream,
-    log: Registry | Instances,
+    log: Registry | InstanceRegistry,
     after: int,
     response: Callable[..., Any],
     snapshot: Iterable[Mapping[str, Any]],
