@@ -63,6 +63,11 @@ class InvalidConfig(ValueError):
         self.problems = list(problems)
         super().__init__("; ".join(f"config{p.path}: {p.message}" for p in self.problems))
 
+    @classmethod
+    def at(cls, path: str, message: str) -> "InvalidConfig":
+        """Return the error of one problem. path: JSON Pointer."""
+        return cls([ConfigProblem(path, message)])
+
 
 class EvaluatorDefinition(NamedTuple):
     """An evaluator as servers and workers use it.

@@ -46,11 +46,13 @@ from evald_server.judge.llm_judge import judge_definition
 from evald_server.monitoring import HttpServer, Telemetry
 from evald_server.plugins import load_plugins
 from evald_server.remote.remotes import Remotes
-from evald_server.rpc import catalog, evaluate, registry
+from evald_server.rpc import catalog, evaluate, registry, runs, suites
 from evald_server.rpc.admission import Admission
 from evald_server.rpc.batch import BatchService
 from evald_server.rpc.batching import CallBatcher
+from evald_server.rpc.connectors import ConnectorService
 from evald_server.rpc.evaluate import EvaluateService
+from evald_server.rpc.experiments import ExperimentService
 from evald_server.rpc.gate import CertificateGate, Gate
 from evald_server.rpc.health import (
     HEALTH,
@@ -60,8 +62,9 @@ from evald_server.rpc.health import (
     reflection_handlers,
 )
 from evald_server.rpc.idempotency import IdempotencyStore
+from evald_server.rpc.personas import PersonaService
 from evald_server.rpc.port import RpcPort
-from evald_server.rpc.run_services import run_services
+from evald_server.rpc.scenarios import ScenarioService
 from evald_server.rpc.server import RpcServer
 from evald_server.rpc.session import SessionService
 from evald_server.runs.runner import Runner
@@ -70,6 +73,7 @@ from evald_server.scripts.evaluator import code_definition
 from evald_server.scripts.runner import ScriptRunner
 from evald_server.store.database import FILE_NAME, MEMORY, Database, StoreProblem
 from evald_server.store.leases import LeaseStore
+from evald_server.store.resources import ResourceStore
 from evald_server.store.runs import RunStore
 from evald_server.store.suites import SuiteStore
 
@@ -515,38 +519,56 @@ class App:
             },
             registry.NAME: self._registrations.handlers(rpc),
         }
-        services = run_services(
-            rpc,
-            self.database,
-            engine,
-            admission,
-            metrics,
-            self._connectors,
-            self.runner,
-            self._judge_problem,
-            self.settings.max_messages,
-            self.batch_processes,
-            rpc.turns,
-        )
-        self.suites = services.suites
-        table |= services.handlers
+        table |= self._stored_table(engine)
         self._health = Health(tuple(table), self.settings.max_open_calls)
         table[HEALTH] = self._health.handlers(rpc.endless)
         if self.settings.reflection:
             table |= reflection_handlers([*table, REFLECTION, REFLECTION_ALPHA], rpc.endless)
         return table
 
+    def _stored_table(self, engine: Engine) -> dict[str, dict[str, Any]]:
+        """Return the handlers of resources, runs and suites. Their services check references to each other."""
+        rpc, max_messages = self._rpc, self.settings.max_messages
+        store = ResourceStore(self.database)
+        personas = PersonaService(store, self._connectors, self._judge_problem)
+        scenarios = ScenarioService(store, engine.planner, personas, max_messages)
+        connectors = ConnectorService(store, self._connectors)
+        experiments = ExperimentService(store, scenarios, personas, connectors)
+        run_service = runs.RunService(
+            RunStore(self.database),
+            self.runner,
+            engine,
+            self._judge_problem,
+            max_messages,
+            scenarios=scenarios,
+            personas=personas,
+            connectors=connectors,
+            experiments=experiments,
+        )
+        self.suites = suites.SuiteService(
+            SuiteStore(self.database),
+            engine,
+            self.admission,
+            self.telemetry,
+            connectors,
+            self.batch_processes,
+            rpc.turns,
+        )
+        resources = (personas, scenarios, connectors, experiments)
+        table = {one.service_name(): one.handlers(rpc) for one in resources}
+        return table | {runs.NAME: run_service.handlers(rpc), suites.NAME: self.suites.handlers(rpc)}
+
     def _judge_available(self, available: bool) -> None:
         self.registry.set_state(JUDGE, State.ACTIVE if available else State.UNAVAILABLE)
 
     async def _trim_runs(self) -> None:
         """Delete old runs and suite runs, at once and then every ten minutes."""
-        runs, suites = RunStore(self.database), SuiteStore(self.database)
+        stored_runs, stored_suites = RunStore(self.database), SuiteStore(self.database)
         max_age, max_count = self.settings.runs_max_age, self.settings.runs_max_count
         while True:
             try:
-                deleted = await runs.trim(max_age=max_age, max_count=max_count)
-                deleted += await suites.trim(max_age=max_age, max_count=max_count)
+                deleted = await stored_runs.trim(max_age=max_age, max_count=max_count)
+                deleted += await stored_suites.trim(max_age=max_age, max_count=max_count)
             except StoreProblem as problem:
                 _log.warning("cannot delete old runs: %s", problem.message)
             else:

@@ -12,8 +12,8 @@ from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2, result_
 from evald_server.engine.combinators import combinators
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
-from evald_server.engine.response import aggregated
 from evald_server.engine.run import EvaluationRun
+from tests.summaries import aggregated
 
 Behaviour = Callable[[EvaluatorContext], Any]
 

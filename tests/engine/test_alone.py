@@ -13,8 +13,8 @@ from evald.threads import Threads
 from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
-from evald_server.engine.response import aggregated
 from evald_server.engine.run import EvaluationRun
+from tests.summaries import aggregated
 
 from .scripted import spec
 

@@ -12,9 +12,9 @@ from evald.v1 import result_pb2
 from evald_server.engine.combinators import combinators
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
-from evald_server.engine.response import aggregated
 from evald_server.engine.run import EvaluationRun
 from evald_server.evaluators import BUILT_INS
+from tests.summaries import aggregated
 
 
 def evaluate(

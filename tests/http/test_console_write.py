@@ -765,9 +765,24 @@ async def test_a_conversation_is_tried_as_a_page_and_as_lines(browser: Browser, 
     *results, last = [json.loads(line) for line in streamed.text.splitlines()]
     assert last["summary"]["mark"]["word"] == "Passed"
     by_title = {one["result"]["title"]: one["result"] for one in results}
-    assert by_title["Regex"]["mark"]["word"] == "Pass"
+    assert by_title["Regex"]["mark"]["short"] == "Pass"
     assert by_title["Response Length"]["metric"] is True
     assert not (await browser.client.get("/api/runs")).json(), "nothing is stored"
+
+
+async def test_streamed_results_show_what_the_page_shows(browser: Browser) -> None:
+    fields = try_fields("regex", "regex") | {
+        "conversation": TALK,
+        "/evaluators/0/config/pattern": "x",
+        "/evaluators/0/shadow": "true",
+        "/evaluators/1/config/pattern": "gnp\u202e",
+    }
+    streamed = await browser.client.post("/console/try/results", data=fields)
+    first, second, last = [json.loads(line) for line in streamed.text.splitlines()]
+    assert first["result"]["flags"] == ["shadow"]
+    assert first["result"]["reason"]["cut"] == 0, "the number of characters left out"
+    for reason in (second["result"]["reason"]["shown"], last["summary"]["reason"]):
+        assert "gnp\\u202e" in reason, "characters that turn text round are made visible"
 
 
 async def test_an_evaluator_that_breaks_is_neither_pass_nor_fail(browser: Browser) -> None:

@@ -15,7 +15,6 @@ from evald.turn import Turn
 from evald.v1.result_pb2 import AggregatedEvaluation
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
-from evald_server.engine.response import aggregated
 from evald_server.engine.run import EvaluationRun
 from evald_server.judge.answer_parsing import parse_object
 from evald_server.judge.llm_judge import judge_definition
@@ -26,6 +25,7 @@ from evald_server.judge.prompt_request import (
     ModelAnswer,
     PromptRequest,
 )
+from tests.summaries import aggregated
 
 Reply: TypeAlias = "str | Mapping[str, Any] | Exception | Callable[[PromptRequest], Any]"
 """Text, or an object as JSON text, or what is raised; or what makes one of these of the question,

@@ -21,7 +21,8 @@ def test_a_call_is_counted_as_dashboards_for_grpc_expect() -> None:
     tally.started()
     tally.started()
     tally.received()
-    tally.sent(3)
+    for _ in range(3):
+        tally.sent()
     tally.handled("OK", 0.2)
     tally.handled("INVALID_ARGUMENT", 0.0)
     labels = {

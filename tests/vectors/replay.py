@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from tests.summaries import aggregated
+
 from evald.context import EvaluatorContext
 from evald.convert.spec import fill_options, spec_to_pb
 from evald.evaluator import EvaluatorDefinition, define_evaluator
@@ -20,7 +22,6 @@ from evald_server.engine.combinators import combinators
 from evald_server.engine.plan import InvalidPlan
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import DuplicateType, Origin, Registry
-from evald_server.engine.response import aggregated
 from evald_server.engine.run import EvaluationRun
 from evald_server.evaluators import BUILT_INS
 from evald_server.judge.llm_judge import judge_definition

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 from pydantic import Field
 
 from evald.context import EvaluatorContext, OutOfTime
-from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
+from evald.evaluator import Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
 from evald.result import ASSERTION, Check, ErrorInfo, Result, TokenUsage, Verdict, reaches, skipped
 from evald.scope import current_scope
 from evald.threads import Threads
@@ -78,13 +78,8 @@ class _Combinator(Evaluator, kind=ASSERTION, deterministic=False, inline=True):
     def check_children(self, children: Sequence[PlannedEvaluator]) -> None:
         """Raise InvalidConfig if all children are shadows."""
         if not any(child.enforced for child in children):
-            raise InvalidConfig(
-                [
-                    ConfigProblem(
-                        "/evaluators",
-                        "all evaluators are shadow evaluators; wanted at least one that is enforced",
-                    )
-                ]
+            raise InvalidConfig.at(
+                "/evaluators", "all evaluators are shadow evaluators; wanted at least one that is enforced"
             )
 
     def compared(self, scope: ChildScope) -> ChildScope:
@@ -142,20 +137,15 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
     def prepare(self) -> None:
         """Raise InvalidConfig if both k and threshold are set."""
         if self.k is not None and self.threshold is not None:
-            raise InvalidConfig([ConfigProblem("/threshold", "got both k and threshold, wanted one of them")])
+            raise InvalidConfig.at("/threshold", "got both k and threshold, wanted one of them")
 
     def check_children(self, children: Sequence[PlannedEvaluator]) -> None:
         """Raise InvalidConfig if fewer than k children are enforced."""
         super().check_children(children)
         enforced = sum(child.enforced for child in children)
         if self.k is not None and self.k > enforced:
-            raise InvalidConfig(
-                [
-                    ConfigProblem(
-                        "/k",
-                        f"got {self.k}, but only {enforced} evaluators count; shadow evaluators do not",
-                    )
-                ]
+            raise InvalidConfig.at(
+                "/k", f"got {self.k}, but only {enforced} evaluators count; shadow evaluators do not"
             )
 
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
@@ -234,36 +224,24 @@ class ScoreFormula(_Combinator, type="formula"):
         try:
             return Formula(self.formula)
         except ValueError as problem:
-            raise InvalidConfig([ConfigProblem("/formula", str(problem))]) from None
+            raise InvalidConfig.at("/formula", str(problem)) from None
 
     def prepare(self) -> None:
         """Raise InvalidConfig unless the names in the formula are exactly those of the children, each unique."""
         names = [str(child.get("name") or child.get("type")) for child in self.evaluators]
         for position, name in enumerate(names):
+            path = f"/evaluators/{position}/name"
             if name not in self._parsed.names:
-                path = f"/evaluators/{position}/name"
-                raise InvalidConfig(
-                    [
-                        ConfigProblem(
-                            path,
-                            f"{name!r} does not occur in the formula; use it there, or remove the evaluator",
-                        )
-                    ]
+                raise InvalidConfig.at(
+                    path, f"{name!r} does not occur in the formula; use it there, or remove the evaluator"
                 )
             if name in names[:position]:
-                path = f"/evaluators/{position}/name"
-                raise InvalidConfig(
-                    [
-                        ConfigProblem(
-                            path, f"{name!r} is already the name of another evaluator; wanted unique names"
-                        )
-                    ]
+                raise InvalidConfig.at(
+                    path, f"{name!r} is already the name of another evaluator; wanted unique names"
                 )
         for name in sorted(self._parsed.names.difference(names)):
             known = ", ".join(names)
-            raise InvalidConfig(
-                [ConfigProblem("/formula", f"no evaluator has the name {name!r}; the names are {known}")]
-            )
+            raise InvalidConfig.at("/formula", f"no evaluator has the name {name!r}; the names are {known}")
 
     def compared(self, scope: ChildScope) -> ChildScope:
         """Return the scope without a direction, because a formula may rise or fall with a score."""
@@ -274,13 +252,9 @@ class ScoreFormula(_Combinator, type="formula"):
         for child in children:
             if not child.enforced:
                 path = f"/evaluators/{child.index}/enforcement"
-                raise InvalidConfig(
-                    [
-                        ConfigProblem(
-                            path,
-                            "got a shadow evaluator, wanted enforced evaluators only; remove it from the formula",
-                        )
-                    ]
+                raise InvalidConfig.at(
+                    path,
+                    "got a shadow evaluator, wanted enforced evaluators only; remove it from the formula",
                 )
 
     def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
@@ -322,7 +296,7 @@ class _Compile:
         self._threads = threads
 
     def __call__(self, config: Mapping[str, Any]) -> Evaluate:
-        raise InvalidConfig([ConfigProblem("/evaluators", "can only be compiled as part of a plan")])
+        raise InvalidConfig.at("/evaluators", "can only be compiled as part of a plan")
 
     def nested(self, config: Mapping[str, Any], scope: ChildScope) -> Evaluate:
         """Return the function that evaluates the children. Problems in their specs become violations."""

@@ -115,12 +115,8 @@ class Compiler:
     ) -> list[PlannedEvaluator]:
         """Return the evaluators of the valid specs. Problems of the others are added to `violations`."""
         if len(specs) > self._limits.evaluators:
-            self._note(
-                None,
-                "",
-                "TOO_MANY_EVALUATORS",
-                f"evaluators: got {len(specs)}, wanted at most {self._limits.evaluators}",
-            )
+            text = f"evaluators: got {len(specs)}, wanted at most {self._limits.evaluators}"
+            self._note(None, "", "TOO_MANY_EVALUATORS", text)
             return []
         evaluators: list[PlannedEvaluator] = []
         names: set[str] = set()
@@ -147,12 +143,8 @@ class Compiler:
                 return evaluators
             path = f"{scope.path}/{position}"
             if scope.depth >= MAX_NESTING:
-                self._note(
-                    scope.index,
-                    path,
-                    "TOO_DEEP",
-                    f"combinators can be nested at most {MAX_NESTING} levels deep",
-                )
+                text = f"combinators can be nested at most {MAX_NESTING} levels deep"
+                self._note(scope.index, path, "TOO_DEEP", text)
                 return evaluators
             try:
                 spec = spec_to_pb(child)
@@ -190,12 +182,8 @@ class Compiler:
             if evaluator.awaits_final:
                 self._awaits_final.add(scope.index)
             if evaluator.is_metric:
-                self._note(
-                    scope.index,
-                    f"{path}/type",
-                    "NOT_AN_ASSERTION",
-                    f'"{spec.type}" is a metric; a combinator accepts only assertions',
-                )
+                text = f'"{spec.type}" is a metric; a combinator accepts only assertions'
+                self._note(scope.index, f"{path}/type", "NOT_AN_ASSERTION", text)
                 continue
             evaluators.append(evaluator)
         return evaluators
@@ -280,7 +268,7 @@ class Compiler:
         definition = entry.definition
         self._check_fields(spec, definition, index, path)
         config = self._config(spec, implied, index, path)
-        evaluate = None
+        evaluate: Evaluate | None = None
         if spec.HasField("threshold"):
             threshold = f"{path}/threshold"
         if config is not None:
@@ -288,7 +276,9 @@ class Compiler:
                 if inverted is not None:
                     inverted = inverted != spec.negate
                 children = ChildScope(self, index, f"{path}/config/evaluators", depth, inverted, threshold)
-                evaluate = self._compiled(definition, config, children)
+                # A combinator compiles its children with this compiler, so that limits and paths apply to them too.
+                nested = getattr(definition.compile, "nested", None)
+                evaluate = nested(config, children) if nested else definition.compile(config)
             except InvalidConfig as problem:
                 for found in problem.problems:
                     self._note(index, f"{path}/config{found.path}", "INVALID_CONFIG", found.message)
@@ -344,44 +334,25 @@ class Compiler:
                 return self._registry.find(other).entry, {}
         return found.entry, found.implied
 
-    def _compiled(
-        self, definition: EvaluatorDefinition, config: Mapping[str, Any], scope: ChildScope
-    ) -> Evaluate:
-        # A combinator compiles its children with this compiler, so that limits and paths apply
-        # to them too.
-        compile_nested = getattr(definition.compile, "nested", None)
-        if compile_nested is not None:
-            nested: Evaluate = compile_nested(config, scope)
-            return nested
-        return definition.compile(config)
-
     def _check_fields(
         self, spec: evaluator_pb2.EvaluatorSpec, definition: EvaluatorDefinition, index: int, path: str
     ) -> None:
+        def note(name: str, reason: str, message: str) -> None:
+            self._note(index, f"{path}/{name}", reason, message)
+
         if spec.HasField("weight") and not is_weight(spec.weight):
-            self._note(index, f"{path}/weight", "OUT_OF_RANGE", f"got {spec.weight:g}, wanted {WEIGHTS}")
+            note("weight", "OUT_OF_RANGE", f"got {spec.weight:g}, wanted {WEIGHTS}")
         if spec.HasField("threshold") and not 0 <= spec.threshold <= 1:
-            self._note(index, f"{path}/threshold", "OUT_OF_RANGE", f"got {spec.threshold:g}, wanted 0 to 1")
+            note("threshold", "OUT_OF_RANGE", f"got {spec.threshold:g}, wanted 0 to 1")
         if spec.HasField("timeout") and duration_ms(spec.timeout) <= 0:
-            self._note(
-                index,
-                f"{path}/timeout",
-                "OUT_OF_RANGE",
-                f"got {duration_ms(spec.timeout):g}ms, wanted more than 0",
-            )
-        for name, known in (("enforcement", 2), ("error_policy", 2), ("turn_policy", 2)):
+            note("timeout", "OUT_OF_RANGE", f"got {duration_ms(spec.timeout):g}ms, wanted more than 0")
+        for name in ("enforcement", "error_policy", "turn_policy"):
             number = getattr(spec, name)
-            if number > known or number < 0:
-                self._note(
-                    index,
-                    f"{path}/{name}",
-                    "UNKNOWN_VALUE",
-                    f"got {number}, which is not a value of {name} that this server knows",
-                )
+            if not 0 <= number <= 2:
+                text = f"got {number}, which is not a value of {name} that this server knows"
+                note(name, "UNKNOWN_VALUE", text)
         if len(spec.name) > 200:
-            self._note(
-                index, f"{path}/name", "TOO_LONG", f"got {len(spec.name)} characters, wanted at most 200"
-            )
+            note("name", "TOO_LONG", f"got {len(spec.name)} characters, wanted at most 200")
         if definition.kind is Kind.METRIC:
             for name, given in (
                 ("negate", spec.negate),
@@ -389,12 +360,8 @@ class Compiler:
                 ("threshold", spec.HasField("threshold")),
             ):
                 if given:
-                    self._note(
-                        index,
-                        f"{path}/{name}",
-                        "NOT_AN_ASSERTION",
-                        f'not allowed: "{definition.type}" is a metric, which never fails',
-                    )
+                    text = f'not allowed: "{definition.type}" is a metric, which never fails'
+                    note(name, "NOT_AN_ASSERTION", text)
 
     def _config(
         self,
@@ -405,12 +372,8 @@ class Compiler:
     ) -> dict[str, Any] | None:
         size = spec.config.ByteSize()
         if size > self._limits.config_bytes:
-            self._note(
-                index,
-                f"{path}/config",
-                "TOO_LARGE",
-                f"got {size} bytes, wanted at most {self._limits.config_bytes}",
-            )
+            text = f"got {size} bytes, wanted at most {self._limits.config_bytes}"
+            self._note(index, f"{path}/config", "TOO_LARGE", text)
             return None
         config = struct_to_dict(spec.config)
         problem = _unfit(config)

@@ -59,17 +59,17 @@ class Contexts:
     def __init__(self, max_messages: int) -> None:
         self._max_messages = max_messages
 
-    def view(self, pb: context_pb2.EvaluatorContext, path: str = "context") -> EvaluatorContext:
+    def view(self, pb: context_pb2.EvaluatorContext) -> EvaluatorContext:
         """Return the view over a valid context. Raises InvalidContext."""
         last, most = pb.last_invocation, self._max_messages
-        check_numbers(pb, path)
+        check_numbers(pb, "context")
         if pb.messages_json or last.messages_json or len(pb.messages) > most or len(last.messages) > most:
-            self.complete(pb, path)
+            self.complete(pb, "context")
         if last.messages and pb.messages:
-            check_tail(last.messages, pb.messages, f"{path}.last_invocation.messages", f"{path}.messages")
+            check_tail(last.messages, pb.messages, "context.last_invocation.messages", "context.messages")
         return EvaluatorContext(pb)
 
-    def complete(self, pb: context_pb2.EvaluatorContext, path: str = "context") -> None:
+    def complete(self, pb: context_pb2.EvaluatorContext, path: str) -> None:
         """Parse messages_json into messages and check the limits. Raises InvalidContext."""
         self.complete_messages(pb, path)
         self.complete_messages(pb.last_invocation, f"{path}.last_invocation")

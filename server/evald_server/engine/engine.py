@@ -3,6 +3,7 @@
 import itertools
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -56,14 +57,9 @@ def _criteria(
     specs: Sequence[bytes], options: bytes, context: context_pb2.EvaluatorContext
 ) -> Criteria | None:
     criteria = criteria_of(context)
-    return None if criteria is not None and specs and _evaluators_only(options) else criteria
-
-
-def _evaluators_only(options: bytes) -> bool:
-    if not options:
-        return False
-    try:
-        parsed = evaluation_service_pb2.EvaluateOptions.FromString(options)
-    except DecodeError:
-        return False  # the planner reports it as a violation
-    return parsed.criteria_policy == _EVALUATORS_ONLY
+    if criteria is not None and specs:
+        with suppress(DecodeError):  # the planner reports it as a violation
+            parsed = evaluation_service_pb2.EvaluateOptions.FromString(options)
+            if parsed.criteria_policy == _EVALUATORS_ONLY:
+                return None
+    return criteria

@@ -27,7 +27,6 @@ class State(IntEnum):
 
     ACTIVE = 1
     UNAVAILABLE = 2
-    DEPRECATED = 3
 
 
 class DuplicateType(ValueError):
@@ -36,10 +35,6 @@ class DuplicateType(ValueError):
 
 class UnknownType(LookupError):
     """The type, or that version of it, does not exist."""
-
-    def __init__(self, message: str, suggestion: str | None) -> None:
-        super().__init__(message)
-        self.suggestion = suggestion
 
 
 class RevisionExpired(LookupError):
@@ -54,7 +49,6 @@ class Entry:
     origin: Origin
     state: State = State.ACTIVE
     auto_config: Mapping[str, Any] | None = None
-    deprecation: str = ""
     instance_count: int = 0
 
 
@@ -125,8 +119,8 @@ class Registry:
 
     def is_taken(self, name: str) -> bool:
         """Return whether the name or alias belongs to a type that is not remote."""
-        found = self._lookup(name)
-        return found is not None and found.entry.origin is not Origin.REMOTE
+        entry = self.get(name)
+        return entry is not None and entry.origin is not Origin.REMOTE
 
     def replace(self, definition: EvaluatorDefinition) -> None:
         """Replace the definition of a remote version. Raises KeyError if there is no such version."""
@@ -184,16 +178,14 @@ class Registry:
             near = nearest(name.lower().replace("_", "-"), [*self._entries, *self._aliases], cutoff=0.5)
             hint = f'; did you mean "{near}"?' if near else "."
             raise UnknownType(
-                f'unknown evaluator type "{name[:100]}"{hint} Known types: {", ".join(sorted(self._entries))}',
-                near,
+                f'unknown evaluator type "{name[:100]}"{hint} Known types: {", ".join(sorted(self._entries))}'
             )
         if version and version != found.entry.definition.version:
             versions = self._versions[found.entry.definition.type]
             if version not in versions:
                 raise UnknownType(
                     f'evaluator type "{name[:100]}" has no version "{version[:40]}", only '
-                    + ", ".join(f'"{offered}"' for offered in sorted(versions)),
-                    None,
+                    + ", ".join(f'"{offered}"' for offered in sorted(versions))
                 )
             return Found(versions[version], found.implied)
         return found

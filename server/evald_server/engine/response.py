@@ -27,13 +27,6 @@ _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERR
 _SECOND_NANOS: Final = 1_000_000_000
 
 
-def aggregated(run: EvaluationRun) -> result_pb2.AggregatedEvaluation:
-    """Return the summary and all results of a finished run."""
-    pb = result_pb2.AggregatedEvaluation()
-    fill_aggregated(pb, run)
-    return pb
-
-
 def fill_aggregated(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
     """Write the summary and all results of a finished run."""
     pb.CopyFrom(run.plan.template.aggregated)

@@ -12,7 +12,7 @@ import re2
 from pydantic import Field, field_validator
 
 from evald.context import EvaluatorContext
-from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
+from evald.evaluator import Evaluator, InvalidConfig
 from evald.result import ASSERTION, Result, failed, passed
 
 from .results import MessageChoice, no_answer, too_large
@@ -143,7 +143,7 @@ class Regex(Evaluator, type="regex", kind=ASSERTION, inline=True):
         try:
             _ = self._program_size, self._matched, self._unmatched
         except ValueError as problem:
-            raise InvalidConfig([ConfigProblem("/pattern", str(problem))]) from None
+            raise InvalidConfig.at("/pattern", str(problem)) from None
 
     def evaluate(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
         """Return score 1 or 0. A costly search runs in a thread; one over the limit is an ERROR."""

@@ -12,7 +12,7 @@ from pydantic import Field
 from rapidfuzz.distance import LCSseq, Levenshtein
 
 from evald.context import EvaluatorContext
-from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
+from evald.evaluator import Evaluator, InvalidConfig
 from evald.result import ASSERTION, Result, failed, passed, reaches
 
 from .results import MessageChoice, OnMissing, missing, no_answer, too_large
@@ -204,13 +204,9 @@ class TextSimilarity(
         if self.max_distance is not None and (
             self.measure != "levenshtein" or "threshold" in self.model_fields_set
         ):
-            raise InvalidConfig(
-                [
-                    ConfigProblem(
-                        "/maxDistance",
-                        "only allowed with measure levenshtein and without threshold; remove it, or change these",
-                    )
-                ]
+            raise InvalidConfig.at(
+                "/maxDistance",
+                "only allowed with measure levenshtein and without threshold; remove it, or change these",
             )
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import jsonschema_rs
 
-from evald.evaluator import ConfigProblem, InvalidConfig
+from evald.evaluator import InvalidConfig
 from evald_server.untrusted import encodable, shorten
 
 from .check import DRAFTS, NEWEST, SchemaError, compile_schema, json_pointer, list_errors
@@ -61,7 +61,7 @@ class Schema:
         except jsonschema_rs.ValidationError as problem:
             raise _explain(problem, where) from None
         except ValueError as problem:
-            raise _invalid(where, encodable(str(problem))) from None
+            raise InvalidConfig.at(where, encodable(str(problem))) from None
         self.is_valid = self.validator.is_valid
 
     def errors(self, data: Any, text: str) -> list[SchemaError]:
@@ -103,20 +103,16 @@ async def close_workers() -> None:
         await pool.aclose()
 
 
-def _invalid(where: str, message: str) -> InvalidConfig:
-    return InvalidConfig([ConfigProblem(where, message)])
-
-
 def _checked_text(schema: dict[str, Any] | bool, where: str) -> str:
     try:
         text = json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         size = len(text.encode())
     except RecursionError:
-        raise _invalid(where, "nested too deep") from None
+        raise InvalidConfig.at(where, "nested too deep") from None
     except (TypeError, ValueError) as problem:
-        raise _invalid(where, f"not JSON: {encodable(str(problem))}") from None
+            raise InvalidConfig.at(where, f"not JSON: {encodable(str(problem))}") from None
     if size > MAX_BYTES:
-        raise _invalid(where, f"got {size} bytes, wanted at most {MAX_BYTES}")
+        raise InvalidConfig.at(where, f"got {size} bytes, wanted at most {MAX_BYTES}")
     return text
 
 
@@ -127,7 +123,7 @@ def _draft(schema: dict[str, Any] | bool, where: str) -> str:
         for draft in DRAFTS:
             if draft.partition("://")[2] == bare:
                 return draft
-    raise _invalid(
+    raise InvalidConfig.at(
         f"{where}/$schema",
         f"unknown draft {_cut(json.dumps(named))}; wanted one of {', '.join(DRAFTS)}, or no $schema for "
         "the last of these",
@@ -142,31 +138,31 @@ def _check_size(schema: Mapping[str, Any], where: str) -> None:
         for pattern in patterns(place, subschema):
             states += pattern_size(pattern.text)
             if states > _MAX_PATTERN_STATES:
-                raise _invalid(
+                raise InvalidConfig.at(
                     f"{where}{pattern.place}",
                     f"up to here the patterns have about {states} states (x{{100}} counts as 100), wanted at most "
                     f"{_MAX_PATTERN_STATES}; use minLength and maxLength for lengths",
                 )
     if count > MAX_SUBSCHEMAS:
-        raise _invalid(where, f"got {count} subschemas, wanted at most {MAX_SUBSCHEMAS}")
+        raise InvalidConfig.at(where, f"got {count} subschemas, wanted at most {MAX_SUBSCHEMAS}")
 
 
 def _explain(problem: jsonschema_rs.ValidationError, where: str) -> InvalidConfig:
     place = f"{where}{json_pointer(problem.instance_path)}"
     kind = problem.kind.name
     if kind == "$ref":
-        return _invalid(
+        return InvalidConfig.at(
             where,
             f'a "$ref" cannot be resolved: {_cut(problem.message)}. References to other documents are never '
             'followed; copy the referenced schema to "$defs"',
         )
     if kind == "format" and problem.message.endswith('is not a "regex"'):
-        return _invalid(
+        return InvalidConfig.at(
             place,
             f"{_cut(problem.message)}, or cannot be searched in linear time: look-around, back-references and "
             "programs over 1 MiB are not supported",
         )
-    return _invalid(place, f"not a JSON Schema: {_cut(problem.message)}")
+    return InvalidConfig.at(place, f"not a JSON Schema: {_cut(problem.message)}")
 
 
 def _cut(message: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from .prometheus import add_count, counter
+from .prometheus import add_count, counter, counts
 
 
 class AccessMetrics:
@@ -48,23 +48,17 @@ class AccessMetrics:
                 add_count(checks, {"kind": kind, "outcome": outcome}, count)
             yield checks
         if self._limits:
-            limits = counter(
-                "evald_principal_limited",
-                "Calls and requests to judges refused, and turns delayed, because of their principal's limits, by the limit.",
+            text = (
+                "Calls and requests to judges refused, and turns delayed, because of their principal's limits, by the "
+                "limit."
             )
-            for limit, count in self._limits.copy().items():
-                add_count(limits, {"limit": limit}, count)
-            yield limits
+            yield counts("evald_principal_limited", text, "limit", self._limits)
         if self._reloads:
-            reloads = counter("evald_tls_reloads", "Reloads of changed certificates, by outcome.")
-            for outcome, count in self._reloads.copy().items():
-                add_count(reloads, {"outcome": outcome}, count)
-            yield reloads
+            text = "Reloads of changed certificates, by outcome."
+            yield counts("evald_tls_reloads", text, "outcome", self._reloads)
         if self._key_sets:
-            key_sets = counter("evald_jwks_reads", "Reloads of the keys that verify tokens, by outcome.")
-            for outcome, count in self._key_sets.copy().items():
-                add_count(key_sets, {"outcome": outcome}, count)
-            yield key_sets
+            text = "Reloads of the keys that verify tokens, by outcome."
+            yield counts("evald_jwks_reads", text, "outcome", self._key_sets)
         if self._expiries:
             expiry = GaugeMetricFamily(
                 "evald_tls_certificate_expiry_seconds",

@@ -7,7 +7,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from evald.result import TokenUsage
 
 from .histogram import BOUNDS_BY_UNIT, DURATION_BOUNDS, Histogram, series_count
-from .prometheus import OTHER, add_count, add_histogram, caller_value, counter
+from .prometheus import OTHER, add_histogram, caller_value, counts
 from .series_limit import SeriesLimit
 
 JUDGE_OUTCOMES = (
@@ -127,13 +127,19 @@ class JudgeMetrics:
 
     def families(self) -> Iterator[Metric]:
         """Yield the current metric families."""
-        requests = counter(
-            "evald_judge_requests",
-            "Requests to judge models, each attempt counted, by outcome.",
+        judge = self._judge
+        evaluator = "" if judge is None else judge.evaluator
+        text = "Requests to judge models, each attempt counted, by outcome."
+        yield counts("evald_judge_requests", text, "outcome", judge.outcomes if judge else {})
+        text, found = "Tokens of judges, as their endpoints report them.", judge.tokens if judge else {}
+        yield counts("evald_judge_tokens", text, "direction", found, evaluator=evaluator)
+        text, spent = (
+            "Cost of judges, by the prices in the config.",
+            {evaluator: judge.cost_usd} if judge else {},
         )
-        tokens = counter("evald_judge_tokens", "Tokens of judges, as their endpoints report them.")
-        cost = counter("evald_judge_cost_usd", "Cost of judges, by the prices in the config.")
-        lookups = counter("evald_judge_cache", "Lookups of judge answers in the cache, by result.")
+        yield counts("evald_judge_cost_usd", text, "evaluator", spent)
+        text = "Lookups of judge answers in the cache, by result."
+        yield counts("evald_judge_cache", text, "result", judge.cache_lookups if judge else {})
         common = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
         durations = HistogramMetricFamily(
             "gen_ai_client_operation_duration_seconds",
@@ -145,19 +151,10 @@ class JudgeMetrics:
             "Tokens of one request to a model.",
             labels=(*common, "gen_ai_token_type"),
         )
-        judge = self._judge
-        if judge is not None:
-            for outcome, count in judge.outcomes.copy().items():
-                add_count(requests, {"outcome": outcome}, count)
-            for direction, count in judge.tokens.copy().items():
-                add_count(tokens, {"evaluator": judge.evaluator, "direction": direction}, count)
-            add_count(cost, {"evaluator": judge.evaluator}, judge.cost_usd)
-            for result, count in judge.cache_lookups.copy().items():
-                add_count(lookups, {"result": result}, count)
-            for model in list(judge.models.values()):
-                labels = ("chat", "openai", model.label)
-                for outcome, histogram in model.durations.copy().items():
-                    add_histogram(durations, (*labels, "" if outcome == "ok" else outcome), histogram)
-                for direction, histogram in model.tokens.items():
-                    add_histogram(usage, (*labels, direction), histogram)
-        yield from (requests, tokens, cost, lookups, durations, usage)
+        for model in list(judge.models.values()) if judge else ():
+            labels = ("chat", "openai", model.label)
+            for outcome, histogram in model.durations.copy().items():
+                add_histogram(durations, (*labels, "" if outcome == "ok" else outcome), histogram)
+            for direction, histogram in model.tokens.items():
+                add_histogram(usage, (*labels, direction), histogram)
+        yield from (durations, usage)

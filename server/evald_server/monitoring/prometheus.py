@@ -43,6 +43,16 @@ def add_count(
     family.samples.append(samples.Sample(f"{family.name}_total", dict(labels), value, None, exported))
 
 
+def counts(
+    name: str, documentation: str, label: str, found: Mapping[str, float], **more: str
+) -> CounterMetricFamily:
+    """Return a counter family with the counts by the values of a label. more: labels of all of them."""
+    family = counter(name, documentation)
+    for value, count in dict(found).items():
+        add_count(family, {**more, label: value}, count)
+    return family
+
+
 def gauge(name: str, documentation: str, read: Callable[[], float] | None) -> Metric:
     """Return a gauge family with one number, without labels. read: returns the number; None for an empty family."""
     return GaugeMetricFamily(name, documentation, value=None if read is None else read())

@@ -69,13 +69,13 @@ class RpcTally:
         self.codes.add(_GRPC_INDEX.get(code_name, _GRPC_INDEX["UNKNOWN"]))
         self.durations.observe(seconds)
 
-    def received(self, n: int = 1) -> None:
-        """Count messages from the caller."""
-        self.received_count += n
+    def received(self) -> None:
+        """Count a message from the caller."""
+        self.received_count += 1
 
-    def sent(self, n: int = 1) -> None:
-        """Count messages to the caller."""
-        self.sent_count += n
+    def sent(self) -> None:
+        """Count a message to the caller."""
+        self.sent_count += 1
 
     def _open(self) -> tuple[CodeCounts, Histogram]:
         other, limit = self._other, self._limit

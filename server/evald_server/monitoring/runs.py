@@ -6,7 +6,7 @@ from typing import Final
 from prometheus_client.core import HistogramMetricFamily, Metric
 
 from .histogram import Histogram
-from .prometheus import add_count, add_histogram, counter, gauge
+from .prometheus import add_count, add_histogram, counter, counts, gauge
 
 RUN_OUTCOMES: Final = ("passed", "failed", "skipped", "error", "cancelled", "interrupted")
 
@@ -51,9 +51,8 @@ class RunMetrics:
 
     def families(self) -> Iterator[Metric]:
         """Yield the current metric families."""
-        runs = counter("evald_runs", "Runs that ended or were interrupted, by the outcome.")
-        for outcome, count in self._outcomes.copy().items():
-            add_count(runs, {"outcome": outcome}, count)
+        text = "Runs that ended or were interrupted, by the outcome."
+        runs = counts("evald_runs", text, "outcome", self._outcomes)
         turns = counter("evald_run_turns", "Turns of runs that were evaluated.")
         add_count(turns, {}, self._turns)
         durations = HistogramMetricFamily(
@@ -82,8 +81,6 @@ class SuiteMetrics:
 
     def families(self) -> Iterator[Metric]:
         """Yield the current metric families."""
-        runs = counter("evald_suite_runs", "Suite runs that ended or were interrupted, by the outcome.")
-        for outcome, count in self._outcomes.copy().items():
-            add_count(runs, {"outcome": outcome}, count)
-        yield runs
+        text = "Suite runs that ended or were interrupted, by the outcome."
+        yield counts("evald_suite_runs", text, "outcome", self._outcomes)
         yield gauge("evald_suite_runs_running", "Suite runs in progress.", self._running)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import Metric
 
-from .prometheus import OTHER, add_count, counter, gauge
+from .prometheus import OTHER, counts, gauge
 from .series_limit import SeriesLimit
 
 _MAXIMUM_SECONDS = 30
@@ -68,12 +68,8 @@ class Saturation:
         """Yield the current metric families."""
         yield gauge("evald_inflight_evaluations", "Evaluations that are running now.", self._inflight)
         yield gauge("evald_queued_evaluations", "Evaluations in the queue.", self._queued)
-        rejected = counter(
-            "evald_evaluations_rejected", "Evaluations refused before they started, by reason."
-        )
-        for reason, count in self._rejections.copy().items():
-            add_count(rejected, {"reason": reason}, count)
-        yield rejected
+        text = "Evaluations refused before they started, by reason."
+        yield counts("evald_evaluations_rejected", text, "reason", self._rejections)
         yield gauge(
             "evald_event_loop_lag_seconds",
             "Delay of the event loop: the maximum of the last 30 to 60 seconds.",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client.core import Metric
 
-from .prometheus import add_count, counter
+from .prometheus import counts
 
 
 class SeriesLimit:
@@ -53,13 +53,8 @@ class CodeCounts:
 
 def overflow_family(*limits: SeriesLimit) -> Metric:
     """Return the metric family of refused reservations, by label."""
-    overflow = counter(
-        "evald_label_overflow",
-        "Lookups of a label value beyond the limit, counted as other.",
-    )
     lookups: Counter[str] = Counter()
     for limit in limits:
         lookups.update(limit.overflows)
-    for label, count in lookups.items():
-        add_count(overflow, {"label": label}, count)
-    return overflow
+    text = "Lookups of a label value beyond the limit, counted as other."
+    return counts("evald_label_overflow", text, "label", lookups)

@@ -80,12 +80,8 @@ class PluginType:
             return
         text = json.dumps(data)
         if len(text) > self.checker.inline_bytes * _PLAN_FACTOR:
-            raise InvalidConfig(
-                [
-                    ConfigProblem(
-                        "", f"got {len(text)} characters, which is too long to check with this schema"
-                    )
-                ]
+            raise InvalidConfig.at(
+                "", f"got {len(text)} characters, which is too long to check with this schema"
             )
         errors = self.checker.errors(data, text)
         raise InvalidConfig([ConfigProblem(error["path"], error["message"]) for error in errors])

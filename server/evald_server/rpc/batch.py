@@ -48,7 +48,7 @@ class BatchService:
         batch: _Batch | None = None
         try:
             async for data in stream:
-                message = parse(_Request, data, "evald.v1.EvaluateBatchRequest")
+                message = parse(_Request, data)
                 if batch is None:
                     if not message.HasField("open"):
                         raise invalid("open", "missing; the first message must open the batch")
@@ -268,4 +268,4 @@ class _Batch:
 
 
 def _parsed(data: bytes, number: int) -> wire_pb2.BatchItem:
-    return parse(_Item, data, f"evald.v1.BatchItem (item {number} of the stream)")
+    return parse(_Item, data, f"item {number} of the stream")

@@ -1,13 +1,14 @@
 """CatalogService: lists, gets and watches evaluator types."""
 
-import asyncio
 import hashlib
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from evald.convert.evaluator_type import type_to_pb
 from evald.v1 import catalog_service_pb2, evaluator_pb2
-from evald_server.engine.registry import Change, Entry, Registry, RevisionExpired, UnknownType
+from evald_server.engine.registry import Change, Entry, Registry, UnknownType
 
+from .changes import send_changes
 from .errors import CallError, invalid
 from .pages import page_size, page_token, read_token
 from .server import Context, RpcStream, parse
@@ -23,7 +24,6 @@ def describe(entry: Entry) -> evaluator_pb2.EvaluatorType:
     pb.auto = entry.auto_config is not None
     pb.config_schema_sha256 = hashlib.sha256(pb.config_schema_json.encode()).hexdigest()
     pb.origin, pb.state = int(entry.origin), int(entry.state)  # type: ignore[assignment]
-    pb.deprecation_message = entry.deprecation
     pb.instance_count = entry.instance_count
     return pb
 
@@ -36,9 +36,7 @@ class CatalogService:
 
     async def list_types(self, data: bytes, _context: Context) -> bytes:
         """List a page of types, ordered by name and version."""
-        request = parse(
-            catalog_service_pb2.ListEvaluatorTypesRequest, data, "evald.v1.ListEvaluatorTypesRequest"
-        )
+        request = parse(catalog_service_pb2.ListEvaluatorTypesRequest, data)
         size = page_size(request.page_size)
         if request.kind not in (0, 1, 2):
             raise invalid("kind", f"got {request.kind}, wanted an EvaluatorKind this server knows")
@@ -56,7 +54,7 @@ class CatalogService:
 
     async def get_type(self, data: bytes, _context: Context) -> bytes:
         """Get one type by name or alias."""
-        request = parse(catalog_service_pb2.GetEvaluatorTypeRequest, data, "evald.v1.GetEvaluatorTypeRequest")
+        request = parse(catalog_service_pb2.GetEvaluatorTypeRequest, data)
         if not request.type:
             raise invalid("type", "missing; wanted the name of an evaluator type")
         try:
@@ -68,54 +66,20 @@ class CatalogService:
 
     async def watch(self, data: bytes, stream: RpcStream) -> None:
         """Send all types, then their changes, until the caller disconnects."""
-        request = parse(
-            catalog_service_pb2.WatchEvaluatorTypesRequest,
-            data,
-            "evald.v1.WatchEvaluatorTypesRequest",
-        )
-        registry = self._registry
-        changed = asyncio.Event()
-        unsubscribe = registry.watch(changed.set)
-        try:
-            revision = request.after_revision
-            if revision < 0:
-                raise invalid("after_revision", f"got {revision}, wanted 0 or more")
-            if revision == 0:
-                revision = registry.revision
-                for entry in registry.types():
-                    await _send(stream, revision, upserted=describe(entry))
-                await _send(stream, revision, snapshot_complete=catalog_service_pb2.SnapshotComplete())
-            while True:
-                changed.clear()
-                for change in self._changes(revision):
-                    revision = change.revision
-                    if change.entry is not None:
-                        await _send(stream, revision, upserted=describe(change.entry))
-                    else:
-                        gone = catalog_service_pb2.EvaluatorTypeRef(type=change.type, version=change.version)
-                        await _send(stream, revision, removed=gone)
-                await changed.wait()
-        finally:
-            unsubscribe()
+        request = parse(catalog_service_pb2.WatchEvaluatorTypesRequest, data)
+        log, response = self._registry, catalog_service_pb2.WatchEvaluatorTypesResponse
 
-    def _changes(self, revision: int) -> list[Change]:
-        try:
-            return self._registry.changes_after(revision)
-        except RevisionExpired as problem:
-            raise CallError("REVISION_GONE", f"{problem}; start again with after_revision 0") from None
+        def snapshot() -> Iterator[Mapping[str, Any]]:
+            for entry in log.types():
+                yield {"upserted": describe(entry)}
+
+        await send_changes(stream, log, request.after_revision, response, snapshot(), _fields)
 
 
-async def _send(
-    stream: RpcStream,
-    revision: int,
-    upserted: evaluator_pb2.EvaluatorType | None = None,
-    removed: catalog_service_pb2.EvaluatorTypeRef | None = None,
-    snapshot_complete: catalog_service_pb2.SnapshotComplete | None = None,
-) -> None:
-    message = catalog_service_pb2.WatchEvaluatorTypesResponse(
-        revision=revision, upserted=upserted, removed=removed, snapshot_complete=snapshot_complete
-    )
-    await stream.send(message.SerializeToString())
+def _fields(change: Change) -> Mapping[str, Any]:
+    if change.entry is not None:
+        return {"upserted": describe(change.entry)}
+    return {"removed": catalog_service_pb2.EvaluatorTypeRef(type=change.type, version=change.version)}
 
 
 def _place(entry: Entry) -> tuple[str, str]:

@@ -74,7 +74,7 @@ class ConnectorService(ResourceService[Connector]):
 
     async def test(self, data: bytes, _context: Context) -> bytes:
         """Send one message to the agent of a connector."""
-        request = parse(connector_service_pb2.TestConnectorRequest, data, "evald.v1.TestConnectorRequest")
+        request = parse(connector_service_pb2.TestConnectorRequest, data)
         if bool(request.connector_id) == request.HasField("connector"):
             raise invalid("connector_id", "wanted exactly one of connector_id and connector")
         size = request.connector.ByteSize()
@@ -92,7 +92,7 @@ class ConnectorService(ResourceService[Connector]):
 
     async def list_types(self, data: bytes, _context: Context) -> bytes:
         """List the types of connectors."""
-        parse(connector_service_pb2.ListConnectorTypesRequest, data, "evald.v1.ListConnectorTypesRequest")
+        parse(connector_service_pb2.ListConnectorTypesRequest, data)
         types = self._connectors.types()
         response = connector_service_pb2.ListConnectorTypesResponse(connector_types=types)
         return response.SerializeToString()

@@ -49,7 +49,7 @@ class EvaluateService:
 
     async def evaluate_unary(self, data: bytes, context: Context) -> bytes:
         """Respond with all results in one message."""
-        request = parse(wire_pb2.EvaluateUnaryRequest, data, "evald.v1.EvaluateUnaryRequest").request
+        request = parse(wire_pb2.EvaluateUnaryRequest, data).request
         if len(data) > LARGE_BYTES:
             await self._engine.prepare(request.evaluators, request.options, request.context)
         if not request.request_id:
@@ -61,7 +61,7 @@ class EvaluateService:
 
     async def evaluate(self, data: bytes, stream: RpcStream) -> None:
         """Stream the plan, each result when it is finished, and the summary; one message if no evaluator waits."""
-        request = parse(wire_pb2.EvaluateRequest, data, "evald.v1.EvaluateRequest")
+        request = parse(wire_pb2.EvaluateRequest, data)
         if len(data) > LARGE_BYTES:
             await self._engine.prepare(request.evaluators, request.options, request.context)
         last = b""
@@ -85,7 +85,7 @@ class EvaluateService:
 
     async def validate(self, data: bytes, _context: Context) -> bytes:
         """Respond with all violations of the specs, without running them."""
-        request = parse(evaluation_service_pb2.ValidateSpecsRequest, data, "evald.v1.ValidateSpecsRequest")
+        request = parse(evaluation_service_pb2.ValidateSpecsRequest, data)
         found = await self._engine.planner.violations(request.evaluators)
         return violations_response(found).SerializeToString()
 

@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from .errors import CallError
-from .server import Handler, abort
+from .server import Handler, abort, refuse
 
 HEALTH: Final = "grpc.health.v1.Health"
 REFLECTION_ALPHA: Final = "grpc.reflection.v1alpha.ServerReflection"
@@ -76,8 +76,7 @@ class Health:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "not a HealthCheckRequest")
         if len(self._watchers) >= self._max_watches:
             text = f"{self._max_watches} health watches are open, which is the limit; use Check, which is always answered"
-            problem = CallError("TOO_MANY_STREAMS", text, limit=str(self._max_watches))
-            await abort(context, problem.code, problem.message, problem.details())
+            await refuse(context, CallError("TOO_MANY_STREAMS", text, limit=str(self._max_watches)))
         changed = asyncio.Event()
         self._watchers.add(changed)
         try:

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from .errors import CallError
-from .server import Handler, abort
+from .server import Handler, abort, refuse
 
 
 def with_request_stream(handler: Handler, call: Callable[[Any, Any], Awaitable[Any]]) -> Handler:
@@ -68,12 +68,11 @@ class MessageTimeout:
                     raise
                 task.uncancel()
                 self._timed_out()
-                problem = CallError(
-                    "MESSAGE_TIMEOUT",
+                text = (
                     f"the request message did not arrive within {self._seconds:g} s, or too many other calls waited "
-                    "for theirs; send the message together with the headers",
+                    "for theirs; send the message together with the headers"
                 )
-                await abort(context, problem.code, problem.message, problem.details())
+                await refuse(context, CallError("MESSAGE_TIMEOUT", text))
             finally:
                 waiting.pop(task, None)
             if message is grpc.aio.EOF:

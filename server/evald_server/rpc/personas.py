@@ -39,16 +39,13 @@ class PersonaService(ResourceService[Persona]):
             for path, text in self._connectors.secrets.violations(resource.headers, "persona.headers")
         ]
         if len(resource.script) > _MAX_SCRIPT:
-            found.append(
-                BadField(
-                    "persona.script", f"got {len(resource.script)} messages, wanted at most {_MAX_SCRIPT}"
-                )
-            )
-        for number, text in enumerate(resource.script):
-            if not text.strip():
-                found.append(
-                    BadField(f"persona.script[{number}]", "empty; wanted the text that the persona sends")
-                )
+            text = f"got {len(resource.script)} messages, wanted at most {_MAX_SCRIPT}"
+            found.append(BadField("persona.script", text))
+        found += [
+            BadField(f"persona.script[{number}]", "empty; wanted the text that the persona sends")
+            for number, text in enumerate(resource.script)
+            if not text.strip()
+        ]
         problem = self._judge_problem(resource.judge) if resource.judge else ""
         if problem:
             found.append(BadField("persona.judge", problem))

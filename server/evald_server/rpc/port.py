@@ -13,8 +13,6 @@ import grpc
 
 from evald_server.certificates import Certificates
 
-from .tls import TlsPort
-
 _log = logging.getLogger("evald.rpc")
 
 # The logger of the module that reads headers, and logs values that are not UTF-8, of credentials too.
@@ -51,7 +49,7 @@ class RpcPort:
         self._max_calls = max_calls
         self._certificates = certificates
         self._require = require
-        self._tls: TlsPort | None = None
+        self._tls: _Tls | None = None
         self._server: grpc.aio.Server | None = None
         self._old: list[grpc.aio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -68,7 +66,7 @@ class RpcPort:
             if self._certificates is None:
                 bound = server.add_insecure_port(address)
             else:
-                self._tls = TlsPort(self._certificates, require=self._require)
+                self._tls = _Tls(self._certificates, require=self._require)
                 bound = server.add_secure_port(address, self._tls.credentials)
         except RuntimeError:
             return 0
@@ -118,6 +116,33 @@ class RpcPort:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+class _Tls:
+    """The TLS credentials of a port, whose certificates may change. require: clients need a certificate of the client CA."""
+
+    def __init__(self, certificates: Certificates, *, require: bool) -> None:
+        self._fresh: grpc.ServerCertificateConfiguration | None = None
+        # Any, because the type stubs omit the result None, which keeps the current certificates.
+        fetch: Any = self._fetch
+        self.credentials = grpc.dynamic_ssl_server_credentials(
+            _configuration(certificates), fetch, require_client_authentication=require
+        )
+
+    def publish(self, certificates: Certificates) -> None:
+        """Use these certificates for new connections. Open connections stay."""
+        self._fresh = _configuration(certificates)
+
+    def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return new certificates, else None. gRPC calls this at every handshake, so it must not block."""
+        fresh, self._fresh = self._fresh, None
+        return fresh
+
+
+def _configuration(certificates: Certificates) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(certificates.key, certificates.chain)], root_certificates=certificates.client_ca
+    )
 
 
 async def _failure(server: grpc.aio.Server) -> Exception:

@@ -1,8 +1,8 @@
 """RegistryService: register plugins, and list them for operators."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -12,10 +12,11 @@ from evald_server.auth.audit import record
 from evald_server.auth.current_call import caller
 from evald_server.remote.errors import Refusal
 from evald_server.remote.instance import Instance
-from evald_server.remote.instances import InstanceChange, UnknownRevision
+from evald_server.remote.instances import InstanceChange
 from evald_server.remote.plugin_type import CONTRACT
 from evald_server.remote.remotes import Remotes
 
+from .changes import send_changes
 from .errors import CallError, invalid
 from .pages import page_size, page_token, read_token
 from .server import Context, RpcServer, RpcStream, parse, server_stops
@@ -62,18 +63,14 @@ class RegistrationService:
                 "CONNECT_NOT_ALLOWED",
                 "this server does not accept plugins that dial in: its setting remote_connect is off",
             )
-        try:
+        with _refusals():
             await self._remotes.sessions.serve(stream, stream.context.peer(), caller())
-        except Refusal as problem:
-            raise refused(problem) from None
 
     async def register(self, data: bytes, _context: Context) -> bytes:
         """Register a plugin and grant it a lease."""
-        request = parse(_pb.RegisterRequest, data, "evald.plugin.v1.RegisterRequest")
-        try:
+        request = parse(_pb.RegisterRequest, data)
+        with _refusals():
             granted = await self._remotes.leases.register(request, caller())
-        except Refusal as problem:
-            raise refused(problem) from None
         record("registered", caller(), instance=request.instance_id, target=request.target)
         response = _pb.RegisterResponse(
             lease_id=granted.id, contract_version=CONTRACT, server_id=self._remotes.server_id
@@ -86,31 +83,29 @@ class RegistrationService:
         """Renew leases, with one response per request, in order."""
         async with aclosing(self._until_drained(stream)) as requests:
             async for data in requests:
-                request = parse(_pb.KeepAliveRequest, data, "evald.plugin.v1.KeepAliveRequest")
+                request = parse(_pb.KeepAliveRequest, data)
                 response = _pb.KeepAliveResponse(lease_id=request.lease_id)
                 self._renew(request, response)
                 await stream.send(response.SerializeToString())
 
     async def renew_lease(self, data: bytes, _context: Context) -> bytes:
         """Renew one lease."""
-        request = parse(_pb.RenewLeaseRequest, data, "evald.plugin.v1.RenewLeaseRequest")
+        request = parse(_pb.RenewLeaseRequest, data)
         response = _pb.RenewLeaseResponse()
         self._renew(request, response)
         return response.SerializeToString()
 
     async def deregister(self, data: bytes, _context: Context) -> bytes:
         """End a lease."""
-        request = parse(_pb.DeregisterRequest, data, "evald.plugin.v1.DeregisterRequest")
-        try:
+        request = parse(_pb.DeregisterRequest, data)
+        with _refusals():
             instance_id = await self._remotes.leases.deregister(request, caller())
-        except Refusal as problem:
-            raise refused(problem) from None
         record("deregistered", caller(), instance=instance_id)
         return _pb.DeregisterResponse().SerializeToString()
 
     async def list_registrations(self, data: bytes, _context: Context) -> bytes:
         """List a page of instances, ordered by id."""
-        request = parse(_pb.ListRegistrationsRequest, data, "evald.plugin.v1.ListRegistrationsRequest")
+        request = parse(_pb.ListRegistrationsRequest, data)
         size = page_size(request.page_size)
         after = read_token(request.page_token)
         found = sorted(
@@ -129,30 +124,20 @@ class RegistrationService:
 
     async def watch_registrations(self, data: bytes, stream: RpcStream) -> None:
         """Send the instances, then their changes, until the caller disconnects."""
-        request = parse(_pb.WatchRegistrationsRequest, data, "evald.plugin.v1.WatchRegistrationsRequest")
-        instances = self._instances
-        revision = request.after_revision
-        if revision < 0:
-            raise invalid("after_revision", f"got {revision}, wanted 0 or more")
-        changed = asyncio.Event()
-        unsubscribe = instances.watch(changed.set)
-        try:
-            if revision == 0:
-                revision = instances.revision
-                for instance in list(instances.by_id.values()):
-                    await _send(stream, revision, upserted=self._describe(instance))
-                await _send(stream, revision, snapshot_complete=_pb.SnapshotComplete())
-            while True:
-                changed.clear()
-                for change in self._changes(revision):
-                    revision = change.revision
-                    if change.instance is not None:
-                        await _send(stream, revision, upserted=self._describe(change.instance))
-                    else:
-                        await _send(stream, revision, removed_instance_id=change.instance_id)
-                await self._or_drained(changed.wait())
-        finally:
-            unsubscribe()
+        request = parse(_pb.WatchRegistrationsRequest, data)
+        response, log = _pb.WatchRegistrationsResponse, self._instances
+
+        def snapshot() -> Iterator[Mapping[str, Any]]:
+            for instance in list(log.by_id.values()):
+                yield {"upserted": self._describe(instance)}
+
+        def fields_of(change: InstanceChange) -> Mapping[str, Any]:
+            if change.instance is None:
+                return {"removed_instance_id": change.instance_id}
+            return {"upserted": self._describe(change.instance)}
+
+        after = request.after_revision
+        await send_changes(stream, log, after, response, snapshot(), fields_of, self._or_drained)
 
     def _renew(
         self,
@@ -160,20 +145,12 @@ class RegistrationService:
         response: _pb.KeepAliveResponse | _pb.RenewLeaseResponse,
     ) -> None:
         """Renew a lease, and fill in the fields that both responses share."""
-        try:
+        with _refusals():
             state, ttl = self._remotes.leases.renew(request.lease_id, request.active_tasks, caller())
-        except Refusal as problem:
-            raise refused(problem) from None
         response.state = int(state)  # type: ignore[assignment]
         response.server_id = self._remotes.server_id
         if ttl:
             response.ttl.FromMilliseconds(round(ttl * 1000))
-
-    def _changes(self, revision: int) -> list[InstanceChange]:
-        try:
-            return self._instances.changes_after(revision)
-        except UnknownRevision as problem:
-            raise CallError("REVISION_GONE", f"{problem}; start again with after_revision 0") from None
 
     def _describe(self, instance: Instance) -> registry_service_pb2.Registration:
         pb = _pb.Registration(
@@ -221,6 +198,14 @@ async def _completed(work: Awaitable[Any]) -> Any:
     return await work
 
 
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except Refusal as problem:
+        raise refused(problem) from None
+
+
 def refused(problem: Refusal) -> CallError:
     """Convert a refusal to a status with its error details."""
     if problem.reason == "NOT_OWNER":
@@ -238,8 +223,3 @@ def _timestamp(seconds: float) -> Timestamp:
     stamp = Timestamp()
     stamp.FromMilliseconds(round(seconds * 1000))
     return stamp
-
-
-async def _send(stream: RpcStream, revision: int, **event: Any) -> None:
-    message = _pb.WatchRegistrationsResponse(revision=revision, **event)
-    await stream.send(message.SerializeToString())

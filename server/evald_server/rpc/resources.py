@@ -216,12 +216,8 @@ class ResourceService(Generic[Resource]):
         if not resource.name.strip():
             found.append(BadField(f"{self.kind}.name", "Name is required"))
         elif len(resource.name) > _MAX_NAME or not resource.name.isprintable():
-            found.append(
-                BadField(
-                    f"{self.kind}.name",
-                    f"got {len(resource.name)} characters, wanted at most {_MAX_NAME}, all of them printable",
-                )
-            )
+            text = f"got {len(resource.name)} characters, wanted at most {_MAX_NAME}, all of them printable"
+            found.append(BadField(f"{self.kind}.name", text))
         if len(resource.id) > _MAX_ID or not resource.id.isprintable():
             found.append(BadField(f"{self.kind}.id", f"wanted at most {_MAX_ID} printable characters"))
         size = resource.ByteSize()
@@ -256,7 +252,7 @@ class ResourceService(Generic[Resource]):
         return data
 
     def _parse(self, name: str, data: bytes) -> Any:
-        return parse(getattr(self.requests, name), data, f"evald.v1.{name}")
+        return parse(getattr(self.requests, name), data)
 
     def _named(self, data: bytes, verb: str) -> tuple[Any, str]:
         """Parse a request with the id of a resource. Returns the request and the id. Raises CallError."""

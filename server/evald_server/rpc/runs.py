@@ -107,7 +107,7 @@ class RunService:
 
     async def start(self, data: bytes, _context: Context) -> bytes:
         """Queue one run."""
-        request = parse(pb.StartRunRequest, data, "evald.v1.StartRunRequest")
+        request = parse(pb.StartRunRequest, data)
         scenario = await self._scenarios.load(request.scenario_id, "scenario_id")
         persona = await self._personas.load(request.persona_id, "persona_id") if request.persona_id else None
         connector = await self._connectors.load(request.connector_id, "connector_id")
@@ -120,7 +120,7 @@ class RunService:
 
     async def start_all(self, data: bytes, _context: Context) -> bytes:
         """Queue the runs of an experiment."""
-        request = parse(pb.StartRunsRequest, data, "evald.v1.StartRunsRequest")
+        request = parse(pb.StartRunsRequest, data)
         experiment = await self._experiments.load(request.experiment_id, "experiment_id")
         connector = await self._connectors.load(experiment.connector_id, "experiment.connector_id")
         brings_user = await self._check_connector(connector)
@@ -147,7 +147,7 @@ class RunService:
 
     async def watch(self, data: bytes, stream: RpcStream) -> None:
         """Send the events of a run until it has ended."""
-        request = parse(pb.WatchRunRequest, data, "evald.v1.WatchRunRequest")
+        request = parse(pb.WatchRunRequest, data)
         after = request.after_sequence
         if after < 0:
             raise invalid("after_sequence", f"got {after}, wanted 0 or more")
@@ -180,13 +180,13 @@ class RunService:
 
     async def get(self, data: bytes, _context: Context) -> bytes:
         """Return a run with its conversation and its turns."""
-        request = parse(pb.GetRunRequest, data, "evald.v1.GetRunRequest")
+        request = parse(pb.GetRunRequest, data)
         run, events = await self._load(request.run_id), await self._events(request.run_id)
         return await run_sized(_size(events), _response, run, events)
 
     async def list_page(self, data: bytes, _context: Context) -> bytes:
         """Return a page of runs."""
-        request = parse(pb.ListRunsRequest, data, "evald.v1.ListRunsRequest")
+        request = parse(pb.ListRunsRequest, data)
         size = page_size(request.page_size, _USUAL_PAGE)
         for field, largest in (("status", _LARGEST_STATUS), ("verdict", _LARGEST_VERDICT)):
             check_enum(request, field, largest)
@@ -224,27 +224,27 @@ class RunService:
 
     async def cancel(self, data: bytes, _context: Context) -> bytes:
         """Cancel a queued or running run."""
-        request = parse(pb.CancelRunRequest, data, "evald.v1.CancelRunRequest")
+        request = parse(pb.CancelRunRequest, data)
         run = await self._changed(self._runner.cancel, request.run_id)
         return pb.CancelRunResponse(run=run).SerializeToString()
 
     async def retry(self, data: bytes, _context: Context) -> bytes:
         """Restart a run that ended in error."""
-        request = parse(pb.RetryRunRequest, data, "evald.v1.RetryRunRequest")
+        request = parse(pb.RetryRunRequest, data)
         await self._check_headers(request.run_id)
         run = await self._changed(self._runner.retry, request.run_id)
         return pb.RetryRunResponse(run=run).SerializeToString()
 
     async def resume(self, data: bytes, _context: Context) -> bytes:
         """Resume an interrupted run."""
-        request = parse(pb.ResumeRunRequest, data, "evald.v1.ResumeRunRequest")
+        request = parse(pb.ResumeRunRequest, data)
         await self._check_headers(request.run_id)
         run = await self._changed(self._runner.resume, request.run_id)
         return pb.ResumeRunResponse(run=run).SerializeToString()
 
     async def import_run(self, data: bytes, _context: Context) -> bytes:
         """Store a run that has ended elsewhere."""
-        run = parse(pb.ImportRunRequest, data, "evald.v1.ImportRunRequest").run
+        run = parse(pb.ImportRunRequest, data).run
         found = self._size_problems(run) or await run_sized(len(data), self._import_problems, run)
         if found:
             raise refusal(found)
@@ -259,7 +259,7 @@ class RunService:
 
     async def delete(self, data: bytes, _context: Context) -> bytes:
         """Delete a run that has ended."""
-        request = parse(pb.DeleteRunRequest, data, "evald.v1.DeleteRunRequest")
+        request = parse(pb.DeleteRunRequest, data)
         try:
             if not await self._store.delete(request.run_id):
                 raise _no_run(request.run_id)
@@ -289,34 +289,28 @@ class RunService:
     def _import_problems(self, run: Run) -> list[BadField]:
         """Return the invalid fields of a run from another server."""
         found = []
+
+        def note(field: str, text: str) -> None:
+            found.append(BadField(f"run.{field}", text))
+
         if not run.id or len(run.id) > _MAX_ID or not run.id.isprintable():
-            found.append(
-                BadField(
-                    "run.id",
-                    f"got {len(run.id)} characters, wanted the id of the run on the server that it comes from: "
-                    f"1 to {_MAX_ID} printable characters",
-                )
+            note(
+                "id",
+                f"got {len(run.id)} characters, wanted the id of the run on the server that it comes from: "
+                f"1 to {_MAX_ID} printable characters",
             )
         if run.status in (pb.RUN_STATUS_UNSPECIFIED, *UNFINISHED):
-            found.append(
-                BadField("run.status", f"got {run.status}, wanted the status of a run that has ended")
-            )
-        if run.scenario.max_messages > self._max_messages:
-            found.append(
-                BadField(
-                    "run.scenario.max_messages",
-                    f"got {run.scenario.max_messages}, wanted at most {self._max_messages}",
-                )
-            )
+            note("status", f"got {run.status}, wanted the status of a run that has ended")
+        most = run.scenario.max_messages
+        if most > self._max_messages:
+            note("scenario.max_messages", f"got {most}, wanted at most {self._max_messages}")
         for position, turn in enumerate(run.turns):
             first, count = turn.first_message, turn.message_count
             if first + count > len(run.messages):
-                found.append(
-                    BadField(
-                        f"run.turns[{position}]",
-                        f"got {count} messages from index {first} for turn {turn.turn}, wanted a range within the "
-                        f"{len(run.messages)} messages of the run",
-                    )
+                note(
+                    f"turns[{position}]",
+                    f"got {count} messages from index {first} for turn {turn.turn}, wanted a range within the "
+                    f"{len(run.messages)} messages of the run",
                 )
         found += impossible_values(run, "run")
         for name in ("create_time", "start_time", "update_time", "complete_time"):
@@ -326,7 +320,7 @@ class RunService:
                 found += problem.violations
         ended = run.HasField("start_time") and run.HasField("complete_time")
         if ended and not found and run.complete_time.ToMicroseconds() < run.start_time.ToMicroseconds():
-            found.append(BadField("run.complete_time", "got a time before start_time, wanted one after it"))
+            note("complete_time", "got a time before start_time, wanted one after it")
         return found or _contradictions(run)
 
     async def _check_connector(self, connector: Connector) -> bool:

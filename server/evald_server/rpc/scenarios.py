@@ -60,9 +60,7 @@ class ScenarioService(ResourceService[Scenario]):
 
     async def get_prompt(self, data: bytes, _context: Context) -> bytes:
         """Return the prompt and the messages for the simulated user of a scenario."""
-        request = parse(
-            scenario_service_pb2.GetScenarioPromptRequest, data, "evald.v1.GetScenarioPromptRequest"
-        )
+        request = parse(scenario_service_pb2.GetScenarioPromptRequest, data)
         scenario = await self.load(request.scenario_id)
         persona = await self._personas.load(request.persona_id, "persona_id") if request.persona_id else None
         system_prompt, messages = simulator_prompt(scenario, persona)

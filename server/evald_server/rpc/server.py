@@ -78,13 +78,19 @@ _RECENT_SECONDS: Final = 0.25
 _CALL_SECONDS: Final = 0.002
 
 
-def parse(kind: type[M], data: bytes, name: str) -> M:
-    """Parse a message. name: its type, for the error. Raises CallError for unreadable bytes and for too large maps."""
+def parse(kind: type[M], data: bytes, place: str = "") -> M:
+    """Parse a message. Raises CallError for unreadable bytes and for too large maps.
+
+    place: of the message in another one, for the error, as "item 3 of the stream".
+    """
     try:
         return parse_message(kind, data)
     except BeyondWireLimit as problem:
         raise invalid(problem.path, problem.got) from None
     except DecodeError:
+        # Messages whose parts stay bytes stand for those of the contract.
+        name = kind.DESCRIPTOR.full_name.replace("evald.wire.", "evald.v1.")
+        name = f"{name} ({place})" if place else name
         raise CallError(
             "UNREADABLE_MESSAGE",
             f"cannot parse {name} from the {len(data)} bytes received: they are malformed or another message, contain "
@@ -147,13 +153,7 @@ class RpcServer:
 
     def stream(self, service: str, method: str, handle: StreamHandler) -> Handler:
         """Return a handler of a bidirectional stream."""
-        tally = self._metrics.rpc(service, method, "bidi_stream")
-
-        async def call(_requests: object, context: Context) -> None:
-            await handle(RpcStream(context, tally, self._max_message_bytes))
-
-        wrapped = self._wrapped(service, method, tally, call, open_streams=True)
-        return grpc.stream_stream_rpc_method_handler(wrapped)
+        return self._many_in(service, method, "bidi_stream", handle, open_streams=True)
 
     def watch(self, service: str, method: str, handle: ServerStreamHandler) -> Handler:
         """Return a handler of one request and responses until the caller ends the stream. A drain does not wait for it.
@@ -162,6 +162,17 @@ class RpcServer:
         """
         wrapped = self._one_in(service, method, handle, open_streams=True)
         return grpc.unary_stream_rpc_method_handler(self.endless(wrapped))
+
+    def _many_in(
+        self, service: str, method: str, kind: str, handle: StreamHandler, *, open_streams: bool
+    ) -> Handler:
+        tally = self._metrics.rpc(service, method, kind)
+
+        async def call(_requests: object, context: Context) -> None:
+            await handle(RpcStream(context, tally, self._max_message_bytes))
+
+        wrapped = self._wrapped(service, method, tally, call, open_streams=open_streams)
+        return grpc.stream_stream_rpc_method_handler(wrapped)
 
     def _one_in(
         self, service: str, method: str, handle: ServerStreamHandler, *, open_streams: bool = False
@@ -191,7 +202,7 @@ class RpcServer:
                 if problem is None:
                     raise
                 task.uncancel()
-                await abort(context, problem.code, problem.message, problem.details())
+                await refuse(context, problem)
             finally:
                 self._endless.discard(task)
 
@@ -203,12 +214,7 @@ class RpcServer:
 
     def refusing(self, service: str, method: str, kind: str, handle: StreamHandler) -> Handler:
         """Return a handler that refuses a call without reading its message. kind: of method, for the metrics."""
-        tally = self._metrics.rpc(service, method, kind)
-
-        async def call(_requests: object, context: Context) -> None:
-            await handle(RpcStream(context, tally, self._max_message_bytes))
-
-        return grpc.stream_stream_rpc_method_handler(self._wrapped(service, method, tally, call))
+        return self._many_in(service, method, kind, handle, open_streams=False)
 
     def end_stream(self, task: asyncio.Task[Any], problem: CallError) -> None:
         """End an open stream with a status. Does nothing if it has ended."""
@@ -348,13 +354,18 @@ class RpcServer:
         if problem.reason in ("OVERLOADED", "TOO_MANY_STREAMS"):
             self._metrics.rejected(problem.reason.lower())
         self._handled(tally, method, problem.code.name, began)
-        await abort(context, problem.code, problem.message, problem.details())
+        await refuse(context, problem)
 
     def _handled(self, tally: RpcTally, method: str, code: str, began: float) -> None:
         seconds = time.perf_counter() - began
         tally.handled(code, seconds)
         if self._log_calls:
             _log.info("call", extra={"method": method, "code": code, "seconds": round(seconds, 6)})
+
+
+async def refuse(context: Context, problem: CallError) -> NoReturn:
+    """End a call with an error. Always raises."""
+    await abort(context, problem.code, problem.message, problem.details())
 
 
 async def abort(

@@ -62,7 +62,7 @@ class SessionService:
         await stream.send(conversation.summary().SerializeToString())
 
     async def _open(self, data: bytes) -> "ConversationState":
-        frame = parse(_Frame, data, "evald.v1.EvaluateSessionRequest")
+        frame = parse(_Frame, data)
         kind = frame.WhichOneof("frame")
         if kind != "open":
             raise invalid("frame", f"the first frame must be open, got {kind or 'none'}")
@@ -120,7 +120,7 @@ class SessionService:
 
 def parse_turn(data: bytes) -> evaluation_service_pb2.SessionTurn:
     """Parse a frame that must be a turn."""
-    frame = parse(_Frame, data, "evald.v1.EvaluateSessionRequest")
+    frame = parse(_Frame, data)
     if not frame.HasField("turn"):
         kind = frame.WhichOneof("frame")
         raise invalid("frame", f"frames after the first must be turn, got {kind or 'none'}")

@@ -74,7 +74,7 @@ def parse_case(data: bytes, index: int) -> wire_pb2.SuiteCase:
     try:
         return wire_pb2.SuiteCase.FromString(data)
     except DecodeError:
-        return parse(wire_pb2.SuiteCase, data, f"evald.v1.SuiteCase (cases[{index}])")
+        return parse(wire_pb2.SuiteCase, data, f"cases[{index}]")
 
 
 async def check_case(case: wire_pb2.SuiteCase, path: str, setup: SuiteSetup) -> None:

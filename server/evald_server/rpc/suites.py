@@ -133,7 +133,7 @@ class SuiteService:
         data = await stream.read()
         if data is None:
             raise invalid("open", "the stream ended before its first message")
-        message = parse(wire_pb2.RunSuiteRequest, data, "evald.v1.RunSuiteRequest")
+        message = parse(wire_pb2.RunSuiteRequest, data)
         if not message.HasField("open"):
             raise invalid("open", "missing; the first message must open the suite run")
         opened = message.open
@@ -162,7 +162,7 @@ class SuiteService:
 
     async def get(self, data: bytes, _context: Context) -> bytes:
         """Return a suite run."""
-        request = parse(pb.GetSuiteRunRequest, data, "evald.v1.GetSuiteRunRequest")
+        request = parse(pb.GetSuiteRunRequest, data)
         run = await self._store.get(request.suite_run_id) if request.suite_run_id else None
         if run is None:
             raise _no_run("suite_run_id", request.suite_run_id)
@@ -170,7 +170,7 @@ class SuiteService:
 
     async def list_page(self, data: bytes, _context: Context) -> bytes:
         """Return a page of suite runs."""
-        request = parse(pb.ListSuiteRunsRequest, data, "evald.v1.ListSuiteRunsRequest")
+        request = parse(pb.ListSuiteRunsRequest, data)
         size = page_size(request.page_size, _USUAL_PAGE)
         check_enum(request, "status", max(pb.SuiteRunStatus.values()))
         check_enum(request, "verdict", max(Verdict.values()))
@@ -197,7 +197,7 @@ class SuiteService:
 
     async def list_cases(self, data: bytes, _context: Context) -> bytes:
         """Return a page of the cases of a suite run."""
-        request = parse(pb.ListCaseResultsRequest, data, "evald.v1.ListCaseResultsRequest")
+        request = parse(pb.ListCaseResultsRequest, data)
         size = page_size(request.page_size, _USUAL_PAGE)
         check_enum(request, "verdict", max(Verdict.values()))
 
@@ -224,7 +224,7 @@ class SuiteService:
 
     async def compare(self, data: bytes, _context: Context) -> bytes:
         """Compare two suite runs."""
-        request = parse(pb.CompareSuiteRunsRequest, data, "evald.v1.CompareSuiteRunsRequest")
+        request = parse(pb.CompareSuiteRunsRequest, data)
         max_drop = request.max_drop if request.HasField("max_drop") else MAX_DROP
         if not 0 <= max_drop <= 1:  # also refuses NaN
             raise invalid("max_drop", f"got {max_drop}, wanted 0 to 1")
@@ -258,7 +258,7 @@ class SuiteService:
 
     async def delete(self, data: bytes, _context: Context) -> bytes:
         """Delete a suite run that has ended."""
-        request = parse(pb.DeleteSuiteRunRequest, data, "evald.v1.DeleteSuiteRunRequest")
+        request = parse(pb.DeleteSuiteRunRequest, data)
         run_id = request.suite_run_id
         try:
             # Shielded from a disconnect of the caller, because deleting a large suite run takes a while.
@@ -326,7 +326,7 @@ class SuiteService:
             await suite.begin()
             await suite.add(message.cases)
             while (data := await suite.read()) is not None:
-                message = parse(wire_pb2.RunSuiteRequest, data, "evald.v1.RunSuiteRequest")
+                message = parse(wire_pb2.RunSuiteRequest, data)
                 if message.HasField("open"):
                     raise invalid("open", "only the first message may open the suite run")
                 await suite.add(message.cases)

@@ -12,7 +12,7 @@ from pydantic import Field, PositiveFloat
 
 from evald.context import EvaluatorContext
 from evald.contract import violation
-from evald.evaluator import ConfigProblem, Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
+from evald.evaluator import Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
 from evald.result import ASSERTION, Kind, Result, errored
 from evald.scope import current_scope
 from evald.strict_json import TooLarge
@@ -104,7 +104,7 @@ def code_definition(scripts: ScriptRunner) -> EvaluatorDefinition:
     def compile_config(config: Mapping[str, Any]) -> Evaluate:
         code = Code.from_config(config)
         if why:
-            raise _invalid("", why)
+            raise InvalidConfig.at("", why)
         return CodeCheck(scripts, code).evaluate
 
     note = f"Not available: {why}." if why else f"Isolation on this server: {scripts.isolation}."
@@ -211,18 +211,14 @@ def _command(scripts: ScriptRunner, code: Code) -> ScriptCommand:
         try:
             words = shlex.split(words)
         except ValueError as problem:
-            raise _invalid(f"/{key}", f"cannot be split into words: {problem}") from None
+            raise InvalidConfig.at(f"/{key}", f"cannot be split into words: {problem}") from None
     try:
         # If the text has shell syntax and no shell is allowed, `shell` raises the error that says so.
         return scripts.shell(str(words), code.cwd) if shell else scripts.command(list(words), code.cwd)
     except CommandNotAllowed as problem:
-        raise _invalid(f"/{key}", str(problem)) from None
+        raise InvalidConfig.at(f"/{key}", str(problem)) from None
     except ValueError as problem:
-        raise _invalid("/cwd", str(problem)) from None
-
-
-def _invalid(path: str, message: str) -> InvalidConfig:
-    return InvalidConfig([ConfigProblem(path, message)])
+        raise InvalidConfig.at("/cwd", str(problem)) from None
 
 
 def _exit(code: int) -> str:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Executable, delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from .database import Database
 from .schema import LEASES
@@ -49,14 +49,10 @@ class LeaseStore:
 
     async def revoke(self, lease_id: str) -> None:
         """Mark a lease as revoked."""
-        await self._execute(update(LEASES).where(LEASES.c.lease_id == lease_id).values(revoked=True))
+        statement = update(LEASES).where(LEASES.c.lease_id == lease_id).values(revoked=True)
+        await self._database.write(lambda connection: connection.execute(statement))
 
     async def delete(self, lease_id: str) -> None:
         """Delete a lease."""
-        await self._execute(delete(LEASES).where(LEASES.c.lease_id == lease_id))
-
-    async def _execute(self, statement: Executable) -> None:
-        def work(connection: Connection) -> None:
-            connection.execute(statement)
-
-        await self._database.write(work)
+        statement = delete(LEASES).where(LEASES.c.lease_id == lease_id)
+        await self._database.write(lambda connection: connection.execute(statement))

@@ -178,10 +178,12 @@ class RunStore:
             prepared.append((stored, [RunEvent(1, RunEventKind.STATUS, change.SerializeToString())]))
 
         def work(connection: Connection) -> list[Run]:
-            earlier = _of_request(connection, request_id) if request_id else []
-            if not earlier:
-                _insert(connection, prepared, request_id, newest=True)
-            return earlier or [run for run, _ in prepared]
+            if request_id:
+                earlier = connection.execute(_REQUESTED, {"request_id": request_id}).all()
+                if earlier:
+                    return [_whole(row) for row in earlier]
+            _insert(connection, prepared, request_id, newest=True)
+            return [run for run, _ in prepared]
 
         return await self._database.write(work)
 
@@ -203,7 +205,9 @@ class RunStore:
         change = _Change(run, events)
 
         def work(connection: Connection) -> None:
-            number = _number(connection, run.id)
+            number = connection.scalar(_NUMBER, {"run_id": run.id})
+            if number is None:
+                raise RunNotFound(run.id)
             for table in (RUN_EVENTS, RUN_FAILURES):
                 connection.execute(delete(table).where(table.c.number == number))
             change.store(connection)
@@ -467,17 +471,6 @@ def _free_numbers(connection: Connection, wanted: int, count: int) -> int:
         step = min(2 * step, _MAX_SKEW)
         found = wanted + random.randrange(step)  # noqa: S311 - no secret
     return found
-
-
-def _of_request(connection: Connection, request_id: str) -> list[Run]:
-    return [_whole(row) for row in connection.execute(_REQUESTED, {"request_id": request_id})]
-
-
-def _number(connection: Connection, run_id: str) -> int:
-    number: int | None = connection.scalar(_NUMBER, {"run_id": run_id})
-    if number is None:
-        raise RunNotFound(run_id)
-    return number
 
 
 def _delete(connection: Connection, numbers: Sequence[int]) -> None:

@@ -49,6 +49,11 @@ def record(title: str, properties: Mapping[str, Schema], required: str = "") -> 
     return schema | ({"required": required.split()} if required else {})
 
 
+def whole_record(title: str, properties: Mapping[str, Schema]) -> Schema:
+    """Return the schema of an object with all of its keys."""
+    return record(title, properties, " ".join(properties))
+
+
 def request_of(schema: Schema) -> Schema:
     """Return the schema of an object in a request: `name` is required if it exists, and unknown keys are refused."""
     required = "name" if "name" in schema["properties"] else ""
@@ -191,7 +196,7 @@ _MESSAGES: Final = {
     "evald.v1.Connector": shape.nested(CONNECTOR),
     "evald.v1.EvaluatorType": _written_alone(
         lambda pb: {"type": pb.type, "version": pb.version},
-        record("EvaluatorTypeRef", {"type": TEXT, "version": TEXT}, "type version"),
+        whole_record("EvaluatorTypeRef", {"type": TEXT, "version": TEXT}),
     ),
     "evald.v1.RunTurn": _written_alone(turn_to_json, turn_schema()),
 }
@@ -225,35 +230,19 @@ def type_to_json(pb: evaluator_pb2.EvaluatorType) -> dict[str, Any]:
     return data | ({"chartType": "bar"} if entry.metric is not None and entry.metric.unit == "count" else {})
 
 
-PROMPT: Final = record(
-    "ScenarioPrompt", {"systemPrompt": TEXT, "messages": shape.MESSAGES.schema}, "systemPrompt messages"
+PROMPT: Final = whole_record("ScenarioPrompt", {"systemPrompt": TEXT, "messages": shape.MESSAGES.schema})
+_VIOLATION: Final = {"index": INTEGER, "path": TEXT, "reason": TEXT, "message": TEXT}
+VIOLATIONS: Final = whole_record("Violations", {"violations": list_of(whole_record("Violation", _VIOLATION))})
+STATUS: Final = whole_record(
+    "Status", {"name": TEXT, "version": TEXT, "status": TEXT, "timestamp": TIME, "node": TEXT}
 )
-VIOLATIONS: Final = record(
-    "Violations",
-    {
-        "violations": list_of(
-            record(
-                "Violation",
-                {"index": INTEGER, "path": TEXT, "reason": TEXT, "message": TEXT},
-                "index path reason message",
-            )
-        )
-    },
-    "violations",
-)
-STATUS: Final = record(
-    "Status",
-    {"name": TEXT, "version": TEXT, "status": TEXT, "timestamp": TIME, "node": TEXT},
-    "name version status timestamp node",
-)
-PROJECT: Final = record("Project", {"id": TEXT, "name": TEXT}, "id name")
+PROJECT: Final = whole_record("Project", {"id": TEXT, "name": TEXT})
 PROJECT_CONFIG: Final = record(
     "ProjectConfig", {"version": INTEGER, "name": TEXT, "maxConcurrency": INTEGER}, "version name"
 )
-CONNECTOR_TYPE: Final = record(
+CONNECTOR_TYPE: Final = whole_record(
     "ConnectorType",
     {"type": TEXT, "label": TEXT, "description": TEXT, "configSchema": OBJECT, "builtin": FLAG},
-    "type label description configSchema builtin",
 )
 CONNECTOR_TEST: Final = record(
     "ConnectorTest",

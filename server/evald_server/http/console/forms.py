@@ -130,14 +130,12 @@ def fields_of(
     return form.field(pointer, schema, {} if data is None else data, required=True)
 
 
-def json_field(pointer: str, data: Any, label: str, problems: Problems | None = None) -> Field:
+def json_field(pointer: str, data: Any, label: str, problems: Problems) -> Field:
     """Return a JSON box with data."""
-    if isinstance(data, RawText):
-        return Field(
-            _JSON + pointer, pointer, "json", label, value=data, errors=(problems or Problems()).take(pointer)
-        )
-    errors = (problems or Problems()).take(pointer, below=True)
-    return Field(_JSON + pointer, pointer, "json", label, value=_json_text(data), errors=errors)
+    is_raw = isinstance(data, RawText)
+    errors = problems.take(pointer, below=not is_raw)
+    text = data if is_raw else _json_text(data)
+    return Field(_JSON + pointer, pointer, "json", label, value=text, errors=errors)
 
 
 def data_of(schema: Mapping[str, Any], posted: Posted, problems: Problems, pointer: str = "") -> Any:

@@ -283,17 +283,7 @@ def _event(serialised: bytes) -> bytes:
             "calls": [{"name": call.name, "arguments": call.arguments._asdict()} for call in view.calls],
         }
     elif kind == "result":
-        row = result_view(response.result.result)
-        data = {
-            "turn": response.result.turn,
-            "metric": is_metric(response.result.result),
-            "title": row.title,
-            "mark": row.mark._asdict(),
-            "flags": row.flags,
-            "score": row.score,
-            "value": row.value,
-            "reason": row.reason._asdict(),
-        }
+        data = {"turn": response.result.turn, **result_data(response.result.result)}
     elif kind == "turn":
         turn = response.turn
         data = {
@@ -305,6 +295,20 @@ def _event(serialised: bytes) -> bytes:
         run = Run(status=response.status.status)
         data = {"word": status_word(run), "attempt": response.status.attempt}
     return _sent(str(response.sequence), kind, data)
+
+
+def result_data(result: result_pb2.EvaluationResult) -> dict[str, Any]:
+    """Return the row of a result for `elements.js`."""
+    row = result_view(result)
+    return {
+        "metric": is_metric(result),
+        "title": row.title,
+        "mark": row.mark._asdict(),
+        "flags": row.flags,
+        "score": row.score,
+        "value": row.value,
+        "reason": row.reason._asdict(),
+    }
 
 
 def _sent(event_id: str, kind: str, data: dict[str, Any]) -> bytes:

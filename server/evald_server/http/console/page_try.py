@@ -15,6 +15,7 @@ from evald_server.http.calls import CallFailed
 from evald_server.http.kinds import SCENARIOS
 from evald_server.http.site import Site
 from evald_server.http.streams import NDJSON, Framing, StreamedCall, json_bytes
+from evald_server.pages.environment import shown_text
 from evald_server.pages.formats import Mark, mark
 from evald_server.suites.recorded_turns import last_turn
 from evald_server.suites.reports.case_view import ResultView, result_view
@@ -32,6 +33,7 @@ from .page_edit import (
     show_form,
     spec_field,
 )
+from .page_run import result_data
 from .rendering import render
 from .resources import Resources, note
 
@@ -121,35 +123,26 @@ async def results(site: Site, request: Request) -> Response:
     problems = Problems()
     asked = _request(posted, read_specs(posted, problems, types), problems)
     if asked is None:
-        return Response(_line({"error": "; ".join(problems.rest())}), media_type=NDJSON)
+        return Response(_line({"error": shown_text("; ".join(problems.rest()))}), media_type=NDJSON)
     messages = site.calls.stream(_EVALUATE, asked.SerializeToString(), site.access.caller(request))
     return StreamedCall(messages, Framing(NDJSON, _lines, _failed, begins=True))
 
 
 def _lines(message: bytes) -> bytes:
     found = evaluation_service_pb2.EvaluateResponse.FromString(message)
-    shown = [{"result": _row(result)} for result in found.results]
+    shown = [{"result": result_data(result)} for result in found.results]
     if found.HasField("summary"):
         shown.append({"summary": _summary(found.summary)})
     return b"".join(map(_line, shown))
 
 
 def _failed(problem: CallFailed) -> bytes:
-    return _line({"error": problem.message})
-
-
-def _row(result: result_pb2.EvaluationResult) -> dict[str, Any]:
-    view = result_view(result)
-    shown = {"title": view.title, "score": view.score, "value": view.value, "reason": view.reason.shown}
-    said = {"sign": view.mark.sign, "word": view.mark.short, "style": view.mark.style}
-    return {**shown, "mark": said, "metric": is_metric(result)}
+    return _line({"error": shown_text(problem.message)})
 
 
 def _summary(summary: result_pb2.AggregatedEvaluation) -> dict[str, Any]:
-    said = mark(summary.verdict)
     score = f"score {summary.score:.2f}" if summary.HasField("score") else ""
-    shown = {"sign": said.sign, "word": said.word, "style": said.style}
-    return {"mark": shown, "score": score, "reason": summary.reason}
+    return {"mark": mark(summary.verdict)._asdict(), "score": score, "reason": shown_text(summary.reason)}
 
 
 def _line(data: Mapping[str, Any]) -> bytes:

@@ -38,21 +38,20 @@ def _choice(title: str, *names: str, default: str | None = None) -> dict[str, An
     return {"title": title, "enum": list(names), "default": default or names[0]}
 
 
+def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
 _HEADERS: Final = {
     "type": "array",
     "title": "Headers",
     "description": "Write a secret as the name of an environment variable of the server: ${NAME}. "
     '"***" is a stored value that is not shown.',
-    "items": {
-        "type": "object",
-        "properties": {"name": _one_line("Name"), "value": _one_line("Value")},
-        "required": ["name", "value"],
-    },
+    "items": _object({"name": _one_line("Name"), "value": _one_line("Value")}, "name", "value"),
 }
 
-SCENARIO_FORM: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
+SCENARIO_FORM: Final = _object(
+    {
         "name": _one_line("Name"),
         "maxMessages": {
             "type": "integer",
@@ -65,14 +64,14 @@ SCENARIO_FORM: Final[dict[str, Any]] = {
             "type": "array",
             "title": "Seed messages",
             "description": "The conversation starts with these messages.",
-            "items": {
-                "type": "object",
-                "properties": {
+            "items": _object(
+                {
                     "role": {"title": "Role", "enum": ["user", "assistant", "system", "tool"]},
                     "content": _lines("Content"),
                 },
-                "required": ["role", "content"],
-            },
+                "role",
+                "content",
+            ),
         },
         "successCriteria": _lines("Success criteria", "The scenario succeeds when they are met."),
         "failureCriteria": _lines("Failure criteria", "The scenario fails when they are met."),
@@ -82,13 +81,12 @@ SCENARIO_FORM: Final[dict[str, Any]] = {
         "criteriaPolicy": _choice("Criteria with evaluators", "both", "evaluatorsOnly"),
         "onAssertionFailure": _choice("When an assertion fails", "stop", "continue"),
     },
-    "required": ["name"],
-}
+    "name",
+)
 SCENARIO_CRITERIA: Final = ("successCriteria", "failureCriteria", "failureCriteriaMode")
 
-SPEC_FORM: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
+SPEC_FORM: Final = _object(
+    {
         "name": _one_line("Name", 200, "Name of this evaluator in results."),
         "when": {"title": "Runs", "enum": ["every_turn", "final"], "default": "every_turn"},
         "weight": {
@@ -113,11 +111,10 @@ SPEC_FORM: Final[dict[str, Any]] = {
             "description": "Runs and is reported, but its verdict does not count.",
         },
     },
-}
+)
 
-PERSONA_FORM: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
+PERSONA_FORM: Final = _object(
+    {
         "name": _one_line("Name"),
         "judge": _one_line(
             "Judge",
@@ -134,18 +131,17 @@ PERSONA_FORM: Final[dict[str, Any]] = {
         },
         "headers": _HEADERS,
     },
-    "required": ["name"],
-}
+    "name",
+)
 
-CONNECTOR_FORM: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
+CONNECTOR_FORM: Final = _object(
+    {
         "name": _one_line("Name"),
         "baseUrl": _one_line("Address", 2000, "A URL; for grpc HOST:PORT; empty for replay."),
         "headers": _HEADERS,
     },
-    "required": ["name"],
-}
+    "name",
+)
 
 
 FORMS: Final = {SCENARIOS.word: SCENARIO_FORM, PERSONAS.word: PERSONA_FORM, CONNECTORS.word: CONNECTOR_FORM}

@@ -1,4 +1,6 @@
-// A run that goes on: messages and results as they come. The server cuts and escapes; here they become elements.
+// A run that goes on: messages and results as they come.
+import { addResult, cutText, make, verdict } from "./elements.js";
+
 const root = document.getElementById("live");
 const log = document.getElementById("said");
 const talk = document.getElementById("talk");
@@ -10,27 +12,7 @@ let news = [];
 let told = "";
 let calm = 0; // a timer: the stream is open, and nothing has failed since
 
-function make(name, className, ...children) {
-  const element = document.createElement(name);
-  if (className) element.className = className;
-  element.append(...children);
-  return element;
-}
-
 const hidden = (text) => make("span", "hidden", text);
-
-function verdict(mark, word) {
-  const sign = make("span", "sign", mark.sign);
-  sign.ariaHidden = "true";
-  return make("span", `verdict ${mark.style}`, sign, ` ${word}`);
-}
-
-function cutText(text, className, name = "div") {
-  const shown = make(name, className, text.shown);
-  shown.dir = "auto";
-  if (text.cut) shown.append(make("span", "cut", ` … ${text.cut.toLocaleString()} more characters`));
-  return shown;
-}
 
 // Read by screen readers once a second at most.
 function tell(text) {
@@ -85,7 +67,7 @@ const handlers = {
       document.getElementById("turn-title").textContent = `Turn ${turn}`;
     }
     tables.querySelector(".empty")?.remove();
-    body(tables, data.metric).append(row(data));
+    addResult(tables, data);
     tell(`Turn ${turn}: ${data.title}: ${data.metric ? data.value : data.mark.short}`);
   },
   turn(data) {
@@ -121,35 +103,6 @@ const handlers = {
     stop();
   },
 };
-
-function body(tables, isMetric) {
-  const id = isMetric ? "live-metrics" : "live-assertions";
-  const found = document.getElementById(id);
-  if (found) return found;
-  // A reload in the midst of a turn finds no results of it: what is shown is another turn's.
-  const heads = isMetric ? ["Metric", "Value", "Reason"] : ["Evaluator", "Result", "Score", "Reason"];
-  const head = make("tr", "");
-  for (const text of heads) {
-    const cell = make("th", text === "Score" || text === "Value" ? "n" : "", text);
-    cell.scope = "col";
-    head.append(cell);
-  }
-  const rows = make("tbody", "");
-  rows.id = id;
-  const table = make("table", "stack", make("caption", "", isMetric ? "Metrics" : "Assertions"), make("thead", "", head), rows);
-  tables.append(make("div", "wide", table));
-  return rows;
-}
-
-function row(data) {
-  const title = make("th", "", data.title || "unnamed");
-  title.scope = "row";
-  title.dir = "auto";
-  const flags = data.flags.flatMap((flag) => [" ", make("span", "flag", flag)]);
-  const reason = make("td", "reason", cutText(data.reason, "", "span"));
-  if (data.metric) return make("tr", "", title, make("td", "n", data.value || "–", ...flags), reason);
-  return make("tr", "", title, make("td", "fixed", verdict(data.mark, data.mark.short), ...flags), make("td", "n", data.score || "–"), reason);
-}
 
 function start() {
   if (source || over || document.hidden) return;

@@ -1,56 +1,16 @@
-// Results as each evaluator finishes: the form is posted, and lines of JSON come back. The server cuts and escapes.
+// Results as each evaluator finishes: the form is posted, and lines of JSON come back.
+import { addResult, cutText, make, verdict } from "./elements.js";
+
 const form = document.getElementById("try");
 const place = document.getElementById("results");
 let asked = null;
 
-function make(name, className, ...children) {
-  const element = document.createElement(name);
-  if (className) element.className = className;
-  element.append(...children);
-  return element;
-}
+const fault = (text) => cutText({ shown: text }, "note error", "p");
 
-function verdict(mark) {
-  const sign = make("span", "sign", mark.sign);
-  sign.ariaHidden = "true";
-  return make("span", `verdict ${mark.style}`, sign, ` ${mark.word}`);
-}
-
-function tableOf(caption, ...names) {
-  const head = make("tr", "");
-  for (const name of names) {
-    const cell = make("th", "", name);
-    cell.scope = "col";
-    head.append(cell);
-  }
-  return make("table", "stack", make("caption", "", caption), make("thead", "", head), make("tbody", ""));
-}
-
-function text(name, className, said) {
-  const element = make(name, className, said);
-  element.dir = "auto";
-  return element;
-}
-
-function show(line, tables) {
-  if (line.error) {
-    place.append(text("p", "note error", line.error));
-  } else if (line.summary) {
-    place.prepend(make("p", "outcome", verdict(line.summary.mark), ` ${line.summary.score}`), text("p", "", line.summary.reason));
-  } else {
-    const row = line.result;
-    const title = text("th", "", row.title);
-    title.scope = "row";
-    const kind = row.metric ? "metrics" : "assertions";
-    if (!tables[kind]) {
-      tables[kind] = row.metric ? tableOf("Metrics", "Metric", "Value", "Reason") : tableOf("Assertions", "Evaluator", "Result", "Score", "Reason");
-      place.append(tables[kind]);
-    }
-    const cells = row.metric
-      ? [make("td", "n", row.value || "–")]
-      : [make("td", "fixed", verdict(row.mark)), make("td", "n", row.score || "–")];
-    tables[kind].tBodies[0].append(make("tr", "", title, ...cells, text("td", "reason", row.reason)));
-  }
+function show({ error, summary, result }) {
+  if (error) place.append(fault(error));
+  else if (summary) place.prepend(make("p", "outcome", verdict(summary.mark, summary.mark.word), ` ${summary.score}`), cutText({ shown: summary.reason }, "", "p"));
+  else addResult(place, result);
 }
 
 async function evaluate(body) {
@@ -59,7 +19,6 @@ async function evaluate(body) {
   place.replaceChildren(make("p", "quiet", "Evaluating …"));
   const response = await fetch(form.dataset.stream, { method: "POST", body, signal: asked.signal });
   if (!response.ok || !response.body) throw new Error(`the server answered ${response.status}`);
-  const tables = {};
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   let ended = false;
@@ -73,19 +32,19 @@ async function evaluate(body) {
       for (const line of lines.filter(Boolean)) {
         const found = JSON.parse(line);
         ended ||= Boolean(found.summary || found.error);
-        show(found, tables);
+        show(found);
       }
     }
   } catch (problem) {
     if (problem.name === "AbortError") throw problem; // asked anew
   }
-  if (!ended) place.append(make("p", "note error", "The response ended too early: some results are missing."));
+  if (!ended) place.append(fault("The response ended too early: some results are missing."));
 }
 
 form.addEventListener("submit", (event) => {
   if (event.submitter && event.submitter.value !== "evaluate") return;
   event.preventDefault();
   evaluate(new URLSearchParams(new FormData(form))).catch((problem) => {
-    if (problem.name !== "AbortError") place.replaceChildren(text("p", "note error", String(problem.message)));
+    if (problem.name !== "AbortError") place.replaceChildren(fault(String(problem.message)));
   });
 });
