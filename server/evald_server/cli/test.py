@@ -25,6 +25,7 @@ from ..suites.suite_file import Suite, load_suites, path_parts
 from .console import new_table, progress_bar, say, show, warn
 from .exit_codes import ExitCode, usage_error
 from .report_files import check_report_file, report_format, write_report, write_report_file
+from .result_tables import unpassed_table
 from .sanitize import clean, print_json
 from .server_connection import run_async
 from .stored_files import is_id, read_files
@@ -36,7 +37,6 @@ from .suite_view import (
     show_evaluators,
     show_runs,
     show_trials,
-    show_unpassed,
     verdict_word,
 )
 
@@ -386,7 +386,7 @@ class _Testing:
             return
         for one in ended:
             show_evaluators(one.run)
-            show_unpassed(one.unpassed, one.hidden)
+            show(*unpassed_table("Case", one.unpassed, one.hidden))
             show_trials(one.run)
         if ended:
             show_runs([one.run for one in ended])

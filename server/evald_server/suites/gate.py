@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field, ValidationError
 
@@ -10,12 +10,10 @@ from evald.v1 import result_pb2, suite_service_pb2
 
 from .comparison import BLOCK, INCONCLUSIVE, PASS
 from .documents import DataPath, Document, InvalidDocument, path_text, read_document
-from .file_models import FilePart, found_and_wanted, unknown_key
+from .file_models import FilePart, Share, found_and_wanted, unknown_key
 from .verdicts import suite_verdict
 
 Decision: TypeAlias = Literal["GO", "NO-GO", "INCONCLUSIVE"]
-
-_Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 
 class GateRule(FilePart):
@@ -28,10 +26,10 @@ class GateRule(FilePart):
         description="critical: a comparison with WARN or BLOCK is NO-GO. supporting: only BLOCK is NO-GO. "
         "advisory: reported, does not affect the decision.",
     )
-    threshold: _Share | None = Field(None, description="Minimum pass rate of the new run.")
-    max_drop: _Share | None = Field(None, description="Maximum drop of the pass rate against the base.")
+    threshold: Share | None = Field(None, description="Minimum pass rate of the new run.")
+    max_drop: Share | None = Field(None, description="Maximum drop of the pass rate against the base.")
     min_pairs: int = Field(0, ge=0, description="Minimum number of cases with a verdict in both runs.")
-    max_error_rate: _Share | None = Field(None, description="Maximum share of cases in error in the new run.")
+    max_error_rate: Share | None = Field(None, description="Maximum share of cases in error in the new run.")
 
     def applies_to(self, run: suite_service_pb2.SuiteRun) -> bool:
         """Return whether the rule applies to a suite run."""
