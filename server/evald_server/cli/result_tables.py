@@ -45,7 +45,7 @@ def verdict_text(verdict: str) -> tuple[str, str]:
 
 
 def titled(*tables: tuple[str, Table]) -> list[RenderableType]:
-    """Return the non-empty tables, each after its heading."""
+    """Return the tables that have rows, each after its heading."""
     return [part for heading, table in tables if table.row_count for part in (Text(heading, "bold"), table)]
 
 

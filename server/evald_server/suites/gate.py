@@ -10,7 +10,7 @@ from evald.v1 import result_pb2, suite_service_pb2
 
 from .comparison import BLOCK, INCONCLUSIVE, PASS
 from .documents import DataPath, Document, InvalidDocument, path_text, read_document
-from .file_models import FilePart, Share, found_and_wanted, unknown_key
+from .file_models import FilePart, Share, problem_message
 from .verdicts import suite_verdict
 
 Decision: TypeAlias = Literal["GO", "NO-GO", "INCONCLUSIVE"]
@@ -50,7 +50,8 @@ def read_gate(path: Path) -> list[GateRule]:
     except ValidationError as problem:
         error = problem.errors(include_url=False, include_context=False)[0]
         where: DataPath = tuple(error["loc"])
-        raise _invalid(document, where, _message(error["type"], where, found_and_wanted(error))) from None
+        known = [*(GateRule if len(where) > 1 else GateFile).model_fields]
+        raise _invalid(document, where, problem_message(error, known)) from None
     for index, rule in enumerate(rules):
         if rule.threshold is None and rule.max_drop is None:
             raise _invalid(document, ("gates", index), "missing limit; wanted `threshold` or `max_drop`")
@@ -65,12 +66,6 @@ def read_gate(path: Path) -> list[GateRule]:
             "every rule is advisory, so the gate can never stop a change; wanted at least one critical or supporting rule",
         )
     return rules
-
-
-def _message(kind: str, where: DataPath, message: str) -> str:
-    if kind != "extra_forbidden":
-        return message
-    return unknown_key(str(where[-1]), [*(GateRule if len(where) > 1 else GateFile).model_fields])
 
 
 def _invalid(document: Document, where: DataPath, message: str) -> InvalidDocument:

@@ -29,7 +29,7 @@ from .documents import (
     path_text,
     read_document,
 )
-from .file_models import CaseEntry, FilePart, SuiteEntry, TurnEntry, found_and_wanted, unknown_key
+from .file_models import CaseEntry, FilePart, SuiteEntry, TurnEntry, problem_message
 from .id_set import IdSet
 from .message_file import MessageFile
 from .transcripts import Transcripts
@@ -57,7 +57,6 @@ class Suite(NamedTuple):
 
     name: str
     file: str
-    description: str
     targets: list[str]
     connectors: dict[str, connector_service_pb2.Connector]
     open: suite_service_pb2.SuiteOpen
@@ -232,7 +231,6 @@ class _SuiteReader:
         return Suite(
             name,
             file,
-            entry.description,
             entry.targets,
             connectors,
             opening,
@@ -259,7 +257,10 @@ class _SuiteReader:
                     self.name, line, "got other keys with `suite`; wanted a line with only `suite`"
                 )
             return (data["suite"] if is_header else {}), document
-        document = self._document = self._document or self._converted(read_document(self._path))
+        if self._document is None:
+            document = read_document(self._path)
+            self._document = self._adopted(foreign.convert(document)) or document
+        document = self._document
         data = document.data
         if not isinstance(data, Mapping):
             raise InvalidDocument(
@@ -272,11 +273,8 @@ class _SuiteReader:
             )
         return {key: value for key, value in data.items() if key != "cases"}, document
 
-    def _converted(self, document: Document) -> Document:
-        """Return the document, converted if it is in the format of another tool."""
-        return self._adopted(foreign.convert(document)) or document
-
     def _adopted(self, converted: foreign.Converted | None) -> Document | None:
+        """Return a suite of another tool as a document, and keep its warnings."""
         if converted is None:
             return None
         self._warnings.extend(converted.warnings)
@@ -385,9 +383,7 @@ class _SuiteReader:
         except ValidationError as problem:
             for error in problem.errors(include_url=False, include_context=False):
                 where = tuple(error["loc"])
-                message = (
-                    _unknown(model, where) if error["type"] == "extra_forbidden" else found_and_wanted(error)
-                )
+                message = problem_message(error, _known_keys(model, where))
                 self._problems.append(
                     InvalidDocument(
                         self.name, _line(document, path, where), f"{path_text((*path, *where))}: {message}"
@@ -486,8 +482,6 @@ def _canonical(key: str) -> str:
     return CaseEntry.aliases.get(name) or SuiteEntry.aliases.get(name) or name
 
 
-def _unknown(model: type[FilePart], where: Sequence[str | int]) -> str:
-    """Return the message about an unknown key, with the nearest known one."""
+def _known_keys(model: type[FilePart], where: Sequence[str | int]) -> list[str]:
     model = TurnEntry if "turns" in where[:-1] else model
-    known = [*model.model_fields, *model.aliases, *(["cases"] if model is SuiteEntry else ())]
-    return unknown_key(str(where[-1]), known)
+    return [*model.model_fields, *model.aliases, *(["cases"] if model is SuiteEntry else ())]
