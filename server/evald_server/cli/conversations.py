@@ -11,6 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
+from evald.strict_json import STRICT_JSON
+
 from ..input_files import MAX_BYTES, TOO_LONG
 from ..suites import recorded_turns
 from ..suites.recorded_turns import first_of
@@ -49,11 +51,11 @@ def read_conversations(names: Sequence[str]) -> Iterator[RecordedConversation]:
 @contextmanager
 def _open(name: str) -> Iterator[TextIO]:
     if name == "-":
-        sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # type: ignore[union-attr]
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")  # type: ignore[union-attr]
         yield sys.stdin
         return
     try:
-        stream = Path(name).open(encoding="utf-8")  # noqa: SIM115 - closed below
+        stream = Path(name).open(encoding="utf-8-sig")  # noqa: SIM115 - closed below
     except OSError as problem:
         raise usage_error(f"{name}: {problem.strerror}") from None
     with stream:
@@ -68,7 +70,7 @@ def _read(stream: TextIO, name: str) -> Iterator[RecordedConversation]:
         if not number:
             raise usage_error(f"{name}: empty", _SHAPE)
         try:
-            first = json.loads(line)
+            first = STRICT_JSON.decode(line)
         except (ValueError, RecursionError) as problem:
             # The first line of a multi-line document is not valid JSON by itself.
             yield from _document(line, _rest(stream, name), name, number, problem)
@@ -114,7 +116,7 @@ def _too_long(place: str) -> CommandError:
 
 def _parse(line: str, name: str, number: int) -> Any:
     try:
-        return json.loads(line)
+        return STRICT_JSON.decode(line)
     except (ValueError, RecursionError) as problem:
         raise _not_json(problem, name, number) from None
 
@@ -130,7 +132,7 @@ def _document(
     line: str, rest: str, name: str, number: int, problem: Exception
 ) -> Iterator[RecordedConversation]:
     try:
-        data = json.loads(line + rest)
+        data = STRICT_JSON.decode(line + rest)
     except (ValueError, RecursionError) as other:
         # If the next line is an object by itself, the input is JSON Lines with an invalid first line.
         first_rest = next((text for text in rest.splitlines() if text.strip()), "")
@@ -144,7 +146,7 @@ def _document(
 
 def _is_object(line: str) -> bool:
     try:
-        return isinstance(json.loads(line), dict)
+        return isinstance(STRICT_JSON.decode(line), dict)
     except (ValueError, RecursionError):
         return False
 
