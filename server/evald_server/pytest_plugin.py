@@ -53,13 +53,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             f"{metafunc.definition.nodeid} requests evald_case but names no suite; "
             'mark it with @pytest.mark.evald_suite("suite.yaml")'
         )
-    from .suites.suite_file import SuiteProblems, load_suites
+    from .suites.documents import InvalidDocument
+    from .suites.suite_file import load_suites
 
     folder = metafunc.definition.path.parent
     try:
         # A target, because the test itself gets the answers from the agent.
         suites = load_suites([folder / name for name in marker.args], **marker.kwargs, targets=["the test"])
-    except SuiteProblems as problems:
+    except InvalidDocument as problems:
         raise pytest.UsageError(str(problems)) from None
     cases = [CaseUnderTest(suite.open, case) for suite in suites for case in suite.cases]
     skipped = [

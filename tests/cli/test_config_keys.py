@@ -1,10 +1,12 @@
 """A config's schema is readable as rows."""
 
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from evald_server.cli.catalog import ConfigKey, config_keys
+from evald_server.cli.catalog import ConfigKey, config_keys, config_table
 
 CASES: list[Any] = [
     pytest.param(
@@ -67,3 +69,10 @@ def test_a_schema_within_itself_ends() -> None:
         "properties": {"tree": {"$ref": "#/$defs/T"}, "loop": {"$ref": "#/properties/loop"}},
     }
     assert len(config_keys(schema)) < 10
+
+
+def test_a_narrow_screen_shows_every_column_of_a_key() -> None:
+    kind = {"type": "string", "minLength": 1, "maxLength": 4000, "default": "x", "description": "Meant."}
+    console = Console(width=50, file=StringIO())
+    console.print(config_table({"properties": {"key": kind}}))
+    assert {"key", "string", "4000)", '"x"', "Meant."} <= set(console.file.getvalue().split())

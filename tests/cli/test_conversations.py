@@ -32,6 +32,7 @@ INPUTS: list[Any] = [
     pytest.param(json.dumps({"lastInvocation": {"messages": MESSAGES[1:]}}), ["a"], id="invocation alone"),
     pytest.param("[]", ["a"], id="no messages"),
     pytest.param(f"\n\n{ONE}", ["a:3"], id="blank lines first"),
+    pytest.param(f"\ufeff{ONE}\n{ONE}", ["a:1", "a:2"], id="byte order mark"),
 ]
 
 
@@ -60,9 +61,11 @@ BAD: list[Any] = [
     pytest.param(f"{json.dumps(MESSAGES)}\n{ONE}\n", ":2: a list of messages must be", id="list, then more"),
     pytest.param("[" * 100_000, ":1: not valid JSON", id="too deep"),
     pytest.param(
-        f'{ONE[:-1]}, "latency_ms": 9, "latency_ms": 1}}', "duplicate key 'latency_ms'", id="a key twice"
+        '{"messages": [{"role": "assistant", "content": "no"}], "messages": []}',
+        ":1: not valid JSON: got a duplicate key 'messages'",
+        id="hidden messages",
     ),
-    pytest.param(f'{ONE}\n{ONE[:-1]}, "other": NaN}}\n', ":2: not valid JSON: NaN", id="NaN"),
+    pytest.param(f'{ONE}\n{{"messages": [], "latency_ms": NaN}}', ":2: not valid JSON: NaN", id="NaN"),
 ]
 
 

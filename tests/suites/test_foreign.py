@@ -11,7 +11,8 @@ from evald.structs import struct_to_dict
 from evald.turn import Turn
 from evald.v1.result_pb2 import Verdict
 from evald_server.scripts.policy import ScriptPolicy
-from evald_server.suites.suite_file import Suite, SuiteProblems, load_suites
+from evald_server.suites.documents import InvalidDocument
+from evald_server.suites.suite_file import Suite, load_suites
 
 from ..vectors.replay import Call
 
@@ -134,7 +135,7 @@ def test_a_real_suite_is_read_as_it_is(
 def test_what_has_no_counterpart_is_refused_with_file_line_and_reason(
     name: str, line: int, reason: str
 ) -> None:
-    with pytest.raises(SuiteProblems) as refused:
+    with pytest.raises(InvalidDocument) as refused:
         _load(DATA / name)
     problem, *_ = refused.value.problems
     assert (problem.file, problem.line) == (str(DATA / name), line)
@@ -494,7 +495,7 @@ BAD: dict[str, tuple[str, int, str]] = {
 def test_what_is_wrong_with_several_is_told_at_once(text: str, lines: list[int], tmp_path: Path) -> None:
     path = tmp_path / ("a.json" if text.startswith("{") else "a.yaml")
     path.write_text(text)
-    with pytest.raises(SuiteProblems) as refused:
+    with pytest.raises(InvalidDocument) as refused:
         _load(path, targets=["t"])
     assert [one.line for one in refused.value.problems] == lines
 
@@ -503,7 +504,7 @@ def test_what_is_wrong_with_several_is_told_at_once(text: str, lines: list[int],
 def test_what_is_wrong_is_refused_with_its_place(text: str, line: int, reason: str, tmp_path: Path) -> None:
     path = tmp_path / ("a.json" if text.startswith("{") else "a.yaml")
     path.write_text(text)
-    with pytest.raises(SuiteProblems) as refused:
+    with pytest.raises(InvalidDocument) as refused:
         _load(path, targets=["t"])
     (problem,) = refused.value.problems
     assert reason in problem.message
@@ -606,7 +607,7 @@ def test_a_wrong_table_of_tests_is_refused_with_its_place(
 ) -> None:
     (tmp_path / "a.yaml").write_text("prompts: ['{{q}}']\nproviders: [echo]\ntests: file://t.csv\n")
     (tmp_path / "t.csv").write_text(table)
-    with pytest.raises(SuiteProblems) as refused:
+    with pytest.raises(InvalidDocument) as refused:
         _load(tmp_path / "a.yaml")
     (problem,) = refused.value.problems
     assert (problem.file, problem.line, problem.message) == (str(tmp_path / "t.csv"), line, reason)
@@ -624,7 +625,9 @@ def test_a_prompt_file_with_a_mapping_is_refused(tmp_path: Path) -> None:
         "prompts: [file://p.yaml]\nproviders: [echo]\ntests: [{assert: [{type: is-json}]}]\n"
     )
     (tmp_path / "p.yaml").write_text("role: user\n")
-    with pytest.raises(SuiteProblems, match=r"p\.yaml:1: missing prompt; wanted text or a list of messages"):
+    with pytest.raises(
+        InvalidDocument, match=r"p\.yaml:1: missing prompt; wanted text or a list of messages"
+    ):
         _load(tmp_path / "a.yaml")
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import jsonschema
 import pytest
 
+from evald_server.suites.documents import InvalidDocument
 from evald_server.suites.file_models import suite_schema
 from evald_server.suites.id_set import IdSet
-from evald_server.suites.suite_file import Suite, SuiteProblems, load_suites
+from evald_server.suites.suite_file import Suite, load_suites
 
 ROOT = Path(__file__).parents[2]
 HEAD = "evaluators: [response-length]\ncases:\n"
@@ -222,7 +223,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("text", "message"), REFUSED, ids=[message[:40] for _, message in REFUSED])
 def test_a_wrong_suite_is_refused_with_file_and_line(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(SuiteProblems) as refused:
+    with pytest.raises(InvalidDocument) as refused:
         _load(tmp_path, text)
     assert message in str(refused.value)
     assert all(str(one).startswith(str(tmp_path / "a.yaml")) for one in refused.value.problems)
@@ -231,7 +232,7 @@ def test_a_wrong_suite_is_refused_with_file_and_line(tmp_path: Path, text: str, 
 @pytest.mark.parametrize("headers", ['["Authorization: Bearer k3y"]', "{Authorization: [k3y]}"])
 def test_a_wrong_header_is_refused_without_its_value(tmp_path: Path, headers: str) -> None:
     connector = f"connectors: {{c: {{type: http, baseUrl: http://x, headers: {headers}}}}}\n"
-    with pytest.raises(SuiteProblems, match=r"a\.yaml:1: connectors\.c\.headers") as refused:
+    with pytest.raises(InvalidDocument, match=r"a\.yaml:1: connectors\.c\.headers") as refused:
         _load(tmp_path, connector + HEAD + "- {id: a, input: x, output: y}")
     assert "k3y" not in str(refused.value)
 
@@ -253,7 +254,7 @@ def test_what_cannot_be_sent_is_refused(tmp_path: Path, suite: str, case: str, m
     path = tmp_path / "a.json"
     about = f'"id": "a", "input": "x", "output": "y", "evaluators": ["is-json"]{case and ", "}{case}'
     path.write_text(f'{{{suite}, "cases": [{{{about}}}]}}')
-    with pytest.raises(SuiteProblems) as refused:
+    with pytest.raises(InvalidDocument) as refused:
         load_suites([path])
     assert message in str(refused.value)
 
@@ -262,14 +263,14 @@ def test_a_case_larger_than_a_message_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     case = {"id": "b", "input": "x", "output": "y" * (16 << 20), "evaluators": ["is-json"]}
     path.write_text(json.dumps({**case, "id": "a", "output": "y"}) + "\n" + json.dumps(case))
-    with pytest.raises(SuiteProblems, match=r'a\.jsonl:2:  \("b"\): 167\d+ bytes; wanted at most 16711680'):
+    with pytest.raises(InvalidDocument, match=r'a\.jsonl:2:  \("b"\): 167\d+ bytes; wanted at most 16711680'):
         load_suites([path])
 
 
 def test_all_problems_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
     first = _write(tmp_path / "a.yaml", "trails: 1\n" + HEAD + "- {id: a, inptu: x}\n- {id: b, tag: 3}")
     second = _write(tmp_path / "b.jsonl", '{"suite": {}}\n{"id": "a"')
-    with pytest.raises(SuiteProblems) as refused:
+    with pytest.raises(InvalidDocument) as refused:
         load_suites([first, second])
     places = [str(one).removeprefix(f"{tmp_path}/").partition(" ")[0] for one in refused.value.problems]
     assert places == ["a.yaml:1:", "a.yaml:4:", "a.yaml:5:", "b.jsonl:2:11:"]
@@ -279,23 +280,23 @@ def test_two_suites_with_one_name_are_refused(tmp_path: Path) -> None:
     text = "name: x\n" + HEAD + "- {id: a, input: x, output: y}"
     paths = [_write(tmp_path / "a.yaml", text), _write(tmp_path / "b.yaml", text)]
     with pytest.raises(
-        SuiteProblems, match=r'b\.yaml:1: duplicate suite name "x", already used by .*a\.yaml'
+        InvalidDocument, match=r'b\.yaml:1: duplicate suite name "x", already used by .*a\.yaml'
     ):
         load_suites(paths)
 
 
 def test_an_unknown_id_names_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(SuiteProblems, match='no case has the id "refnd"; did you mean "refund"'):
+    with pytest.raises(InvalidDocument, match='no case has the id "refnd"; did you mean "refund"'):
         _load(tmp_path, HEAD + "- {id: refund, input: x, output: y}", ids=["refnd"])
-    with pytest.raises(SuiteProblems, match="no case matches the filters"):
+    with pytest.raises(InvalidDocument, match="no case matches the filters"):
         _load(tmp_path, HEAD + "- {id: refund, input: x, output: y}", tags=["x"])
 
 
 def test_another_encoding_is_refused_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"suite": {}}\n{"id": "\xff"}')
-    with pytest.raises(SuiteProblems, match=r"a\.jsonl:2:9: not UTF-8: invalid start byte"):
+    with pytest.raises(InvalidDocument, match=r"a\.jsonl:2:9: not UTF-8: invalid start byte"):
         load_suites([tmp_path / "a.jsonl"])
-    with pytest.raises(SuiteProblems, match=r"missing\.yaml: No such file"):
+    with pytest.raises(InvalidDocument, match=r"missing\.yaml: No such file"):
         load_suites([tmp_path / "missing.yaml"])
 
 
@@ -344,5 +345,5 @@ def test_a_large_suite_is_kept_on_the_disk_and_found_wrong_everywhere(
     for _ in range(2):
         assert [case.case_id for case in suite.cases] == [f"c{n}" for n in range(100)]
     assert suite.place("c5") == str(tmp_path / "a.jsonl")
-    with pytest.raises(SuiteProblems, match=r'a\.jsonl:102: duplicate id "c7"'):
+    with pytest.raises(InvalidDocument, match=r'a\.jsonl:102: duplicate id "c7"'):
         _load(tmp_path, "\n".join([head, *lines, lines[7]]), "a.jsonl")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from evald_server.suites.suite_file import Suite, SuiteProblems, load_suites
+from evald_server.suites.documents import InvalidDocument
+from evald_server.suites.suite_file import Suite, load_suites
 
 SUITE = """\
 evaluators: [response-length]
@@ -106,7 +107,7 @@ def test_csv_has_a_header_and_cells_with_line_ends(tmp_path: Path) -> None:
         + json.dumps(MESSAGES).replace('"', '""')
         + '"\r\n'
     )
-    with pytest.raises(SuiteProblems, match=r"t\.csv:5: got one output, but the case has 2 turns"):
+    with pytest.raises(InvalidDocument, match=r"t\.csv:5: got one output, but the case has 2 turns"):
         _load(tmp_path, ("t.csv", text))
     text = text.replace("c,,,", "x,,,")
     suite = _load(tmp_path, ("t.csv", text), ("c.jsonl", _lines({"id": "c", "messages": MESSAGES})))
@@ -163,7 +164,7 @@ def test_what_fits_nowhere_is_refused_with_its_place(
     (tmp_path / "suite.yaml").write_text(SUITE)
     if text is not None:
         (tmp_path / name).write_text(text)
-    with pytest.raises(SuiteProblems) as refused:
+    with pytest.raises(InvalidDocument) as refused:
         load_suites([tmp_path / "suite.yaml"], transcripts=[tmp_path / name])
     assert message in str(refused.value)
 
@@ -189,7 +190,7 @@ def test_a_pipe_is_refused_because_files_are_read_twice(tmp_path: Path, piped: s
     pipe.symlink_to(f"/dev/fd/{reading}")
     suite, transcripts = (pipe, []) if piped == "suite" else (tmp_path / "suite.yaml", [pipe])
     with pytest.raises(
-        SuiteProblems, match=r"pipe\.jsonl: got a pipe, which can be read only once; wanted a file"
+        InvalidDocument, match=r"pipe\.jsonl: got a pipe, which can be read only once; wanted a file"
     ):
         load_suites([suite], transcripts=transcripts)
     os.close(reading)

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from .options import add_repeatable
+from .options import add_flag, add_option, add_repeatable
 
 _KEYS = """\
 Makes, lists and revokes API keys. The file holds digests only: a key is shown
@@ -58,65 +58,55 @@ def add_access_commands(command: Callable[..., Any]) -> None:
     dev = making.add_parser("dev", help="make a CA, a server certificate and a client certificate")
     dev.add_argument("directory", metavar="DIR", help="directory for the files")
     name = "host name or address of the server, in addition to localhost and this machine's name; repeatable"
-    add_repeatable(dev.add_argument, "--name", "HOST", "names", name)
-    dev.add_argument(
-        "--days",
-        metavar="DAYS",
-        type=_count_of_days,
-        default=30,
-        help="validity of the certificates in days [30]",
+    add_repeatable(dev, "--name", "HOST", "names", name)
+    add_option(
+        dev, "--days", "DAYS", "validity of the certificates in days [30]", type=_count_of_days, default=30
     )
     keys = command("keys", "make, list and revoke API keys", _KEYS, _KEYS_EXAMPLES)
     actions = keys.add_subparsers(metavar="ACTION", title="actions", dest="action", required=True)
     create = actions.add_parser("create", help="make a key, and show it once")
-    create.add_argument(
+    add_option(
+        create,
         "--principal",
-        metavar="NAME",
+        "NAME",
+        "name of the caller; several keys may have the same principal",
         required=True,
-        help="name of the caller; several keys may have the same principal",
     )
-    create.add_argument(
+    add_option(
+        create,
         "--role",
-        metavar="ROLE",
+        "ROLE",
+        "caller, plugin, viewer, admin or ingest; repeatable",
         action="append",
         dest="roles",
         required=True,
         choices=("caller", "plugin", "viewer", "admin", "ingest"),
-        help="caller, plugin, viewer, admin or ingest; repeatable",
     )
     types = "for the role plugin: evaluator types that it may offer; repeatable"
-    add_repeatable(create.add_argument, "--types", "TYPE|PREFIX*", "types", types)
-    create.add_argument(
-        "--expires", metavar="DAYS", type=_days, default=90, help="lifetime: 30d, or never [90d]"
-    )
-    create.add_argument("--rate", metavar="N", type=float, help="maximum calls per second")
-    create.add_argument(
-        "--in-flight", metavar="N", type=int, help="maximum concurrent calls, sessions and watches"
-    )
-    create.add_argument(
-        "--turn-rate",
-        metavar="N",
-        type=float,
-        help="maximum turns evaluated per second; batches, sessions, suites and runs wait, and are not refused",
-    )
-    create.add_argument(
-        "--turns-per-day", metavar="N", type=int, help="maximum turns evaluated per day (UTC)"
-    )
-    create.add_argument(
+    add_repeatable(create, "--types", "TYPE|PREFIX*", "types", types)
+    add_option(create, "--expires", "DAYS", "lifetime: 30d, or never [90d]", type=_days, default=90)
+    add_option(create, "--rate", "N", "maximum calls per second", type=float)
+    add_option(create, "--in-flight", "N", "maximum concurrent calls, sessions and watches", type=int)
+    turns = "maximum turns evaluated per second; batches, sessions, suites and runs wait, and are not refused"
+    add_option(create, "--turn-rate", "N", turns, type=float)
+    add_option(create, "--turns-per-day", "N", "maximum turns evaluated per day (UTC)", type=int)
+    add_option(
+        create,
         "--judge-usd-per-day",
-        metavar="USD",
+        "USD",
+        "maximum cost of judges per day (UTC), in US dollars",
         type=float,
-        help="maximum cost of judges per day (UTC), in US dollars",
     )
-    create.add_argument("--note", metavar="TEXT", default="", help="shown by `evald keys list`")
+    add_option(create, "--note", "TEXT", "shown by `evald keys list`", default="")
     listed = actions.add_parser("list", help="list all keys, without their secrets")
-    listed.add_argument(
+    add_option(
+        listed,
         "--data-dir",
-        metavar="DIR",
-        help="the server's data directory; adds the cost of judges and the turns of today [EVALD_DATA_DIR]",
+        "DIR",
+        "the server's data directory; adds the cost of judges and the turns of today [EVALD_DATA_DIR]",
     )
-    listed.add_argument("--json", action="store_true", help="as JSON")
+    add_flag(listed, "--json", "as JSON")
     revoke = actions.add_parser("revoke", help="revoke a key: running servers refuse it within a second")
     revoke.add_argument("id", metavar="ID", help="the key's id")
     for action in (create, listed, revoke):
-        action.add_argument("--keys-file", metavar="FILE", help="the keys file [EVALD_KEYS_FILE]")
+        add_option(action, "--keys-file", "FILE", "the keys file [EVALD_KEYS_FILE]")

@@ -5,7 +5,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from evald.records import read_verdict
+from evald.v1 import result_pb2
+
 from ..suites.recorded_turns import RECORDED_ERROR, recorded_error
+from ..suites.verdicts import trial_verdict
 from .conversations import RecordedConversation, every_turn, last_turn, session_base
 from .specs import SpecSet
 
@@ -25,8 +29,10 @@ class EvaluatedConversation(NamedTuple):
     @property
     def verdict(self) -> str:
         """The worst verdict of its turns: failed, then error, then passed, then skipped."""
-        verdicts = {"ERROR" if isinstance(turn, str) else turn.verdict.name for turn in self.turns}
-        return next((v for v in ("FAILED", "ERROR", "PASSED", "SKIPPED") if v in verdicts), "ERROR")
+        verdicts = (
+            result_pb2.VERDICT_ERROR if isinstance(turn, str) else turn.verdict for turn in self.turns
+        )
+        return read_verdict(trial_verdict(verdicts)).name
 
     @property
     def reason(self) -> str:

@@ -9,6 +9,7 @@ from rich.text import Text
 from evald_server.calibration.card import BoundedShare, CalibrationCard, Share
 
 from .console import new_table
+from .result_tables import titled
 from .sanitize import clean
 
 _SHOWN_IDS = 8
@@ -16,11 +17,7 @@ _SHOWN_IDS = 8
 
 def card_tables(card: CalibrationCard) -> list[RenderableType]:
     """Return tables of figures, attacks by family and gates, and the ids of disagreements and failed controls."""
-    parts: list[RenderableType] = [Text("Figures", "bold"), _figures(card)]
-    if card.attacks:
-        parts += [Text("Attacks", "bold"), _attacks(card)]
-    if card.gates:
-        parts += [Text("Gates", "bold"), _gates(card)]
+    parts = titled(("Figures", _figures(card)), ("Attacks", _attacks(card)), ("Gates", _gates(card)))
     if card.agreement and card.agreement.disagreements:
         ids = [one.id for one in card.agreement.disagreements]
         parts.append(_listed("cases in which the judge disagrees with people", ids))

@@ -91,14 +91,10 @@ def _show(entry: "EvaluatorType") -> None:
     for name, value in facts.items():
         if value:
             say((f"{name}: ", "dim"), clean(value))
-    keys = config_keys(entry.config_schema)
-    if not keys:
+    table = config_table(entry.config_schema)
+    if not table.row_count:
         say(("config: ", "dim"), "none")
         return
-    table = new_table("Key", "Type", "Default", "Meaning")
-    table.columns[1].no_wrap = False
-    for key in keys:
-        table.add_row(*(clean(cell) for cell in key))
     say(("Config", "bold"))
     show(table)
 
@@ -118,6 +114,15 @@ class ConfigKey(NamedTuple):
     type: str
     default: str
     meaning: str
+
+
+def config_table(schema: Mapping[str, Any]) -> Table:
+    """Return a table of the keys of a config's JSON Schema."""
+    table = new_table("Key", "Type", "Default", "Meaning")
+    table.columns[1].no_wrap = False
+    for key in config_keys(schema):
+        table.add_row(*(clean(cell) for cell in key))
+    return table
 
 
 def config_keys(schema: Mapping[str, Any]) -> list[ConfigKey]:

@@ -12,6 +12,7 @@ from evald_server.pages.formats import comparison_mark, mark, number, p_value, p
 from evald_server.suites.gate import GateRuling
 
 from .console import new_table
+from .result_tables import titled
 from .sanitize import clean
 
 # Maximum number of rows; --json has all changes of the comparison.
@@ -36,11 +37,9 @@ def verdict_line(found: suite_service_pb2.SuiteComparison) -> list[tuple[str, st
 
 def comparison_tables(found: suite_service_pb2.SuiteComparison) -> list[RenderableType]:
     """Return the tables: changed cases, figures, changed evaluators."""
-    parts: list[RenderableType] = []
-    if found.changes:
-        parts += [Text("Changed cases", "bold"), _changes(found)]
+    parts = titled(("Changed cases", _changes(found)))
     if found.pair_count:
-        parts += [Text("Figures", "bold"), _figures(found)]
+        parts += titled(("Figures", _figures(found)))
     if found.provenance_changes:
         judged = new_table("Evaluated differently")
         for change in found.provenance_changes:

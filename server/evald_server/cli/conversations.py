@@ -51,11 +51,11 @@ def read_conversations(names: Sequence[str]) -> Iterator[RecordedConversation]:
 @contextmanager
 def _open(name: str) -> Iterator[TextIO]:
     if name == "-":
-        sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # type: ignore[union-attr]
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")  # type: ignore[union-attr]
         yield sys.stdin
         return
     try:
-        stream = Path(name).open(encoding="utf-8")  # noqa: SIM115 - closed below
+        stream = Path(name).open(encoding="utf-8-sig")  # noqa: SIM115 - closed below
     except OSError as problem:
         raise usage_error(f"{name}: {problem.strerror}") from None
     with stream:

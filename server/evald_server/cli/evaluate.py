@@ -247,7 +247,8 @@ def _print_report(totals: RunTotals, unpassed: list[EvaluatedConversation]) -> N
     show(*total_tables(totals.evaluators.values()))
     if unpassed:
         hidden = count.total - count.passed - len(unpassed)
-        show(*unpassed_table([(one.conversation.id, one.verdict, one.reason) for one in unpassed], hidden))
+        rows = [(one.conversation.id, one.verdict, one.reason) for one in unpassed]
+        show(*unpassed_table("Conversation", rows, hidden))
     turns = f" ({totals.turns} turns)" if totals.turns > count.total else ""
     say(
         verdict_text(count.verdict),

@@ -86,33 +86,25 @@ def case_of(evaluated: "EvaluatedConversation", *, every_turn: bool) -> suite_se
 
 
 def _fill_evaluation(evaluation: "Evaluation", pb: result_pb2.AggregatedEvaluation) -> None:
+    """Fill in what reports show."""
     pb.verdict, pb.reason = evaluation.verdict, evaluation.reason  # type: ignore[assignment]
-    pb.success = evaluation.passed
-    for name in ("score", "min_score", "mean_score"):
-        if (value := getattr(evaluation, name)) is not None:
-            setattr(pb, name, value)
-    for name in ("passed_count", "failed_count", "error_count", "skipped_count"):
-        setattr(pb, name, getattr(evaluation, name))
+    if evaluation.score is not None:
+        pb.score = evaluation.score
     pb.metrics.update(evaluation.metrics)
     pb.warnings.extend(evaluation.warnings)
-    _fill_spent(evaluation, pb)
+    if evaluation.duration_ms is not None:
+        duration_to_pb(evaluation.duration_ms / 1000, pb.duration)
+    for name, tokens in evaluation.token_usage._asdict().items():
+        if tokens is not None:
+            setattr(pb.token_usage, name, tokens)
+    if evaluation.cost_usd is not None:
+        pb.cost.currency_code, pb.cost.amount = "USD", evaluation.cost_usd
     for result in evaluation.results:
         _fill_result(result, pb.results.add())
 
 
 def _fill_result(result: "EvaluatorResult", pb: result_pb2.EvaluationResult) -> None:
-    for name in (
-        "index",
-        "name",
-        "type",
-        "version",
-        "label",
-        "reason",
-        "instance_id",
-        "cached",
-        "pending",
-        "success",
-    ):
+    for name in ("name", "type", "label", "reason", "cached", "pending"):
         setattr(pb, name, getattr(result, name))
     pb.kind, pb.verdict = int(result.kind), int(result.verdict)  # type: ignore[assignment]
     pb.enforcement = 2 if result.shadow else 1  # type: ignore[assignment]
@@ -125,19 +117,3 @@ def _fill_result(result: "EvaluatorResult", pb: result_pb2.EvaluationResult) -> 
         pb.checks.add(text=check.text, met=check.met, evidence=check.evidence)
     if result.error is not None:
         pb.error.code, pb.error.message = result.error.code, result.error.message
-        pb.error.retryable = result.error.retryable
-        if result.error.category is not None:
-            pb.error.category = int(result.error.category)  # type: ignore[assignment]
-        pb.error.metadata.update(result.error.metadata)
-    _fill_spent(result, pb)
-
-
-def _fill_spent(record: "Evaluation | EvaluatorResult", pb: Any) -> None:
-    """Fill in duration, tokens and cost."""
-    if record.duration_ms is not None:
-        duration_to_pb(record.duration_ms / 1000, pb.duration)
-    for name in ("input_tokens", "output_tokens", "total_tokens"):
-        if (value := getattr(record.token_usage, name)) is not None:
-            setattr(pb.token_usage, name, value)
-    if record.cost_usd is not None:
-        pb.cost.currency_code, pb.cost.amount = "USD", record.cost_usd

@@ -1,12 +1,24 @@
-"""Options shared by several commands, and parsers of their values."""
+"""Functions that add options to a parser or to a group of its options, and parsers of their values."""
 
 import argparse
 import math
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any
 
-AddArgument: TypeAlias = Callable[..., object]
-"""`add_argument` of a parser or of a group."""
+
+def add_option(parser: Any, name: str, metavar: str, text: str, **more: Any) -> None:
+    """Add an option with a value. text: its help. more: further arguments of `add_argument`."""
+    parser.add_argument(name, metavar=metavar, help=text, **more)
+
+
+def add_flag(parser: Any, name: str, text: str) -> None:
+    """Add an option without a value, which is False by default. text: its help."""
+    parser.add_argument(name, action="store_true", help=text)
+
+
+def add_repeatable(parser: Any, name: str, metavar: str, dest: str, text: str) -> None:
+    """Add a repeatable option. Its value is a list, empty by default."""
+    add_option(parser, name, metavar, text, action="append", dest=dest, default=[])
 
 
 def positive_seconds(text: str) -> float:
@@ -46,24 +58,24 @@ def whole_number(most: int) -> Callable[[str], int]:
     return number
 
 
-def add_server_option(add: AddArgument, text: str) -> None:
-    """Add --server and the options of its connection. add: `add_argument` of a parser or of a group."""
-    add("--server", metavar="HOST:PORT", help=text)
-    add("--tls", action="store_true", help="use TLS [EVALD_TLS]")
-    add("--ca", metavar="FILE", help="CA of the server's certificate, PEM [EVALD_CA_FILE]")
-    add("--cert", metavar="FILE", help="certificate of the client, PEM [EVALD_CERT_FILE]")
-    add("--key", metavar="FILE", help="key of that certificate, PEM [EVALD_KEY_FILE]")
-    add_token_file(add, "file with the API key or token [EVALD_TOKEN_FILE, EVALD_TOKEN]")
+def add_server_option(parser: Any, text: str) -> None:
+    """Add --server and the options of its connection."""
+    add_option(parser, "--server", "HOST:PORT", text)
+    add_flag(parser, "--tls", "use TLS [EVALD_TLS]")
+    add_option(parser, "--ca", "FILE", "CA of the server's certificate, PEM [EVALD_CA_FILE]")
+    add_option(parser, "--cert", "FILE", "certificate of the client, PEM [EVALD_CERT_FILE]")
+    add_option(parser, "--key", "FILE", "key of that certificate, PEM [EVALD_KEY_FILE]")
+    add_token_file(parser, "file with the API key or token [EVALD_TOKEN_FILE, EVALD_TOKEN]")
 
 
-def add_token_file(add: AddArgument, text: str) -> None:
+def add_token_file(parser: Any, text: str) -> None:
     """Add --token-file and a --token that is always refused.
 
     argparse would read --token as an abbreviation of --token-file, and the error about a missing file would print
     the token.
     """
-    add("--token-file", metavar="FILE", help=text)
-    add("--token", type=_no_token, help=argparse.SUPPRESS)
+    add_option(parser, "--token-file", "FILE", text)
+    parser.add_argument("--token", type=_no_token, help=argparse.SUPPRESS)
 
 
 def _no_token(_: str) -> None:
@@ -75,26 +87,16 @@ def _no_token(_: str) -> None:
 def add_inside_options(parser: argparse.ArgumentParser) -> None:
     """Add --server and the options of a server that runs inside the command."""
     group = parser.add_argument_group("server")
-    add_server_option(
-        group.add_argument,
-        "server to use [EVALD_SERVER]; default: the command starts its own",
-    )
+    add_server_option(group, "server to use [EVALD_SERVER]; default: the command starts its own")
     add_plugins(
-        group.add_argument,
+        group,
         "Python file or package with evaluators for the command's own server; repeatable",
         "a command that the `code` evaluator of the command's own server may run; repeatable",
     )
-    group.add_argument(
-        "--config", metavar="FILE", help="settings file of the command's own server, TOML or JSON"
-    )
+    add_option(group, "--config", "FILE", "settings file of the command's own server, TOML or JSON")
 
 
-def add_plugins(add: AddArgument, text: str, code: str) -> None:
+def add_plugins(parser: Any, text: str, code: str) -> None:
     """Add --plugin and --allow-code. text: help of --plugin. code: help of --allow-code."""
-    add("--plugin", metavar="PATH|PACKAGE", action="append", dest="plugins", help=text)
-    add("--allow-code", metavar="PATH[@sha256:DIGEST]", action="append", dest="code_allow", help=code)
-
-
-def add_repeatable(add: AddArgument, option: str, metavar: str, dest: str, text: str) -> None:
-    """Add a repeatable option. Its value is a list, empty by default."""
-    add(option, metavar=metavar, action="append", dest=dest, default=[], help=text)
+    add_option(parser, "--plugin", "PATH|PACKAGE", text, action="append", dest="plugins")
+    add_option(parser, "--allow-code", "PATH[@sha256:DIGEST]", code, action="append", dest="code_allow")

@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 
 from .access_parser import add_access_commands
 from .options import (
-    AddArgument,
+    add_flag,
     add_inside_options,
+    add_option,
     add_plugins,
     add_repeatable,
     add_server_option,
@@ -208,16 +209,23 @@ def _nearest(tried: str, known: Sequence[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else ""
 
 
-def _expression_option(add: AddArgument, text: str) -> None:
-    metavar = "[NAME=]TYPE[:KEY=VALUE,...]"
-    add_repeatable(partial(add, "-e"), "--evaluator", metavar, "expressions", text)
+def _expression_option(parser: Any, text: str) -> None:
+    parser.add_argument(
+        "-e",
+        "--evaluator",
+        metavar="[NAME=]TYPE[:KEY=VALUE,...]",
+        action="append",
+        dest="expressions",
+        default=[],
+        help=text,
+    )
 
 
 def _evaluator_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("evaluators")
-    _expression_option(group.add_argument, "an evaluator; repeatable")
+    _expression_option(group, "an evaluator; repeatable")
     text = "a JSON, TOML or YAML file of evaluators; repeatable"
-    add_repeatable(group.add_argument, "--evaluators", "FILE", "spec_files", text)
+    add_repeatable(group, "--evaluators", "FILE", "spec_files", text)
 
 
 def _calibrate_options(parser: argparse.ArgumentParser) -> None:
@@ -230,68 +238,58 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-attacks", action="store_false", dest="attacks", help="do not run the attack suite"
     )
-    parser.add_argument(
-        "--card", metavar="FILE", default="calibration.json", help="JSON file for the card [calibration.json]"
+    add_option(
+        parser, "--card", "FILE", "JSON file for the card [calibration.json]", default="calibration.json"
     )
-    parser.add_argument("--json", action="store_true", help="print the card instead of tables")
+    add_flag(parser, "--json", "print the card instead of tables")
     judge = parser.add_argument_group("judge")
-    judge.add_argument("--judge-config", metavar="FILE", help="a JSON or TOML file with one evaluator")
+    add_option(judge, "--judge-config", "FILE", "a JSON or TOML file with one evaluator")
     _expression_option(
-        judge.add_argument,
-        "the judge on the command line; default: llm-judge with the server's default model",
+        judge, "the judge on the command line; default: llm-judge with the server's default model"
     )
     asking = parser.add_argument_group("queries")
-    asking.add_argument(
+    add_option(
+        asking,
         "--repeats",
-        metavar="N",
+        "N",
+        "query labelled cases N times; 2 or more measure self-consistency",
         type=whole_number(20),
         default=1,
-        help="query labelled cases N times; 2 or more measure self-consistency",
     )
-    asking.add_argument(
+    add_option(
+        asking,
         "--concurrency",
-        metavar="N",
+        "N",
+        "maximum number of concurrent queries [8]",
         type=whole_number(256),
         default=8,
-        help="maximum number of concurrent queries [8]",
     )
-    asking.add_argument(
-        "--timeout",
-        metavar="SECONDS",
-        type=positive_seconds,
-        default=120.0,
-        help="time limit of one query [120]",
+    add_option(
+        asking, "--timeout", "SECONDS", "time limit of one query [120]", type=positive_seconds, default=120.0
     )
     share = number_between(0, 1)
     gates = parser.add_argument_group("gates", "a missed gate makes the exit code 1; shares are from 0 to 1")
-    gates.add_argument("--min-accuracy", metavar="SHARE", type=share, help="minimum agreement with people")
-    gates.add_argument(
-        "--min-kappa",
-        metavar="K",
-        type=number_between(-1, 1),
-        help="minimum agreement beyond chance, -1 to 1",
+    add_option(gates, "--min-accuracy", "SHARE", "minimum agreement with people", type=share)
+    add_option(
+        gates, "--min-kappa", "K", "minimum agreement beyond chance, -1 to 1", type=number_between(-1, 1)
     )
-    gates.add_argument(
-        "--max-attack-success", metavar="SHARE", type=share, help="maximum share of successful attacks"
-    )
-    gates.add_argument(
-        "--max-false-alarms", metavar="SHARE", type=share, help="maximum share of failed controls"
-    )
-    gates.add_argument(
-        "--max-order-flips", metavar="SHARE", type=share, help="maximum share of pairs that flip"
-    )
-    gates.add_argument(
+    add_option(gates, "--max-attack-success", "SHARE", "maximum share of successful attacks", type=share)
+    add_option(gates, "--max-false-alarms", "SHARE", "maximum share of failed controls", type=share)
+    add_option(gates, "--max-order-flips", "SHARE", "maximum share of pairs that flip", type=share)
+    add_option(
+        gates,
         "--max-cost",
-        metavar="USD",
+        "USD",
+        "cost ceiling in US dollars; queries that would exceed it are left out",
         type=number_between(0, 1e6),
-        help="cost ceiling in US dollars; queries that would exceed it are left out",
     )
-    gates.add_argument(
+    add_option(
+        gates,
         "--max-errors",
-        metavar="SHARE",
+        "SHARE",
+        "maximum share of queries without a verdict; above it the exit code is 3 [0.05]",
         type=share,
         default=0.05,
-        help="maximum share of queries without a verdict; above it the exit code is 3 [0.05]",
     )
     add_inside_options(parser)
 
@@ -316,124 +314,104 @@ def build_parser() -> Parser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="store_true", help="print the version and exit")
-    add = parser.add_subparsers(metavar="COMMAND", title="commands").add_parser
+    add_flag(parser, "--version", "print the version and exit")
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
+    command = partial(_command, commands.add_parser)
 
-    serve = _command(add, "serve", "run the server", _SERVE, _SERVE_EXAMPLES)
-    serve.add_argument("--listen", metavar="HOST:PORT", help="gRPC address; port 0 picks a free port")
-    serve.add_argument(
-        "--http", metavar="HOST:PORT", help="address of /metrics, /healthz, /readyz; '' for none"
-    )
-    serve.add_argument(
-        "--web", metavar="HOST:PORT", help="address of the console and the HTTP API; '' for none"
-    )
-    serve.add_argument("--data-dir", metavar="DIR", help="directory for data that survives a restart")
-    serve.add_argument("--config", metavar="FILE", help="settings file, TOML or JSON [EVALD_CONFIG]")
+    serve = command("serve", "run the server", _SERVE, _SERVE_EXAMPLES)
+    add_option(serve, "--listen", "HOST:PORT", "gRPC address; port 0 picks a free port")
+    add_option(serve, "--http", "HOST:PORT", "address of /metrics, /healthz, /readyz; '' for none")
+    add_option(serve, "--web", "HOST:PORT", "address of the console and the HTTP API; '' for none")
+    add_option(serve, "--data-dir", "DIR", "directory for data that survives a restart")
+    add_option(serve, "--config", "FILE", "settings file, TOML or JSON [EVALD_CONFIG]")
     add_plugins(
-        serve.add_argument,
+        serve,
         "a Python file or an installed package with evaluators; repeatable",
         "a command that the `code` evaluator may run; repeatable",
     )
-    serve.add_argument(
-        "--settings", action="store_true", help="list all settings with their defaults and exit"
-    )
+    add_flag(serve, "--settings", "list all settings with their defaults and exit")
 
-    health = _command(
-        add, "health", "ask whether the server of this machine lives", _HEALTH, _HEALTH_EXAMPLES
-    )
-    health.add_argument("--ready", action="store_true", help="ask whether it takes calls")
-    health.add_argument(
-        "--http", metavar="HOST:PORT", help="address of the HTTP port [EVALD_HTTP, 127.0.0.1:9464]"
-    )
-    health.add_argument(
-        "--config", metavar="FILE", help="settings of the server, TOML or JSON [EVALD_CONFIG]"
-    )
+    health = command("health", "ask whether the server of this machine lives", _HEALTH, _HEALTH_EXAMPLES)
+    add_flag(health, "--ready", "ask whether it takes calls")
+    add_option(health, "--http", "HOST:PORT", "address of the HTTP port [EVALD_HTTP, 127.0.0.1:9464]")
+    add_option(health, "--config", "FILE", "settings of the server, TOML or JSON [EVALD_CONFIG]")
 
-    evaluate = _command(add, "evaluate", "evaluate conversations", _EVALUATE, _EVALUATE_EXAMPLES)
+    evaluate = command("evaluate", "evaluate conversations", _EVALUATE, _EVALUATE_EXAMPLES)
     evaluate.add_argument(
         "files", metavar="FILE", nargs="+", help="JSON or JSON Lines; - reads standard input"
     )
     _evaluator_options(evaluate)
-    evaluate.add_argument("--turns", action="store_true", help="evaluate every turn, through a session")
-    evaluate.add_argument(
-        "--json", action="store_true", help="JSON Lines: an object per conversation, then a summary"
-    )
-    evaluate.add_argument("--junit", metavar="FILE", help="write JUnit XML as well")
-    evaluate.add_argument("--html", metavar="FILE", help="write an HTML report as well")
-    evaluate.add_argument(
-        "--timeout", metavar="SECONDS", type=positive_seconds, help="time limit of one evaluation"
-    )
+    add_flag(evaluate, "--turns", "evaluate every turn, through a session")
+    add_flag(evaluate, "--json", "JSON Lines: an object per conversation, then a summary")
+    add_option(evaluate, "--junit", "FILE", "write JUnit XML as well")
+    add_option(evaluate, "--html", "FILE", "write an HTML report as well")
+    add_option(evaluate, "--timeout", "SECONDS", "time limit of one evaluation", type=positive_seconds)
     add_inside_options(evaluate)
 
-    types = _command(add, "types", "list the evaluators, or show one", "Lists the evaluators of a server.")
+    types = command("types", "list the evaluators, or show one", "Lists the evaluators of a server.")
     types.add_argument("name", metavar="TYPE", nargs="?", help="show this type and the keys of its config")
-    types.add_argument("--json", action="store_true", help="as JSON")
+    add_flag(types, "--json", "as JSON")
     add_inside_options(types)
 
-    validate = _command(add, "validate", "check evaluators without running them", _VALIDATE)
+    validate = command("validate", "check evaluators without running them", _VALIDATE)
     validate.add_argument("files", metavar="FILE", nargs="*", help="JSON, TOML or YAML files of evaluators")
     _evaluator_options(validate)
-    validate.add_argument("--json", action="store_true", help="as JSON")
+    add_flag(validate, "--json", "as JSON")
     add_inside_options(validate)
 
     _calibrate_options(
-        _command(add, "calibrate", "measure how far a judge can be trusted", _CALIBRATE, _CALIBRATE_EXAMPLES)
+        command("calibrate", "measure how far a judge can be trusted", _CALIBRATE, _CALIBRATE_EXAMPLES)
     )
-    remotes = _command(add, "remotes", "list remote evaluators", _REMOTES, _REMOTES_EXAMPLES)
+    remotes = command("remotes", "list remote evaluators", _REMOTES, _REMOTES_EXAMPLES)
     remotes.add_argument(
         "type", metavar="TYPE", nargs="?", default="", help="only instances that offer this type"
     )
-    remotes.add_argument(
-        "--watch", action="store_true", help="keep running and print a line for every change"
-    )
-    remotes.add_argument("--json", action="store_true", help="as JSON; with --watch as JSON Lines")
-    add_server_option(remotes.add_argument, "the server [EVALD_SERVER, 127.0.0.1:50051]")
+    add_flag(remotes, "--watch", "keep running and print a line for every change")
+    add_flag(remotes, "--json", "as JSON; with --watch as JSON Lines")
+    add_server_option(remotes, "the server [EVALD_SERVER, 127.0.0.1:50051]")
 
-    conformance = _command(
-        add, "conformance", "check a remote evaluator", _CONFORMANCE, _CONFORMANCE_EXAMPLES
-    )
-    conformance.add_argument("--target", metavar="HOST:PORT", help="address at which the plugin listens")
-    conformance.add_argument("--connect", action="store_true", help="wait for a plugin that dials out")
-    conformance.add_argument(
+    conformance = command("conformance", "check a remote evaluator", _CONFORMANCE, _CONFORMANCE_EXAMPLES)
+    add_option(conformance, "--target", "HOST:PORT", "address at which the plugin listens")
+    add_flag(conformance, "--connect", "wait for a plugin that dials out")
+    add_option(
+        conformance,
         "--listen",
-        metavar="HOST:PORT",
-        help="with --connect: address for the plugin to dial [127.0.0.1:50051]; port 0 picks a free port",
+        "HOST:PORT",
+        "with --connect: address for the plugin to dial [127.0.0.1:50051]; port 0 picks a free port",
     )
-    conformance.add_argument(
+    add_option(
+        conformance,
         "--wait",
-        metavar="SECONDS",
+        "SECONDS",
+        "time limit for reaching the plugin [10, with --connect 60]",
         type=positive_seconds,
-        help="time limit for reaching the plugin [10, with --connect 60]",
     )
     text = "config for a type that requires one; repeatable"
-    add_repeatable(conformance.add_argument, "--config", "TYPE=JSON", "configs", text)
-    conformance.add_argument(
+    add_repeatable(conformance, "--config", "TYPE=JSON", "configs", text)
+    add_option(
+        conformance,
         "--slow",
-        metavar="TYPE=JSON",
-        help="a type and a config with which an evaluation takes at least 5 s; tests deadlines, cancellation and pings",
+        "TYPE=JSON",
+        "a type and a config with which an evaluation takes at least 5 s; tests deadlines, cancellation and pings",
     )
-    conformance.add_argument("--tls", action="store_true", help="use TLS")
-    conformance.add_argument(
+    add_flag(conformance, "--tls", "use TLS")
+    add_option(
+        conformance,
         "--ca",
-        metavar="FILE",
-        help="CA of the plugin's certificate, PEM; with --connect the plugin must present a certificate",
+        "FILE",
+        "CA of the plugin's certificate, PEM; with --connect the plugin must present a certificate",
     )
-    conformance.add_argument("--cert", metavar="FILE", help="certificate to present to the plugin, PEM")
-    conformance.add_argument("--key", metavar="FILE", help="key of that certificate, PEM")
-    add_token_file(
-        conformance.add_argument, "with --connect: file with the API key that the plugin must send"
-    )
-    conformance.add_argument("--json", action="store_true", help="as JSON")
-    conformance.add_argument("--junit", metavar="FILE", help="write JUnit XML as well")
+    add_option(conformance, "--cert", "FILE", "certificate to present to the plugin, PEM")
+    add_option(conformance, "--key", "FILE", "key of that certificate, PEM")
+    add_token_file(conformance, "with --connect: file with the API key that the plugin must send")
+    add_flag(conformance, "--json", "as JSON")
+    add_option(conformance, "--junit", "FILE", "write JUnit XML as well")
 
-    command = partial(_command, add)
     add_access_commands(command)
     add_suite_commands(command)
     add_stored_commands(command)
-    demo = _command(add, "demo", "run evald on recorded conversations", _DEMO)
-    demo.add_argument(
-        "--console", action="store_true", help="keep the server running, with the demo's run in the console"
-    )
+    demo = command("demo", "run evald on recorded conversations", _DEMO)
+    add_flag(demo, "--console", "keep the server running, with the demo's run in the console")
     return parser
 
 

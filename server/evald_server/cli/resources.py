@@ -10,7 +10,7 @@ from evald.convert.resources import check_masks, connector_test_to_json, connect
 from evald.errors import InvalidInput
 from evald.v1 import connector_service_pb2
 
-from .catalog import config_keys
+from .catalog import config_table
 from .console import new_table, say, show
 from .exit_codes import ExitCode, usage_error
 from .sanitize import clean, print_json, to_json
@@ -209,10 +209,7 @@ async def _types(store: StoreClient, kind: StoredKind, args: argparse.Namespace)
         table.add_row(clean(one.type), clean(one.label), clean(one.description))
     show(table)
     if args.name:
-        table = new_table("Key", "Type", "Default", "Meaning")
-        for key in config_keys(json.loads(found[0].config_schema_json)):
-            table.add_row(*(clean(cell) for cell in key))
-        show(table)
+        show(config_table(json.loads(found[0].config_schema_json)))
     return ExitCode.PASSED
 
 

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from evald_server.pages.formats import number
+from evald_server.pages.formats import number, rounded_percent
 
 from .console import new_table
 from .sanitize import clean
@@ -44,8 +44,8 @@ def verdict_text(verdict: str) -> tuple[str, str]:
     return verdict, f"bold {_MARKS.get(verdict, _UNKNOWN)[2]}"
 
 
-def _titled(*tables: tuple[str, Table]) -> list[RenderableType]:
-    """Return the non-empty tables, each after its heading."""
+def titled(*tables: tuple[str, Table]) -> list[RenderableType]:
+    """Return the tables that have rows, each after its heading."""
     return [part for heading, table in tables if table.row_count for part in (Text(heading, "bold"), table)]
 
 
@@ -81,7 +81,7 @@ def result_tables(results: Sequence["EvaluatorResult"]) -> list[RenderableType]:
         else:
             score = "" if result.score is None else f"{result.score:.2f}"
             assertions.add_row(name, _outcome(result), score, _reason(result))
-    return _titled(("Assertions", assertions), ("Metrics", metrics))
+    return titled(("Assertions", assertions), ("Metrics", metrics))
 
 
 def running_tables(results: Sequence["EvaluatorResult"], waiting: Iterable[str]) -> Group:
@@ -133,15 +133,12 @@ def _cell(result: "EvaluatorResult") -> Text:
 def _rate(count: VerdictCount) -> Text:
     if count.pass_rate is None:
         return Text("n/a", "dim")
-    filled, percent = round(count.pass_rate * _BAR), round(count.pass_rate * 100, 1)
+    filled = round(count.pass_rate * _BAR)
     # Rounding must not turn other rates into 0 or 100 %.
-    if count.failed:
-        filled, percent = min(filled, _BAR - 1), min(percent, 99.9)
-    if count.passed:
-        filled, percent = max(filled, 1), max(percent, 0.1)
-    return Text.assemble(
-        (f"{percent:5.1f}% ", "bold"), ("█" * filled, "green"), ("░" * (_BAR - filled), "dim")
-    )
+    if count.failed and count.passed:
+        filled = min(max(filled, 1), _BAR - 1)
+    percent = f"{rounded_percent(count.pass_rate):5.1f}% "
+    return Text.assemble((percent, "bold"), ("█" * filled, "green"), ("░" * (_BAR - filled), "dim"))
 
 
 def total_tables(evaluators: Iterable[EvaluatorRunTotals]) -> list[RenderableType]:
@@ -158,17 +155,17 @@ def total_tables(evaluators: Iterable[EvaluatorRunTotals]) -> list[RenderableTyp
         else:
             numbers = (count.passed, count.failed, count.errors, count.skipped)
             assertions.add_row(name, _rate(count), *map(number, numbers))
-    return _titled(("Assertions", assertions), ("Metrics", metrics))
+    return titled(("Assertions", assertions), ("Metrics", metrics))
 
 
-def unpassed_table(rows: Sequence[tuple[str, str, str]], hidden: int) -> list[RenderableType]:
-    """Return the table of conversations that did not pass.
+def unpassed_table(what: str, rows: Sequence[tuple[str, str, str]], hidden: int) -> list[RenderableType]:
+    """Return the table of conversations or cases that did not pass.
 
-    rows: id, verdict and reason of each. hidden: number of conversations without a row.
+    rows: id, verdict and reason of each. hidden: number of those without a row.
     """
-    table = new_table("Conversation", "Verdict", "Why")
+    table = new_table(what, "Verdict", "Why")
     for identity, verdict, reason in rows:
         table.add_row(clean(identity, 60), Text(*verdict_text(verdict)), clean(reason, 300))
     if hidden:
         table.add_row(f"and {hidden:,} more", "", "")
-    return _titled(("Not passed", table))
+    return titled(("Not passed", table))

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from .options import add_server_option, whole_number
+from .options import add_flag, add_option, add_server_option, whole_number
 
 _NAMED: Final = {
     "scenarios": ("scenario", "situations that test an agent"),
@@ -48,23 +48,19 @@ def add_stored_commands(command: Callable[..., Any]) -> None:
     """Add the commands. command: (name, summary, text, examples) -> parser of the command."""
     for plural, (one, meaning) in _NAMED.items():
         parser = command(plural, f"create, list, change {plural}", f"{plural.capitalize()}: {meaning}.")
-        _named_actions(_Actions(parser), one)
-    _run_actions(_Actions(command("runs", "run scenarios against an agent", _RUNS, _RUNS_EXAMPLES)))
+        _named_actions(_actions(parser), one)
+    _run_actions(_actions(command("runs", "run scenarios against an agent", _RUNS, _RUNS_EXAMPLES)))
     project = command("import", "import a project: scenarios, personas, connectors, runs", _IMPORT)
     _import_options(project)
     _common_options(project)
 
 
-class _Actions:
-    """A function object that adds actions to one command."""
+def _actions(command: Any) -> Callable[..., Any]:
+    """Return a function that adds an action to a command: (name, summary, text) -> parser of the action."""
+    actions = command.add_subparsers(metavar="ACTION", title="actions", dest="action", required=True)
 
-    def __init__(self, parser: Any) -> None:
-        self._add = parser.add_subparsers(
-            metavar="ACTION", title="actions", dest="action", required=True
-        ).add_parser
-
-    def __call__(self, name: str, summary: str, text: str = "") -> Any:
-        parser = self._add(
+    def add(name: str, summary: str, text: str = "") -> Any:
+        parser = actions.add_parser(
             name,
             help=summary,
             description=text or f"{summary[0].upper()}{summary[1:]}.",
@@ -73,24 +69,24 @@ class _Actions:
         _common_options(parser)
         return parser
 
+    return add
+
 
 def _common_options(parser: Any) -> None:
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    add_server_option(parser.add_argument, "the server [EVALD_SERVER, 127.0.0.1:50051]")
+    add_flag(parser, "--json", "as JSON")
+    add_server_option(parser, "the server [EVALD_SERVER, 127.0.0.1:50051]")
 
 
 def _import_options(parser: Any) -> None:
     parser.add_argument("files", metavar="PATH", nargs="+", help="file or directory; - reads standard input")
-    parser.add_argument(
-        "--project", metavar="NAME", help="project to import from an EvalStudio workspace that has several"
-    )
+    add_option(parser, "--project", "NAME", "project to import from an EvalStudio workspace that has several")
 
 
 def _names(parser: Any, one: str, count: str | None = None, text: str = "") -> None:
     parser.add_argument("names", metavar="NAME_OR_ID", nargs=count or 1, help=text or f"the {one}")
 
 
-def _named_actions(add: _Actions, one: str) -> None:
+def _named_actions(add: Callable[..., Any], one: str) -> None:
     article = "an" if one.startswith("e") else "a"
     create = add("create", f"store one or more {one}s", _FILES)
     create.add_argument("files", metavar="FILE", nargs="+", help="YAML, JSON or JSON Lines")
@@ -105,13 +101,13 @@ def _named_actions(add: _Actions, one: str) -> None:
     if one == "connector":
         test = add("test", "send a message to an agent")
         _names(test, one, "*")
-        test.add_argument("--file", metavar="FILE", help="file of a connector that is not stored")
-        test.add_argument("--message", metavar="TEXT", default="", help="text of the message [Hello]")
+        add_option(test, "--file", "FILE", "file of a connector that is not stored")
+        add_option(test, "--message", "TEXT", "text of the message [Hello]", default="")
         types = add("types", "list the types of connectors, or show the config of one")
         types.add_argument("name", metavar="TYPE", nargs="?", help="show the config of this type")
 
 
-def _run_actions(add: _Actions) -> None:
+def _run_actions(add: Callable[..., Any]) -> None:
     start = add("start", "run a scenario, or all scenarios of an experiment")
     start.add_argument("scenario", metavar="SCENARIO", nargs="?", help="name or id")
     for option, text in (
@@ -119,14 +115,12 @@ def _run_actions(add: _Actions) -> None:
         ("persona", "persona of the simulated user; default: a neutral user"),
         ("experiment", "run all scenarios of this experiment instead"),
     ):
-        start.add_argument(f"--{option}", metavar="NAME_OR_ID", help=text)
+        add_option(start, f"--{option}", "NAME_OR_ID", text)
     listing = add("list", "list runs, newest first")
     _filters(listing)
-    listing.add_argument("--messages", action="store_true", help="with --json: include the conversations")
-    listing.add_argument("--oldest-first", action="store_true", help="oldest first")
-    listing.add_argument(
-        "--limit", metavar="N", type=whole_number(100_000), default=50, help="maximum number of runs [50]"
-    )
+    add_flag(listing, "--messages", "with --json: include the conversations")
+    add_flag(listing, "--oldest-first", "oldest first")
+    add_option(listing, "--limit", "N", "maximum number of runs [50]", type=whole_number(100_000), default=50)
     _run(add("show", "show a run: its conversation with the results of every turn"))
     _run(add("watch", "follow runs until they end"), "+")
     retry = add("retry", "repeat a run that ended in error")
@@ -159,25 +153,25 @@ VERDICTS: Final[Sequence[str]] = ("passed", "failed", "error", "skipped")
 def _filters(parser: Any) -> None:
     group = parser.add_argument_group("filters; a run must match all of them")
     for one in ("scenario", "persona", "connector", "experiment"):
-        group.add_argument(f"--{one}", metavar="NAME_OR_ID", help=f"runs of this {one}")
-    group.add_argument(
+        add_option(group, f"--{one}", "NAME_OR_ID", f"runs of this {one}")
+    add_option(
+        group,
         "--execution",
-        metavar="N",
+        "N",
+        "runs of this execution of an experiment",
         type=whole_number(2**62),
         default=0,
-        help="runs of this execution of an experiment",
     )
     group.add_argument("--status", choices=STATUSES, help="runs with this status")
     group.add_argument("--verdict", choices=VERDICTS, help="runs with this verdict")
-    group.add_argument(
+    add_option(
+        group,
         "--failed-evaluator",
-        metavar="NAME",
+        "NAME",
+        "runs in which this evaluator failed or ended in error",
         default="",
-        help="runs in which this evaluator failed or ended in error",
     )
     for option, text in (("since", "runs queued then or later"), ("until", "runs queued before then")):
-        group.add_argument(
-            f"--{option}",
-            metavar="TIME",
-            help=f"{text}: 2026-01-31, 2026-01-31T12:00:00Z, or 30m, 24h, 7d ago",
+        add_option(
+            group, f"--{option}", "TIME", f"{text}: 2026-01-31, 2026-01-31T12:00:00Z, or 30m, 24h, 7d ago"
         )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from .options import add_inside_options, add_repeatable, number_between, whole_number
+from .options import add_flag, add_inside_options, add_option, add_repeatable, number_between, whole_number
 
 _TEST: Final = """\
 Runs suites of cases against agents or recorded answers, and reports whether
@@ -79,17 +79,13 @@ def add_suite_commands(command: Callable[..., Any]) -> None:
     history.add_argument(
         "suite", metavar="SUITE", nargs="?", default="", help="only runs of this suite; default: all suites"
     )
-    history.add_argument("--target", metavar="NAME", default="", help="only runs against this target")
-    history.add_argument("--case", metavar="ID", default="", help="show the results of this case")
-    history.add_argument(
-        "--limit",
-        metavar="N",
-        type=whole_number(1000),
-        default=20,
-        help="show the latest N suite runs [20]",
+    add_option(history, "--target", "NAME", "only runs against this target", default="")
+    add_option(history, "--case", "ID", "show the results of this case", default="")
+    add_option(
+        history, "--limit", "N", "show the latest N suite runs [20]", type=whole_number(1000), default=20
     )
-    history.add_argument("--html", metavar="FILE", help="write an HTML page with plots as well")
-    history.add_argument("--json", action="store_true", help="as JSON Lines")
+    add_option(history, "--html", "FILE", "write an HTML page with plots as well")
+    add_flag(history, "--json", "as JSON Lines")
     _stored_options(history)
 
     converting = command(
@@ -103,75 +99,47 @@ def _test_options(parser: Any) -> None:
     parser.add_argument("files", metavar="SUITE", nargs="*", help="YAML, JSON or JSON Lines")
     targets = parser.add_argument_group("what is tested")
     add_repeatable(
-        targets.add_argument,
+        targets,
         "--target",
         "NAME",
         "targets",
         "name of a connector: stored, in the suite, or in --connector; repeatable",
     )
     add_repeatable(
-        targets.add_argument,
-        "--connector",
-        "FILE",
-        "connectors",
-        "file of connectors that are not stored; repeatable",
+        targets, "--connector", "FILE", "connectors", "file of connectors that are not stored; repeatable"
     )
     add_repeatable(
-        targets.add_argument,
-        "--transcripts",
-        "FILE",
-        "transcripts",
-        "recorded answers: JSON Lines or CSV; repeatable",
+        targets, "--transcripts", "FILE", "transcripts", "recorded answers: JSON Lines or CSV; repeatable"
     )
     how = parser.add_argument_group("options of the run; they take precedence over the suites'")
-    how.add_argument("--trials", metavar="N", type=whole_number(100), help="number of times each case is run")
-    how.add_argument("--min-passed", metavar="N", type=whole_number(100), help="trials that must pass [all]")
-    how.add_argument(
-        "--threshold",
-        metavar="SHARE",
-        type=number_between(0, 1),
-        help="minimum share of cases that must pass [1]",
+    add_option(how, "--trials", "N", "number of times each case is run", type=whole_number(100))
+    add_option(how, "--min-passed", "N", "trials that must pass [all]", type=whole_number(100))
+    add_option(
+        how, "--threshold", "SHARE", "minimum share of cases that must pass [1]", type=number_between(0, 1)
     )
-    how.add_argument(
-        "--concurrency", metavar="N", type=whole_number(256), help="maximum concurrent calls of agents [8]"
-    )
+    add_option(how, "--concurrency", "N", "maximum concurrent calls of agents [8]", type=whole_number(256))
     filters = parser.add_argument_group("filters")
+    add_repeatable(filters, "--tag", "TAG", "tags", "only cases with this tag, or one of several; repeatable")
     add_repeatable(
-        filters.add_argument,
-        "--tag",
-        "TAG",
-        "tags",
-        "only cases with this tag, or one of several; repeatable",
+        filters, "--exclude-tag", "TAG", "exclude_tags", "leave out cases with this tag; repeatable"
     )
-    add_repeatable(
-        filters.add_argument,
-        "--exclude-tag",
-        "TAG",
-        "exclude_tags",
-        "leave out cases with this tag; repeatable",
-    )
-    add_repeatable(filters.add_argument, "--case", "ID", "ids", "only this case; repeatable")
-    parser.add_argument(
+    add_repeatable(filters, "--case", "ID", "ids", "only this case; repeatable")
+    add_option(
+        parser,
         "--resume",
-        metavar="ID",
+        "ID",
+        "resume an interrupted suite run: the latest of the suite, or the one with this id",
         nargs="?",
         const="latest",
-        help="resume an interrupted suite run: the latest of the suite, or the one with this id",
     )
-    parser.add_argument("--list", action="store_true", help="list the cases without running them")
-    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of suite files and exit")
+    add_flag(parser, "--list", "list the cases without running them")
+    add_flag(parser, "--schema", "print the JSON Schema of suite files and exit")
     reports = parser.add_argument_group("reports")
     add_repeatable(
-        reports.add_argument,
-        "--output",
-        "FILE",
-        "outputs",
-        "write .json, .jsonl, .xml (JUnit), .md or .html; repeatable",
+        reports, "--output", "FILE", "outputs", "write .json, .jsonl, .xml (JUnit), .md or .html; repeatable"
     )
-    reports.add_argument("--github", action="store_true", help="print annotations for GitHub Actions")
-    reports.add_argument(
-        "--json", action="store_true", help="JSON Lines: an object per case, then the suite run"
-    )
+    add_flag(reports, "--github", "print annotations for GitHub Actions")
+    add_flag(reports, "--json", "JSON Lines: an object per case, then the suite run")
     _stored_options(parser)
 
 
@@ -180,37 +148,28 @@ def _compare_options(parser: Any) -> None:
         "base", metavar="BASE", nargs="?", default="previous", help="suite run to compare with [previous]"
     )
     parser.add_argument("new", metavar="NEW", nargs="?", default="latest", help="suite run to check [latest]")
-    add_repeatable(
-        parser.add_argument,
-        "--suite",
-        "NAME",
-        "suites",
-        "suite of `latest` and `previous`; repeatable",
-    )
-    parser.add_argument(
+    add_repeatable(parser, "--suite", "NAME", "suites", "suite of `latest` and `previous`; repeatable")
+    add_option(
+        parser,
         "--target",
-        metavar="NAME",
+        "NAME",
+        "only runs against this target; default: that of the latest run",
         default="",
-        help="only runs against this target; default: that of the latest run",
     )
-    parser.add_argument(
-        "--max-drop",
-        metavar="SHARE",
-        type=number_between(0, 1),
-        help="maximum drop of the pass rate [0.05]",
+    add_option(
+        parser, "--max-drop", "SHARE", "maximum drop of the pass rate [0.05]", type=number_between(0, 1)
     )
-    parser.add_argument("--gate", metavar="FILE", help="file of rules that decide, YAML or JSON")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    add_repeatable(
-        parser.add_argument, "--output", "FILE", "outputs", "write .md or .json as well; repeatable"
-    )
+    add_option(parser, "--gate", "FILE", "file of rules that decide, YAML or JSON")
+    add_flag(parser, "--json", "as JSON")
+    add_repeatable(parser, "--output", "FILE", "outputs", "write .md or .json as well; repeatable")
     _stored_options(parser)
 
 
 def _stored_options(parser: Any) -> None:
-    parser.add_argument(
+    add_option(
+        parser,
         "--data-dir",
-        metavar="DIR",
-        help="directory in which the command's own server stores results [EVALD_DATA_DIR, .evald]",
+        "DIR",
+        "directory in which the command's own server stores results [EVALD_DATA_DIR, .evald]",
     )
     add_inside_options(parser)

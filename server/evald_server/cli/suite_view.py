@@ -1,7 +1,7 @@
 """Tables of suite runs and their comparisons for the terminal."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.text import Text
 
@@ -11,11 +11,8 @@ from evald.v1 import suite_service_pb2
 from ..pages import formats
 from ..suites.reports.report import measures
 from .console import new_table, say, show
-from .result_tables import verdict_text
+from .result_tables import titled, verdict_text
 from .sanitize import clean
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 SHOWN_CASES: Final = 10
 _SPARKS: Final = "▁▂▃▄▅▆▇█"
@@ -83,7 +80,7 @@ def show_trials(run: suite_service_pb2.SuiteRun) -> None:
     table = new_table(("k", "right"), "pass@k", "pass^k", ("Cases", "right"))
     for one in run.trial_estimates:
         table.add_row(str(one.k), rate(one.any_passes), rate(one.all_pass), f"{one.case_count:,}")
-    _titled(f"Trials: {clean(run.suite, 40)} {clean(run.target, 40)}", table)
+    show(*titled((f"Trials: {clean(run.suite, 40)} {clean(run.target, 40)}", table)))
 
 
 def show_evaluators(run: suite_service_pb2.SuiteRun) -> None:
@@ -101,18 +98,7 @@ def show_evaluators(run: suite_service_pb2.SuiteRun) -> None:
             share = _plain(formats.percent(totals.passed_count / judged)) if judged else "n/a"
             counts = (totals.passed_count, totals.failed_count, totals.error_count)
             assertions.add_row(clean(name, 40), share, *map(_count, counts))
-    _titled("Evaluators", assertions)
-    _titled("Metrics", metrics)
-
-
-def show_unpassed(rows: Sequence[tuple[str, str, str]], hidden: int) -> None:
-    """Show cases that did not pass. rows: id, verdict and reason. hidden: number of cases without a row."""
-    table = new_table("Case", "Verdict", "Why")
-    for case_id, verdict, reason in rows:
-        table.add_row(clean(case_id, 60), Text(*verdict_text(verdict)), clean(reason, 300))
-    if hidden:
-        table.add_row(f"and {hidden:,} more", "", "")
-    _titled("Not passed", table)
+    show(*titled(("Evaluators", assertions), ("Metrics", metrics)))
 
 
 def show_comparisons(comparisons: Sequence[suite_service_pb2.SuiteComparison]) -> None:
@@ -139,13 +125,7 @@ def show_comparisons(comparisons: Sequence[suite_service_pb2.SuiteComparison]) -
             Text(word, _COMPARED.get(word, "yellow")),
             clean(one.reason, 300),
         )
-    _titled("Differences", table)
-
-
-def _titled(heading: str, table: Any) -> None:
-    parts: list[RenderableType] = [Text(heading, "bold"), table]
-    if table.row_count:
-        show(*parts)
+    show(*titled(("Differences", table)))
 
 
 def say_verdict(run: suite_service_pb2.SuiteRun) -> None:

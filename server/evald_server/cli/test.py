@@ -17,13 +17,15 @@ from evald.convert.resources import CONNECTOR
 from evald.errors import EvaldError, InvalidInput, InvalidRequest, Unavailable
 from evald.v1 import connector_service_pb2, evaluator_pb2, suite_service_pb2
 
+from ..suites.documents import InvalidDocument
 from ..suites.file_models import suite_schema
 from ..suites.message_file import MessageFile
 from ..suites.reports.report import SuiteReport
-from ..suites.suite_file import Problem, Suite, SuiteProblems, load_suites, path_parts
+from ..suites.suite_file import Suite, load_suites, path_parts
 from .console import new_table, progress_bar, say, show, warn
 from .exit_codes import ExitCode, usage_error
 from .report_files import check_report_file, report_format, write_report, write_report_file
+from .result_tables import unpassed_table
 from .sanitize import clean, print_json
 from .server_connection import run_async
 from .stored_files import is_id, read_files
@@ -35,7 +37,6 @@ from .suite_view import (
     show_evaluators,
     show_runs,
     show_trials,
-    show_unpassed,
     verdict_word,
 )
 
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         # event loop starts, because nothing can interrupt that. Batch processes evaluate recorded answers only.
         suites = None if not testing.targets and _are_large(args.files) else testing.load()
         return run_async(testing.run(suites))
-    except SuiteProblems as problem:
+    except InvalidDocument as problem:
         return _report_problems(problem.problems)
     except (KeyboardInterrupt, EvaldError):
         testing.say_how_to_resume()
@@ -114,7 +115,7 @@ def _are_large(files: Sequence[str]) -> bool:
     )
 
 
-def _report_problems(problems: Sequence[Problem]) -> int:
+def _report_problems(problems: Sequence[InvalidDocument]) -> int:
     for problem in problems[:_SHOWN_PROBLEMS]:
         warn(clean(str(problem)))
     if len(problems) > _SHOWN_PROBLEMS:
@@ -204,7 +205,7 @@ class _Testing:
             )
 
     def load(self, stopped: Event | None = None) -> list[Suite]:
-        """Read the suites. Raises SuiteProblems. stopped: another thread sets it to cancel the reading."""
+        """Read the suites. Raises InvalidDocument. stopped: another thread sets it to cancel the reading."""
         args = self._args
         return load_suites(
             args.files,
@@ -236,7 +237,7 @@ class _Testing:
         ]
 
     async def run(self, suites: Sequence[Suite] | None) -> int:
-        """Run everything. suites: None: read them while the server starts. Returns the exit code. Raises SuiteProblems."""
+        """Run everything. suites: None: read them while the server starts. Returns the exit code. Raises InvalidDocument."""
         async with open_suites(self._args, large_batch=suites is None) as client:
             self._prepare(await self._load_beside() if suites is None else suites)
             openings = [await self._opening(client, one) for one in self._wanted]
@@ -277,7 +278,7 @@ class _Testing:
 
     async def _wrong_opening(
         self, client: SuiteClient, one: _SuiteOn, opening: _pb.SuiteOpen
-    ) -> list[Problem]:
+    ) -> list[InvalidDocument]:
         """Return the problems of a suite's opening, except those of its evaluators."""
         try:
             await client.check(opening)
@@ -296,7 +297,7 @@ class _Testing:
                 inside = path_parts(path)[1:]
                 place = given.place if given else one.suite.part_place(("connectors", one.target, *inside))
                 path = path.replace("connector", f'connector "{one.target}"', 1)
-            found.append(Problem(place, 0, f"{path}: {message}" if path else message))
+            found.append(InvalidDocument(place, 0, f"{path}: {message}" if path else message))
         return found
 
     async def _resume(self, client: SuiteClient, openings: Sequence[_pb.SuiteOpen]) -> None:
@@ -385,7 +386,7 @@ class _Testing:
             return
         for one in ended:
             show_evaluators(one.run)
-            show_unpassed(one.unpassed, one.hidden)
+            show(*unpassed_table("Case", one.unpassed, one.hidden))
             show_trials(one.run)
         if ended:
             show_runs([one.run for one in ended])
@@ -416,7 +417,7 @@ def _pairs(ended: Sequence[_Ended]) -> Iterator[tuple[_Ended, _Ended]]:
             yield base, one
 
 
-async def _wrong_specs(client: SuiteClient, suites: Sequence[Suite]) -> list[Problem]:
+async def _wrong_specs(client: SuiteClient, suites: Sequence[Suite]) -> list[InvalidDocument]:
     """Return the problems of evaluators. Specs that suites do not keep are checked when they reach the server."""
     places: dict[bytes, str] = {}
     for suite in {id(one): one for one in suites}.values():
@@ -433,7 +434,9 @@ async def _wrong_specs(client: SuiteClient, suites: Sequence[Suite]) -> list[Pro
         message = one.message.partition(": ")[2] or one.message
         name = specs[one.index].name or specs[one.index].type
         problems.append(
-            Problem(f'{where[one.index]}: evaluator "{name}"', 0, f"{path}: {message}" if path else message)
+            InvalidDocument(
+                f'{where[one.index]}: evaluator "{name}"', 0, f"{path}: {message}" if path else message
+            )
         )
     return problems
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..pages.formats import evaluator_title
 from .exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -149,8 +150,5 @@ class RunTotals:
 
 
 def title(result: "EvaluatorResult") -> str:
-    """Return the evaluator's display name: the name that the caller gave it, else its label."""
-    name, _, number = result.name.partition("#")
-    if name in (result.type, "") and result.label:
-        return f"{result.label} #{number}" if number else result.label
-    return result.name
+    """Return the evaluator's display name."""
+    return evaluator_title(result.name, result.type, result.label)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from evald.fields import snake
-from evald.records import read_verdict
+from evald.records import read_usage, read_verdict
 from evald.result import Verdict
 
 if TYPE_CHECKING:
@@ -62,11 +62,15 @@ def number(value: float | None) -> str:
 _PERCENT: Final = "\u202f%"  # with a narrow no-break space
 
 
+def rounded_percent(share: float) -> float:
+    """Return a share in percent with one decimal. Only exactly 0 and 1 become 0 and 100."""
+    rounded = round(share * 100, 1)
+    return min(max(rounded, 0.1), 99.9) if 0 < share < 1 else rounded
+
+
 def percent(share: float) -> str:
     """Format a share as a percentage. Only exactly 0 and 1 become 0 % and 100 %."""
-    rounded = round(share * 100, 1)
-    if 0 < share < 1:
-        rounded = min(max(rounded, 0.1), 99.9)
+    rounded = rounded_percent(share)
     return (f"{rounded:.1f}" if rounded % 1 else f"{rounded:.0f}") + _PERCENT
 
 
@@ -110,11 +114,7 @@ def money(pb: Any) -> str:
 
 def tokens(pb: Any) -> int | None:
     """Return the total of a TokenUsage: as reported, or the sum of input and output; None if nothing is known."""
-    if pb.HasField("total_tokens"):
-        return int(pb.total_tokens)
-    if pb.HasField("input_tokens") or pb.HasField("output_tokens"):
-        return int(pb.input_tokens + pb.output_tokens)
-    return None
+    return read_usage(pb).total
 
 
 def moment(pb: Any) -> str:
@@ -126,6 +126,14 @@ def words(enum: "EnumDescriptor") -> dict[Any, str]:
     """Return the words for a protobuf enum's values, without the zero value: 1 is "Queued"."""
     prefix = f"{snake(enum.name).upper()}_"
     return {one.number: one.name.removeprefix(prefix).capitalize() for one in enum.values if one.number}
+
+
+def evaluator_title(name: str, type_name: str, label: str) -> str:
+    """Return an evaluator's display name: the name that the caller gave it, else its label."""
+    base, _, number = name.partition("#")
+    if base in (type_name, "") and label:
+        return f"{label} #{number}" if number else label
+    return name
 
 
 def count(amount: int, noun: str) -> str:

@@ -326,14 +326,10 @@ class SuiteStream:
         """Decide a case when the last of its trials has ended."""
         run.open_trials -= 1
         if not run.open_trials:
-            self._decide(run)
-
-    def _decide(self, run: CaseRun) -> None:
-        run.decide()
-        result = run.result
-        self._totals.add(result)
-        self._count += 1
-        self._store_later(StoredCase(*run.row()))
+            run.decide()
+            self._totals.add(run.result)
+            self._count += 1
+            self._store_later(StoredCase(*run.row()))
 
     def _store_later(self, case: StoredCase) -> None:
         self._answer(_Answer(case, case.brief if self._setup.opened.brief else case.whole))
@@ -376,9 +372,7 @@ class SuiteStream:
             answers, self._done = self._done[:taking], self._done[taking:]
             self._done_bytes -= size
             stored = [answer.stored for answer in answers if answer.stored is not None]
-            taken: set[str] = set()
-            if stored:
-                taken = await self._store_cases(stored)
+            taken = await self._store_cases(stored) if stored else set()
             response = wire_pb2.RunSuiteResponse(
                 results=[
                     answer.data

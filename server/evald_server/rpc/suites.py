@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from typing import Final
 from uuid import uuid4
@@ -370,12 +371,8 @@ class SuiteService:
         if over is not None:
             if not resume:
                 raise _taken(run_id)
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(over.wait(), _TAKE_OVER_SECONDS)
-            except TimeoutError:
-                raise _wrong_status(
-                    "open.suite_run_id", "another stream runs this suite run; end that stream first"
-                ) from None
         if run_id in self._running:
             raise _wrong_status(
                 "open.suite_run_id", "another stream runs this suite run; end that stream first"

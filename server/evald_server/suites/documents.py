@@ -78,12 +78,15 @@ class InvalidDocument(ValueError):
 
 
 class InvalidDocuments(InvalidDocument):
-    """Several errors of one or more documents. Its attributes are those of the first."""
+    """Several errors of one or more documents: a line of text for each. Its attributes are those of the first."""
 
     def __init__(self, problems: "Sequence[InvalidDocument]") -> None:
         first = problems[0]
         super().__init__(first.file, first.line, first.message, first.column)
         self._problems = problems
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self._problems))
 
     @property
     def problems(self) -> "Sequence[InvalidDocument]":

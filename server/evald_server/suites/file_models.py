@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from evald.fields import LEAST_WEIGHT, MOST_WEIGHT, WEIGHTS, is_weight, nearest, snake
+from evald.fields import LEAST_WEIGHT, MOST_WEIGHT, WEIGHTS, found_and_wanted, is_weight, nearest, snake
 from evald.records import camel
 from evald.spec import spec_keys
 
@@ -70,6 +70,10 @@ def _any_of(*schema: dict[str, Any]) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": list(schema)})
 
 
+_ANSWER: Final = BeforeValidator(
+    _one_of(str, list, dict, wanted="text, a list of messages, or an object with one of them")
+)
+
 Input: TypeAlias = Annotated[
     Any,
     BeforeValidator(_one_of(str, list, dict, wanted="text or a list of messages")),
@@ -77,16 +81,12 @@ Input: TypeAlias = Annotated[
 ]
 Output: TypeAlias = Annotated[
     Any,
-    BeforeValidator(
-        _one_of(str, list, dict, wanted="text, a list of messages, or an object with one of them")
-    ),
+    _ANSWER,
     _any_of(_TEXT, _MESSAGES, _object(_OUTPUT_KEYS)),
 ]
 Reference: TypeAlias = Annotated[
     Any,
-    BeforeValidator(
-        _one_of(str, list, dict, wanted="text, a list of messages, or an object with one of them")
-    ),
+    _ANSWER,
     _any_of(_TEXT, _MESSAGES, _object(_EXPECTED_KEYS)),
 ]
 Criteria: TypeAlias = Annotated[
@@ -291,7 +291,14 @@ def suite_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "evald suite", **schema}
 
 
-def unknown_key(key: str, known: Sequence[str]) -> str:
-    """Return the message about an unknown key, with the nearest known one."""
-    near = nearest(snake(key), known)
-    return f"unknown key; did you mean {near!r}?" if near else f"unknown key; known keys: {', '.join(known)}"
+def problem_message(error: Mapping[str, Any], known: Sequence[str]) -> str:
+    """Return an error of pydantic as text: the value that was found, and what was wanted.
+
+    known: keys of the mapping, of which an error about an unknown key suggests the nearest.
+    """
+    if error["type"] == "extra_forbidden":
+        near = nearest(snake(str(error["loc"][-1])), known)
+        return (
+            f"unknown key; did you mean {near!r}?" if near else f"unknown key; known keys: {', '.join(known)}"
+        )
+    return found_and_wanted(error)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field, ValidationError
 
@@ -11,12 +11,10 @@ from evald.v1 import result_pb2, suite_service_pb2
 
 from .comparison import BLOCK, INCONCLUSIVE, PASS
 from .documents import DataPath, Document, InvalidDocument, path_text, read_document
-from .file_models import FilePart, unknown_key
+from .file_models import FilePart, Share, problem_message
 from .verdicts import suite_verdict
 
 Decision: TypeAlias = Literal["GO", "NO-GO", "INCONCLUSIVE"]
-
-_Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 
 class GateRule(FilePart):
@@ -29,10 +27,10 @@ class GateRule(FilePart):
         description="critical: a comparison with WARN or BLOCK is NO-GO. supporting: only BLOCK is NO-GO. "
         "advisory: reported, does not affect the decision.",
     )
-    threshold: _Share | None = Field(None, description="Minimum pass rate of the new run.")
-    max_drop: _Share | None = Field(None, description="Maximum drop of the pass rate against the base.")
+    threshold: Share | None = Field(None, description="Minimum pass rate of the new run.")
+    max_drop: Share | None = Field(None, description="Maximum drop of the pass rate against the base.")
     min_pairs: int = Field(0, ge=0, description="Minimum number of cases with a verdict in both runs.")
-    max_error_rate: _Share | None = Field(None, description="Maximum share of cases in error in the new run.")
+    max_error_rate: Share | None = Field(None, description="Maximum share of cases in error in the new run.")
 
     def applies_to(self, run: suite_service_pb2.SuiteRun) -> bool:
         """Return whether the rule applies to a suite run."""
@@ -53,7 +51,8 @@ def read_gate(path: Path) -> list[GateRule]:
     except ValidationError as problem:
         error = problem.errors(include_url=False, include_context=False)[0]
         where: DataPath = tuple(error["loc"])
-        raise _invalid(document, where, _message(error["type"], where, found_and_wanted(error))) from None
+        known = [*(GateRule if len(where) > 1 else GateFile).model_fields]
+        raise _invalid(document, where, problem_message(error, known)) from None
     for index, rule in enumerate(rules):
         if rule.threshold is None and rule.max_drop is None:
             raise _invalid(document, ("gates", index), "missing limit; wanted `threshold` or `max_drop`")
@@ -68,12 +67,6 @@ def read_gate(path: Path) -> list[GateRule]:
             "every rule is advisory, so the gate can never stop a change; wanted at least one critical or supporting rule",
         )
     return rules
-
-
-def _message(kind: str, where: DataPath, message: str) -> str:
-    if kind != "extra_forbidden":
-        return message
-    return unknown_key(str(where[-1]), [*(GateRule if len(where) > 1 else GateFile).model_fields])
 
 
 def _invalid(document: Document, where: DataPath, message: str) -> InvalidDocument:

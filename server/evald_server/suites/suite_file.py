@@ -23,12 +23,13 @@ from .documents import (
     DataPath,
     Document,
     InvalidDocument,
+    InvalidDocuments,
     open_lines,
     parse_json_text,
     path_text,
     read_document,
 )
-from .file_models import CaseEntry, FilePart, SuiteEntry, TurnEntry, unknown_key
+from .file_models import CaseEntry, FilePart, SuiteEntry, TurnEntry, problem_message
 from .id_set import IdSet
 from .message_file import MessageFile
 from .transcripts import Transcripts
@@ -44,27 +45,6 @@ _SHOWN_UNUSED: Final = 3
 _PART: Final = re.compile(r"([^.\[\]]+)|\[(\d+)[:\]]")
 
 
-class Problem(NamedTuple):
-    """A problem and its place. line, column: 0 when unknown."""
-
-    file: str
-    line: int
-    message: str
-    column: int = 0
-
-    def __str__(self) -> str:
-        places = [str(place) for place in (self.file, self.line, self.column) if place]
-        return f"{':'.join(places)}: {self.message}"
-
-
-class SuiteProblems(ValueError):
-    """The error of suites that cannot be run. problems: all that were found."""
-
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = list(problems)
-        super().__init__("\n".join(map(str, self.problems)))
-
-
 class Suite(NamedTuple):
     """A suite that is ready to be sent.
 
@@ -77,7 +57,6 @@ class Suite(NamedTuple):
 
     name: str
     file: str
-    description: str
     targets: list[str]
     connectors: dict[str, connector_service_pb2.Connector]
     open: suite_service_pb2.SuiteOpen
@@ -116,17 +95,14 @@ def load_suites(
     targets: Sequence[str] = (),
     stopped: Event | None = None,
 ) -> list[Suite]:
-    """Read suites. Raises SuiteProblems with all problems found.
+    """Read suites. Raises InvalidDocument with all problems found.
 
     transcripts: files with recorded answers, which replace those of the cases. targets: names of targets, which
     replace the suites' own targets and recorded answers. stopped: another thread sets it to stop reading.
     """
     wanted = CaseFilter(tags, exclude_tags, ids)
-    problems: list[Problem] = []
-    try:
-        recorded = Transcripts([Path(path) for path in transcripts]) if transcripts else None
-    except InvalidDocument as problem:
-        raise SuiteProblems([_of_document(problem)]) from None
+    problems: list[InvalidDocument] = []
+    recorded = Transcripts([Path(path) for path in transcripts]) if transcripts else None
     stopped = stopped or Event()
     readers = [_SuiteReader(Path(path), wanted, recorded, targets, problems, stopped) for path in paths]
     suites = [reader.suite() for reader in readers]
@@ -137,24 +113,28 @@ def load_suites(
         if one not in found and readers:
             near = nearest(one, known)
             hint = f'; did you mean "{near}"?' if near else ""
-            problems.append(Problem(readers[0].name, 0, f'no case has the id "{one}"{hint}'))
+            problems.append(InvalidDocument(readers[0].name, 0, f'no case has the id "{one}"{hint}'))
     if problems:
-        raise SuiteProblems(problems)
+        raise InvalidDocuments(problems)
     read = [suite for suite in suites if suite is not None and (suite.case_count or suite.skipped)]
     if not read:
-        raise SuiteProblems([Problem(reader.name, 0, "no case matches the filters") for reader in readers])
+        raise InvalidDocuments(
+            [InvalidDocument(reader.name, 0, "no case matches the filters") for reader in readers]
+        )
     if recorded is not None and read:
         read[0].warnings.extend(_unused(recorded))
     return read
 
 
-def _check_names(suites: Sequence[Suite], problems: list[Problem]) -> None:
+def _check_names(suites: Sequence[Suite], problems: list[InvalidDocument]) -> None:
     first: dict[str, Suite] = {}
     for suite in suites:
         same = first.setdefault(suite.name, suite)
         if same is not suite:
             problems.append(
-                Problem(suite.file, 1, f'duplicate suite name "{suite.name}", already used by {same.file}')
+                InvalidDocument(
+                    suite.file, 1, f'duplicate suite name "{suite.name}", already used by {same.file}'
+                )
             )
 
 
@@ -185,7 +165,7 @@ class _SuiteReader:
         wanted: CaseFilter,
         transcripts: Transcripts | None,
         targets: Sequence[str],
-        problems: list[Problem],
+        problems: list[InvalidDocument],
         stopped: Event,
     ) -> None:
         self.name = str(path)
@@ -207,7 +187,7 @@ class _SuiteReader:
         try:
             found = self._read()
         except InvalidDocument as problem:
-            self._problems += map(_of_document, problem.problems)
+            self._problems += problem.problems
             return None
         return found if len(self._problems) == before else None
 
@@ -251,7 +231,6 @@ class _SuiteReader:
         return Suite(
             name,
             file,
-            entry.description,
             entry.targets,
             connectors,
             opening,
@@ -278,7 +257,10 @@ class _SuiteReader:
                     self.name, line, "got other keys with `suite`; wanted a line with only `suite`"
                 )
             return (data["suite"] if is_header else {}), document
-        document = self._document = self._document or self._converted(read_document(self._path))
+        if self._document is None:
+            document = read_document(self._path)
+            self._document = self._adopted(foreign.convert(document)) or document
+        document = self._document
         data = document.data
         if not isinstance(data, Mapping):
             raise InvalidDocument(
@@ -291,11 +273,8 @@ class _SuiteReader:
             )
         return {key: value for key, value in data.items() if key != "cases"}, document
 
-    def _converted(self, document: Document) -> Document:
-        """Return the document, converted if it is in the format of another tool."""
-        return self._adopted(foreign.convert(document)) or document
-
     def _adopted(self, converted: foreign.Converted | None) -> Document | None:
+        """Return a suite of another tool as a document, and keep its warnings."""
         if converted is None:
             return None
         self._warnings.extend(converted.warnings)
@@ -318,7 +297,7 @@ class _SuiteReader:
                 raise InvalidDocument(self.name, 0, "reading was interrupted")
             if len(self._problems) >= _MOST_PROBLEMS:
                 self._problems.append(
-                    Problem(
+                    InvalidDocument(
                         self.name,
                         0,
                         f"more than {_MOST_PROBLEMS} problems; the rest of the file was not read",
@@ -356,7 +335,9 @@ class _SuiteReader:
             if shared is not None:
                 self._note_specs(raw, entry, pb, shared)
         if not any_case:
-            self._problems.append(Problem(self.name, 0, "no cases; wanted at least one under `cases`"))
+            self._problems.append(
+                InvalidDocument(self.name, 0, "no cases; wanted at least one under `cases`")
+            )
         return kept, lines, skipped, count, cases_digest.hexdigest()
 
     def _note_specs(
@@ -372,7 +353,7 @@ class _SuiteReader:
     def _twice(self, raw: _Raw, case_id: str, lines: Mapping[str, int]) -> None:
         where = f", first used in line {lines[case_id]}" if case_id in lines else ""
         line = raw.document.line((*raw.path, "id"))
-        self._problems.append(Problem(self.name, line, f'duplicate id "{case_id}"{where}'))
+        self._problems.append(InvalidDocument(self.name, line, f'duplicate id "{case_id}"{where}'))
 
     def _case(
         self, raw: _Raw, shared: CaseShared | None
@@ -390,7 +371,7 @@ class _SuiteReader:
             self._problems.append(_of_input(problem, raw.document, raw.path, entry.id))
             return None, None
         except InvalidDocument as problem:
-            self._problems.append(_of_document(problem))
+            self._problems.append(problem)
             return None, None
         return entry, pb if self._wanted.takes(entry) else None
 
@@ -402,11 +383,9 @@ class _SuiteReader:
         except ValidationError as problem:
             for error in problem.errors(include_url=False, include_context=False):
                 where = tuple(error["loc"])
-                message = (
-                    _unknown(model, where) if error["type"] == "extra_forbidden" else found_and_wanted(error)
-                )
+                message = problem_message(error, _known_keys(model, where))
                 self._problems.append(
-                    Problem(
+                    InvalidDocument(
                         self.name, _line(document, path, where), f"{path_text((*path, *where))}: {message}"
                     )
                 )
@@ -470,18 +449,14 @@ def path_parts(path: str) -> tuple[str | int, ...]:
     return tuple(int(number) if number else key for key, number in _PART.findall(path))
 
 
-def _of_document(problem: InvalidDocument) -> Problem:
-    return Problem(problem.file, problem.line, problem.message, problem.column)
-
-
 def _of_input(
     problem: InvalidInput, document: Document, path: tuple[str | int, ...], case_id: str = ""
-) -> Problem:
+) -> InvalidDocument:
     where = path_parts(problem.path)
     place = path_text(path) + (f' ("{case_id}")' if case_id else "")
     at = problem.path if not place else f"{place}: {problem.path}" if problem.path else place
     message = f"{problem.got}; wanted {problem.wanted}"
-    return Problem(document.file, _line(document, path, where), f"{at}: {message}" if at else message)
+    return InvalidDocument(document.file, _line(document, path, where), f"{at}: {message}" if at else message)
 
 
 def _line(document: Document, path: tuple[str | int, ...], where: Sequence[str | int]) -> int:
@@ -507,8 +482,6 @@ def _canonical(key: str) -> str:
     return CaseEntry.aliases.get(name) or SuiteEntry.aliases.get(name) or name
 
 
-def _unknown(model: type[FilePart], where: Sequence[str | int]) -> str:
-    """Return the message about an unknown key, with the nearest known one."""
+def _known_keys(model: type[FilePart], where: Sequence[str | int]) -> list[str]:
     model = TurnEntry if "turns" in where[:-1] else model
-    known = [*model.model_fields, *model.aliases, *(["cases"] if model is SuiteEntry else ())]
-    return unknown_key(str(where[-1]), known)
+    return [*model.model_fields, *model.aliases, *(["cases"] if model is SuiteEntry else ())]

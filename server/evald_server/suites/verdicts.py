@@ -5,7 +5,7 @@ by itself; a verdict that depends on it is ERROR.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -19,6 +19,7 @@ from evald.v1 import (
     suite_service_pb2,
 )
 
+from ..pages.formats import rounded_percent
 from .statistics import Interval, estimate_mean, pass_at_k, pass_hat_k, wilson
 
 _PASSED: Final = result_pb2.VERDICT_PASSED
@@ -125,22 +126,17 @@ def decide_case(case: suite_service_pb2.CaseResult, min_passed: int = 0) -> None
             case.reason += f"; trial {why.trial}: {why.reason}"
 
 
-class SuiteVerdict(NamedTuple):
-    """The verdict of a suite run."""
-
-    verdict: "result_pb2.Verdict"
-    reason: str
-
-
-def suite_verdict(passed: float, failed: float, errors: float, threshold: float) -> SuiteVerdict:
-    """Return the verdict of a suite run. passed, failed, errors: total weight of the cases with this verdict.
+def suite_verdict(
+    passed: float, failed: float, errors: float, threshold: float
+) -> tuple["result_pb2.Verdict", str]:
+    """Return the verdict of a suite run and its reason. passed, failed, errors: total weight of the cases with this verdict.
 
     PASSED: the passed share reaches the threshold even if all cases in error had failed. FAILED: it would not
     reach it even if they had all passed. Otherwise ERROR, also when no case with a weight passed or failed.
     """
     whole = passed + failed + errors
     if not passed + failed:
-        return SuiteVerdict(_ERROR, "No case that counts passed or failed")
+        return _ERROR, "No case that counts passed or failed"
     at_least, at_most = passed / whole, (passed + errors) / whole
     wanted = f"{_percent(threshold)} wanted"
     if not errors:
@@ -150,40 +146,35 @@ def suite_verdict(passed: float, failed: float, errors: float, threshold: float)
             f"{_percent(at_least)} to {_percent(at_most)} of the cases passed, because of errors, {wanted}"
         )
     if threshold == 1:  # every case must pass, however small its weight
-        return SuiteVerdict(_FAILED if failed else _ERROR if errors else _PASSED, reason)
+        return _FAILED if failed else _ERROR if errors else _PASSED, reason
     if reaches(at_least, threshold):
-        return SuiteVerdict(_PASSED, reason)
-    return SuiteVerdict(_ERROR if reaches(at_most, threshold) else _FAILED, reason)
+        return _PASSED, reason
+    return _ERROR if reaches(at_most, threshold) else _FAILED, reason
 
 
 def _percent(share: float) -> str:
-    """Return a share in percent. A share between 0 and 1 is never rounded to 0 % or 100 %."""
-    rounded = round(share * 100, 1)
-    if 0 < share < 1:
-        rounded = min(max(rounded, 0.1), 99.9)
-    return f"{rounded:g} %"
+    return f"{rounded_percent(share):g} %"
 
 
 class _Spending:
     """Sums of tokens and money. Values that were never reported stay absent."""
 
     def __init__(self) -> None:
-        self.tokens: dict[str, int] = {}
-        self.money: dict[str, float] = {}
+        self.tokens: defaultdict[str, int] = defaultdict(int)
+        self.money: defaultdict[str, float] = defaultdict(float)
 
     def add_tokens(self, usage: message_pb2.TokenUsage) -> None:
         for field, count in usage.ListFields():
-            self.tokens[field.name] = self.tokens.get(field.name, 0) + count
+            self.tokens[field.name] += count
 
     def add_cost(self, cost: message_pb2.Cost) -> None:
-        currency = cost.currency_code
-        self.money[currency] = self.money.get(currency, 0.0) + cost.amount
+        self.money[cost.currency_code] += cost.amount
 
     def merge(self, other: "_Spending") -> None:
         for name, count in other.tokens.items():
-            self.tokens[name] = self.tokens.get(name, 0) + count
+            self.tokens[name] += count
         for currency, amount in other.money.items():
-            self.money[currency] = self.money.get(currency, 0.0) + amount
+            self.money[currency] += amount
 
     def fill(self, run: suite_service_pb2.SuiteRun, prefix: str = "") -> None:
         """Set the fields of a suite run. The cost is left out if it has several currencies, or exceeds a double."""

@@ -18,7 +18,7 @@ from evald.turn import Turn
 from evald.v1.suite_service_pb2 import TrialResult
 from evald_server.scripts.policy import ScriptPolicy
 from evald_server.suites.documents import InvalidDocument
-from evald_server.suites.suite_file import SuiteProblems, load_suites
+from evald_server.suites.suite_file import load_suites
 from evald_server.suites.verdicts import decide_trial
 
 from ..figures import Figures, case_figures, mean_figures
@@ -236,7 +236,7 @@ def _read(test: Vector) -> Any:
         path.write_text(json.dumps({"tests": [test]}))
         try:
             (suite,) = load_suites([path], targets=["t"])
-        except SuiteProblems as problem:
+        except InvalidDocument as problem:
             return Outcome(refused=str(problem))
     return next(iter(suite.cases))
 

@@ -228,3 +228,16 @@ def asked(messages: Any) -> dict[str, Any]:
     last = max((index for index, role in enumerate(roles) if role in ("assistant", "tool")), default=-1) + 1
     before = {"messages": messages[:last]} if last else {}
     return {**before, "input": messages[last:]}
+
+
+def openai_connector(
+    model: str, parameters: Mapping[str, Any], tools: Any, key_variable: str | None = None
+) -> dict[str, Any]:
+    """Return a connector to OpenAI's chat completions. key_variable: environment variable of the API key."""
+    optional = {"parameters": parameters, "tools": tools}
+    return {
+        "type": "openai-chat",
+        "baseUrl": "https://api.openai.com/v1",
+        "headers": {"Authorization": f"Bearer ${{{key_variable or 'OPENAI_API_KEY'}}}"},
+        "config": {"model": model, **{name: value for name, value in optional.items() if value}},
+    }

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ..documents import Document
 from .assertions import Spec
-from .node import Converted, Node, asked, convert_each
+from .node import Converted, Node, asked, convert_each, openai_connector
 
 _TYPES: Final = ("string_check", "text_similarity", "score_model", "label_model", "python", "multi")
 _DEFAULT_THRESHOLD: Final = 0.8
@@ -243,17 +243,7 @@ def _target(source: Node) -> dict[str, Any]:
         del parameters["max_completions_tokens"]
     tools = [_tool(tool) for tool in source["sampling_params"]["tools"]] if "tools" in parameters else []
     parameters = {key: value for key, value in parameters.items() if key != "tools"}
-    connector = {
-        "type": "openai-chat",
-        "baseUrl": "https://api.openai.com/v1",
-        "headers": {"Authorization": "Bearer ${OPENAI_API_KEY}"},
-        "config": {
-            "model": model,
-            **({"parameters": parameters} if parameters else {}),
-            **({"tools": tools} if tools else {}),
-        },
-    }
-    return {"targets": [model], "connectors": {model: connector}}
+    return {"targets": [model], "connectors": {model: openai_connector(model, parameters, tools)}}
 
 
 def _tool(node: Node) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from ..documents import Document, InvalidDocument, parse_json_text
 from .assertions import JUDGED, Spec, assertion
-from .node import Converted, Node, asked, convert_each
+from .node import Converted, Node, asked, convert_each, openai_connector
 
 _REPORTS: Final = "ignored: it configures promptfoo's own reports; see `evald test --output`"
 _NO_CODE: Final = "it runs code of the suite in the test runner"
@@ -191,16 +191,8 @@ def _connector(identifier: str, config: Node) -> dict[str, Any] | str:
         return f"config.{unknown[0]} has no counterpart"
     tools = config["tools"].open().data if isinstance(config["tools"].data, str) else config["tools"].data
     parameters = {key: value for key, value in config.mapping().items() if key in _OPENAI_PARAMETERS}
-    return {
-        "type": "openai-chat",
-        "baseUrl": config["apiBaseUrl"].data or "https://api.openai.com/v1",
-        "headers": {"Authorization": f"Bearer ${{{config['apiKeyEnvar'].data or 'OPENAI_API_KEY'}}}"},
-        "config": {
-            "model": found[1],
-            **({"parameters": parameters} if parameters else {}),
-            **({"tools": tools} if tools else {}),
-        },
-    }
+    connector = openai_connector(found[1], parameters, tools, config["apiKeyEnvar"].data)
+    return connector | {"baseUrl": config["apiBaseUrl"].data or connector["baseUrl"]}
 
 
 def _http(url: str, config: Node) -> dict[str, Any] | str:

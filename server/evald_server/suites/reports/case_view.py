@@ -8,7 +8,7 @@ from evald.records import read_usage, read_verdict
 from evald.result import Verdict
 from evald.structs import duration_ms, struct_to_dict
 from evald.v1 import evaluator_pb2, message_pb2, result_pb2, run_service_pb2, suite_service_pb2
-from evald_server.pages.formats import Mark, count, mark, money, number, seconds
+from evald_server.pages.formats import Mark, count, evaluator_title, mark, money, number, seconds
 from evald_server.untrusted import one_line, visible
 
 from .report import is_metric, measured, reason_of
@@ -148,11 +148,8 @@ def size(view: Any) -> int:
 
 
 def title(name: str, type_name: str, label: str) -> str:
-    """Return an evaluator's display name: its label, unless the caller has given it a name."""
-    base, _, position = name.partition("#")
-    if base in (type_name, "") and label:
-        return _name(f"{label} #{position}" if position else label)
-    return _name(name)
+    """Return an evaluator's display name."""
+    return _name(evaluator_title(name, type_name, label))
 
 
 def _name(text: str) -> str:
