@@ -107,7 +107,7 @@ def run(
         resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
     # The old objects know whether what they were made for is a terminal, and can be sought in.
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", 1 if environment.get("PYTHONUNBUFFERED") else -1, "utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
     code: Any = 0
     try:

@@ -158,7 +158,9 @@ class Fork:
         texts = ["", ""]
 
         def read(index: int, stream: IO[str] | None) -> None:
-            texts[index] = stream.read() if stream and not stream.closed else ""
+            if stream and not stream.closed:
+                with stream:
+                    texts[index] = stream.read()
 
         if self.stdin:
             self.stdin.close()
@@ -180,17 +182,17 @@ class Fork:
         self.wait()
 
 
-def run(*arguments: str, folder: Path, stdin: str = "", **options: Any) -> "subprocess.CompletedProcess[str]":
-    """Run `python ARGUMENTS` to its end, at most 120 s. folder: for files of its streams. options: of `Fork`."""
-    number = sum(1 for _ in folder.iterdir())
-    paths = [folder / f"{number}.{name}" for name in ("stdin", "stdout", "stderr")]
-    paths[0].write_text(stdin, encoding="utf-8")
-    with paths[0].open() as given, paths[1].open("w") as output, paths[2].open("w") as errors:
-        program = Fork(*arguments, stdin=given, stdout=output, stderr=errors, **options)
-    try:
-        code = program.wait(120)
-    finally:
-        program.kill()
-    return subprocess.CompletedProcess(
-        arguments, code, *(path.read_text(encoding="utf-8") for path in paths[1:])
-    )
+def run(*arguments: str, stdin: str = "", **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run `python ARGUMENTS` to its end, at most 120 s. options: of `Fork`."""
+    with tempfile.TemporaryDirectory() as folder:
+        # Files, because none of them can be full while the others are waited for.
+        paths = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
+        paths[0].write_text(stdin, encoding="utf-8")
+        with paths[0].open() as given, paths[1].open("w") as output, paths[2].open("w") as errors:
+            program = Fork(*arguments, stdin=given, stdout=output, stderr=errors, **options)
+        try:
+            code = program.wait(120)
+        finally:
+            program.kill()
+        texts = [path.read_text(encoding="utf-8") for path in paths[1:]]
+    return subprocess.CompletedProcess(arguments, code, *texts)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from .. import forks
-from ..processes import clean_environment
+from ..processes import EVALD, clean_environment
 
 Run: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -21,17 +21,11 @@ def environment() -> Callable[[Mapping[str, str]], dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def evald(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def evald() -> Run:
     """Runs `evald` with arguments; at most 120 s."""
-    folder = tmp_path_factory.mktemp("evald")
 
     def run(*arguments: str, stdin: str = "", **extra: str) -> "subprocess.CompletedProcess[str]":
-        return forks.run(
-            *("-m", "evald_server", *arguments),
-            folder=folder,
-            stdin=stdin,
-            environment=clean_environment(extra),
-        )
+        return forks.run(EVALD, *arguments, stdin=stdin, environment=clean_environment(extra))
 
     return run
 

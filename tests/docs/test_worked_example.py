@@ -52,20 +52,18 @@ def _turn(answer: str | None) -> str:
     return json.dumps([{"role": "assistant" if answer else "user", "content": answer or "Where?"}])
 
 
-def test_the_worked_example_judges_turns_and_is_in_the_catalogue(source: Path, tmp_path: Path) -> None:
+def test_the_worked_example_judges_turns_and_is_in_the_catalogue(source: Path) -> None:
     server = forks.ForkServer(clean_environment({"PYTHONPATH": str(source)}))
     try:
-        _judges_turns_and_is_in_the_catalogue(server, tmp_path)
+        _judges_turns_and_is_in_the_catalogue(server)
     finally:
         server.close()
 
 
-def _judges_turns_and_is_in_the_catalogue(server: forks.ForkServer, folder: Path) -> None:
+def _judges_turns_and_is_in_the_catalogue(server: forks.ForkServer) -> None:
     def evald(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
         environment = clean_environment({"COLUMNS": "120"})
-        return forks.run(
-            EVALD, *arguments, stdin=stdin, folder=folder, environment=environment, server=server
-        )
+        return forks.run(EVALD, *arguments, stdin=stdin, environment=environment, server=server)
 
     passed = evald("evaluate", "-", "-e", "min-links", stdin=_turn("See https://example.org"))
     assert "1 links, at least 1 wanted" in passed.stdout, passed.stderr
