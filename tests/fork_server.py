@@ -26,8 +26,18 @@ from pkgutil import walk_packages
 from typing import Any
 
 # With all modules in them, and what these import only when it is used.
-PACKAGES = ("evald", "evald_server.cli", "evald_server.conformance", "evald_server.suites")
-LATE = ("alembic.command", "evald_server.app", "jinja2", "uvicorn", "uvloop")
+PACKAGES = (
+    "evald",
+    "evald.v1",
+    "evald.plugin.v1",
+    "evald_server.cli",
+    "evald_server.conformance",
+    "evald_server.suites",
+)
+LATE = (
+    *("alembic.command", "encodings.utf_8_sig", "evald_server.app", "jinja2"),
+    *("rich.progress", "uvicorn", "uvloop"),
+)
 
 
 def main() -> None:
