@@ -14,8 +14,9 @@ from hypothesis import settings
 from evald_server.memory import collect_rarely
 
 from .chromium import axe, browser  # noqa: F401 - fixtures of pages
+from .forks import FORKS, ForkServer
 from .loop import LOOP
-from .processes import ANY_PORT, EVALD, ServerProcess, server_process
+from .processes import ANY_PORT, EVALD, ServerProcess, clean_environment, server_process
 
 # How long an example takes is the machine's business.
 settings.register_profile("evald", deadline=None)
@@ -48,6 +49,14 @@ async def one_event_loop(anyio_backend: str) -> AsyncIterator[None]:
     LOOP.append(asyncio.get_running_loop())
     yield
     LOOP.clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_fork_server() -> Iterator[None]:
+    """Keep one process whose forks are the servers and commands under test."""
+    FORKS.append(ForkServer(clean_environment()))
+    yield
+    FORKS.pop().close()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,10 +4,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+from .forks import Fork
 
 EVALD = str(Path(sys.executable).with_name("evald"))
 ANY_PORT = "127.0.0.1:0"
@@ -26,7 +27,7 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 class ServerProcess:
     """A running `evald serve`. grpc, http, web: its addresses, "127.0.0.1:PORT", "" where it has none."""
 
-    def __init__(self, process: "subprocess.Popen[str]", *, web: bool = False) -> None:
+    def __init__(self, process: "Fork | subprocess.Popen[str]", *, web: bool = False) -> None:
         assert process.stdout
         self.process = process
         self.pid = process.pid
@@ -45,21 +46,21 @@ class ServerProcess:
 @contextmanager
 def server_process(
     *arguments: str,
-    preexec_fn: Callable[[], Any] | None = None,
+    descriptors: tuple[int, int] | None = None,
     stderr: int | None = subprocess.PIPE,
     **environment: str,
 ) -> Iterator[ServerProcess]:
     """A server on free ports, killed at the end. environment: of the server, besides the tester's own.
 
-    stderr: where its log goes; a test that has it write more than 64 KiB reads the pipe or takes another.
+    descriptors: its soft and hard limit of open files. stderr: where its log goes; a test that has it write more than
+    64 KiB reads the pipe or takes another.
     """
-    with subprocess.Popen(
-        [EVALD, "serve", *("--listen", ANY_PORT), *("--http", ANY_PORT), *arguments],
-        env=clean_environment(environment),
-        stdout=subprocess.PIPE,
+    with Fork(
+        *(EVALD, "serve", "--listen", ANY_PORT, "--http", ANY_PORT),
+        *arguments,
+        environment=clean_environment(environment),
         stderr=stderr,
-        text=True,
-        preexec_fn=preexec_fn,  # noqa: PLW1509 - a limit of the process under test
+        descriptors=descriptors,
     ) as process:
         try:
             yield ServerProcess(process, web="--web" in arguments)

@@ -1,6 +1,5 @@
 """Scripted judges of known quality."""
 
-import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,8 @@ from evald_server.calibration.calibration import JudgeUnderTest, calibrate
 from evald_server.calibration.card import CalibrationCard
 from evald_server.calibration.cases import QUOTED, UNARMED, Case, Label
 from evald_server.calibration.queries import Query, QueryAnswer
+
+from ..loop import run as in_loop
 
 SUBJECT = JudgeUnderTest(
     "llm-judge", "1.0.0", {"type": "llm-judge", "config": {"successCriteria": "It is right."}}
@@ -75,4 +76,4 @@ def pairs(first: int, second: int) -> list[Case]:
 
 def card_of(judge: Any, some: Sequence[Case], **options: Any) -> CalibrationCard:
     """The card of a calibration."""
-    return asyncio.run(calibrate(SUBJECT, judge, some, **options))
+    return in_loop(calibrate(SUBJECT, judge, some, **options))

@@ -2,16 +2,14 @@
 
 import json
 import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from itertools import count
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 
-from ..processes import clean_environment
+from .. import forks
+from ..processes import EVALD, clean_environment
 
 Run: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -22,48 +20,14 @@ def environment() -> Callable[[Mapping[str, str]], dict[str, str]]:
     return clean_environment
 
 
-@contextmanager
-def forking(folder: Path, **own: str) -> Iterator[Run]:
-    """Runs `evald` with arguments, in forks of a process that has imported it, see fork_server.py; at most 120 s.
-
-    own: of the environment of that process and of all commands. folder: for the files of their standard streams.
-    """
-    server = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("fork_server.py"))],
-        env=clean_environment(own),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    numbers = count()
+@pytest.fixture(scope="session")
+def evald() -> Run:
+    """Runs `evald` with arguments; at most 120 s."""
 
     def run(*arguments: str, stdin: str = "", **extra: str) -> "subprocess.CompletedProcess[str]":
-        number = next(numbers)
-        streams = [folder / f"{number}.{name}" for name in ("stdin", "stdout", "stderr")]
-        streams[0].write_text(stdin, encoding="utf-8")
-        request = {
-            "arguments": arguments,
-            "environment": clean_environment(own | extra),
-            "directory": str(Path.cwd()),
-            "streams": [str(path) for path in streams],
-        }
-        assert server.stdin
-        assert server.stdout
-        server.stdin.write(json.dumps(request) + "\n")
-        server.stdin.flush()
-        code = int(server.stdout.readline())
-        output, errors = (path.read_text(encoding="utf-8") for path in streams[1:])
-        return subprocess.CompletedProcess(["evald", *arguments], code, output, errors)
+        return forks.run(EVALD, *arguments, stdin=stdin, environment=clean_environment(extra))
 
-    with server:  # closes its input, which ends it
-        yield run
-
-
-@pytest.fixture(scope="session")
-def evald(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Runs `evald` with arguments; at most 120 s."""
-    with forking(tmp_path_factory.mktemp("evald")) as run:
-        yield run
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -1,19 +1,20 @@
 """`evald conformance` says rule by rule what holds, to people, to programs and to CI."""
 
 import json
+import os
 import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from tests.forks import Fork
 from tests.ports import free_address
 
 SCRIPT = Path(__file__).parents[1] / "conformance/plugin_process.py"
 
-Start: TypeAlias = Callable[..., "subprocess.Popen[str]"]
+Start: TypeAlias = Callable[..., Fork]
 
 
 @pytest.fixture(name="start")
@@ -21,13 +22,8 @@ def _start() -> Iterator[Start]:
     """Starts the scripted plugin."""
     started = []
 
-    def start(*arguments: str) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+    def start(*arguments: str) -> Fork:
+        process = Fork(str(SCRIPT), *arguments, environment=os.environ, stderr=subprocess.DEVNULL)
         started.append(process)
         return process
 

@@ -3,15 +3,14 @@
 import json
 import re
 import signal
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ..processes import clean_environment
+from ..forks import Fork
+from ..processes import EVALD, clean_environment
 
 DATA = Path(__file__).parents[2] / "server/evald_server/cli/demo_data"
 
@@ -101,8 +100,7 @@ def test_it_says_where_its_console_is(shown: str) -> None:
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_the_console_stays_open_with_the_run_in_it_until_it_is_ended(ending: signal.Signals) -> None:
-    command = [sys.executable, "-m", "evald_server", "demo", "--console"]
-    with subprocess.Popen(command, env=clean_environment(), stdout=subprocess.PIPE, text=True) as demo:
+    with Fork(EVALD, "demo", "--console", environment=clean_environment(), stderr=None) as demo:
         assert demo.stdout is not None
         try:
             for line in demo.stdout:

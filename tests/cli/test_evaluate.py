@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from tests.forks import Fork
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -110,12 +111,11 @@ def test_a_terminal_gets_colours_unless_it_wants_none(
     evald_command: str, environment: Any, extra: dict[str, str], coloured: bool
 ) -> None:
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        [evald_command, "evaluate", str(EXAMPLES / "conversation.json"), "-e", "contains:text=booked"],
-        stdin=subprocess.DEVNULL,
+    with Fork(
+        *(evald_command, "evaluate", str(EXAMPLES / "conversation.json"), "-e", "contains:text=booked"),
         stdout=theirs,
         stderr=theirs,
-        env=environment({"TERM": "xterm-256color", **extra}),
+        environment=environment({"TERM": "xterm-256color", **extra}),
     ) as process:
         os.close(theirs)
         written = b""
@@ -327,18 +327,12 @@ def test_a_reader_that_goes_away_is_no_failed_conversation(evald_command: str, e
     # Gone from the start, because one that reads a line might go when all has been written.
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
-        [evald_command, "evaluate", SAMPLE, "-e", "is-json", "--json"],
-        env=environment({}),
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    os.close(writing)
-    assert done.returncode == 141
-    assert not done.stderr.strip()  # Rich before 14.3 ends a hidden progress bar with an empty line
+    arguments = (evald_command, "evaluate", SAMPLE, "-e", "is-json", "--json")
+    with Fork(*arguments, environment=environment({}), stdout=writing) as done:
+        os.close(writing)
+        assert not done.communicate(30)[
+            1
+        ].strip()  # Rich before 14.3 ends a hidden progress bar with an empty line
 
 
 @pytest.mark.parametrize(

@@ -4,37 +4,41 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ..processes import server_process
+from ..forks import Fork
+from ..processes import clean_environment, server_process
 
 ROOT = Path(__file__).parents[2]
 
 
+def _plugin(server: str, name: str) -> Fork:
+    """A plugin with an evaluator of this name."""
+    return Fork(
+        *("-m", "tests.remote.plugin_process", "connect", server, name),
+        directory=ROOT,
+        environment=clean_environment(),
+        stderr=subprocess.DEVNULL,
+    )
+
+
 @pytest.fixture(scope="module")
-def address(environment: Any) -> Iterator[str]:
+def address() -> Iterator[str]:
     """A server with a worker, and a static target at which nothing listens."""
-    with server_process(stderr=subprocess.DEVNULL, EVALD_REMOTE_TARGETS="127.0.0.1:1") as server:
-        command = ["-m", "tests.remote.plugin_process", "connect", server.grpc, "acme.word"]
-        with subprocess.Popen(
-            [sys.executable, *command],
-            cwd=ROOT,
-            env=environment({}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ) as plugin:
-            try:
-                assert plugin.stdout
-                assert plugin.stdout.readline().startswith("connected")
-                yield server.grpc
-            finally:
-                plugin.kill()
+    with (
+        server_process(stderr=subprocess.DEVNULL, EVALD_REMOTE_TARGETS="127.0.0.1:1") as server,
+        _plugin(server.grpc, "acme.word") as plugin,
+    ):
+        try:
+            assert plugin.stdout
+            assert plugin.stdout.readline().startswith("connected")
+            yield server.grpc
+        finally:
+            plugin.kill()
 
 
 def test_the_instances_are_listed_with_what_an_operator_asks_for(evald: Any, address: str) -> None:
@@ -68,19 +72,11 @@ def test_json_has_all_of_it_and_a_type_can_be_asked_for(evald: Any, address: str
 def test_a_watch_prints_a_line_for_every_change(
     evald_command: str, environment: Any, address: str, flags: tuple[str, ...]
 ) -> None:
-    with subprocess.Popen(
-        [evald_command, "remotes", "acme.watched", "--watch", "--server", address, *flags],
-        env=environment({}),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as watch:
-        plugin = subprocess.Popen(
-            [sys.executable, "-m", "tests.remote.plugin_process", "connect", address, "acme.watched"],
-            cwd=ROOT,
-            env=environment({}),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+    arguments = ("remotes", "acme.watched", "--watch", "--server", address, *flags)
+    with (
+        Fork(evald_command, *arguments, environment=environment({}), stderr=None) as watch,
+        _plugin(address, "acme.watched") as plugin,
+    ):
         assert watch.stdout
         lines = [watch.stdout.readline()]
         plugin.kill()

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.attempts import attempts
+from tests.forks import Fork
 
 from evald import Client, EvaldError, Evaluation
 from evald_server.dev_certificates import make_certificates
@@ -39,7 +40,7 @@ TURN = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hel
 class Served:
     """A running server. ready: the line it printed."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
+    def __init__(self, process: "Fork | subprocess.Popen[str]") -> None:
         assert process.stdout
         self.process = process
         self.ready = process.stdout.readline()
@@ -53,18 +54,32 @@ Serve = Callable[..., "contextlib.AbstractContextManager[Served]"]
 def serve(evald_command: str, environment: Any) -> Serve:
     @contextlib.contextmanager
     def start(*arguments: str, **extra: str) -> Iterator[Served]:
-        process = subprocess.Popen(
+        with Fork(evald_command, "serve", *arguments, environment=environment(extra)) as process:
+            try:
+                yield Served(process)
+            finally:
+                process.kill()
+
+    return start
+
+
+@pytest.fixture
+def serve_anew(evald_command: str, environment: Any) -> Serve:
+    """As `serve`, with an interpreter of its own: what it takes to start and to end is under test."""
+
+    @contextlib.contextmanager
+    def start(*arguments: str) -> Iterator[Served]:
+        with subprocess.Popen(
             [evald_command, "serve", *arguments],
-            env=environment(extra),
+            env=environment({}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-        )
-        try:
-            yield Served(process)
-        finally:
-            process.kill()
-            process.communicate()
+        ) as process:
+            try:
+                yield Served(process)
+            finally:
+                process.kill()
 
     return start
 
@@ -93,10 +108,10 @@ def _is_ready(address: str) -> bool:
         return False
 
 
-def test_it_is_ready_soon_on_ports_of_its_own_choice(serve: Serve) -> None:
+def test_it_is_ready_soon_on_ports_of_its_own_choice(serve_anew: Serve) -> None:
     # Of processor time, which other processes take away from nobody: 1 s as a rule.
     for attempt in attempts(2.0):
-        with serve(*ANY_PORT) as server:
+        with serve_anew(*ANY_PORT) as server:
             attempt.seconds = _processor_seconds(server.process.pid)
             assert len(server.addresses) == 2, server.ready
             assert not any(address.endswith(":0") for address in server.addresses)
@@ -106,8 +121,8 @@ def test_it_is_ready_soon_on_ports_of_its_own_choice(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_a_signal_ends_it_with_0_and_one_line_of_output(serve: Serve, number: signal.Signals) -> None:
-    with serve(*ANY_PORT) as server:
+def test_a_signal_ends_it_with_0_and_one_line_of_output(serve_anew: Serve, number: signal.Signals) -> None:
+    with serve_anew(*ANY_PORT) as server:
         server.process.send_signal(number)
         stdout, stderr = server.process.communicate(timeout=60)
     assert server.process.returncode == 0, stderr

@@ -15,6 +15,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from tests.forks import Fork
 
 from ..processes import server_process
 
@@ -319,13 +320,7 @@ def test_an_interrupted_suite_run_goes_on_where_it_stopped(
     text += "".join(f"- {{id: c{number:02}, input: question {number}}}\n" for number in range(30))
     suite = _file(tmp_path, text + _connectors(agent))
     arguments = [evald_command, "test", suite, "--json", "--data-dir", str(tmp_path / "data")]
-    with subprocess.Popen(
-        arguments,
-        env=environment({}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with Fork(*arguments, environment=environment({})) as process:
         assert process.stdout
         lines = [process.stdout.readline() for _ in range(3)]
         assert all(lines), process.communicate(timeout=60)[1]

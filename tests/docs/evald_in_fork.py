@@ -1,19 +1,21 @@
 """Stands for `evald` in the blocks of a page: has the fork server run the command with this process's arguments,
-environment, directory and standard streams, and ends with its exit code. EVALD_TEST_FORKS: where its pipes are.
+environment, directory and standard streams, and ends with its exit code. EVALD_TEST_FORKS: the server's address; EVALD_TEST_EVALD: the command.
 """
 
 import json
 import os
+import socket
 import sys
 
 request = {
-    "arguments": sys.argv[1:],
+    "arguments": [os.environ["EVALD_TEST_EVALD"], *sys.argv[1:]],
     "environment": dict(os.environ),
     "directory": os.getcwd(),  # noqa: PTH109 - pathlib takes longer to import than all the rest
-    "streams": [f"/proc/{os.getpid()}/fd/{number}" for number in range(3)],
+    "descriptors": None,
 }
-folder = os.environ["EVALD_TEST_FORKS"]
-with open(f"{folder}/requests", "w") as requests:  # noqa: PTH123
-    requests.write(json.dumps(request) + "\n")
-with open(f"{folder}/codes") as codes:  # noqa: PTH123
-    sys.exit(int(codes.readline()))
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect(os.environ["EVALD_TEST_FORKS"])
+    socket.send_fds(server, [b"\n"], range(3))
+    server.sendall(json.dumps(request).encode() + b"\n")
+    _pid, code = server.makefile()
+    sys.exit(int(code))

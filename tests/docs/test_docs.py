@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from contextlib import redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 
 from ..auth.methods import EVERY_METHOD
+from ..forks import FORKS
 
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(__file__).with_name("page.py")
@@ -42,7 +42,7 @@ LANGUAGES = RUN | {"dockerfile", "js", "json", "promql", "proto", "text", "toml"
 STAND_INS = {
     "make": f'exec {shutil.which("make")} --dry-run --directory={ROOT} "$@" >/dev/null',
     "pip": '[ "$1" = install ]',
-    # A server would keep the one process of the forks to itself.
+    # A server is ended by a signal to the process that the page has started.
     "evald": f'[ "$1 $2" = "serve --config" ] && exec {Path(sys.executable).with_name("evald")} "$@"\n'
     f'exec {sys.executable} -S -E {Path(__file__).with_name("evald_in_fork.py")} "$@"',
 }
@@ -73,24 +73,6 @@ def _workplace(tmp_path: Path) -> Path:
     return place
 
 
-@pytest.fixture(scope="module", name="forks")
-def _forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the pipes of a process that runs `evald` in forks of its own, which spares the imports."""
-    folder = tmp_path_factory.mktemp("forks")
-    pipes = []
-    for name in ("requests", "codes"):
-        os.mkfifo(folder / name)
-        # For reading and writing, so that it has no end when one command has ended.
-        pipes.append(os.open(folder / name, os.O_RDWR))
-    command = [sys.executable, str(ROOT / "tests/cli/fork_server.py")]
-    # Pipes all of them, as in a command under test: what can be sought in is not taken for one later.
-    with subprocess.Popen(command, stdin=pipes[0], stdout=pipes[1], stderr=subprocess.PIPE) as process:
-        yield folder
-        process.kill()
-    for pipe in pipes:
-        os.close(pipe)
-
-
 def _commands(tmp_path: Path) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -102,7 +84,9 @@ def _commands(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=_ids)
-def test_the_blocks_of_a_page_run(path: Path, server_process: Any, forks: Path, tmp_path: Path) -> None:
+def test_the_blocks_of_a_page_run(
+    path: Path, server_process: Any, evald_command: str, tmp_path: Path
+) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("EVALD_", "MAKE"))}
     environment |= {
         "PATH": f"{_commands(tmp_path)}:{Path(sys.executable).parent}:{environment['PATH']}",
@@ -110,7 +94,8 @@ def test_the_blocks_of_a_page_run(path: Path, server_process: Any, forks: Path, 
         # Of plugins that are installed here, but not where a reader of the page is; to import them takes long.
         "PYTEST_ADDOPTS": "-pno:schemathesis -pno:hypothesispytest -pno:xdist -pno:anyio",
         "EVALD_SERVER": server_process.grpc,
-        "EVALD_TEST_FORKS": str(forks),
+        "EVALD_TEST_EVALD": evald_command,
+        "EVALD_TEST_FORKS": str(FORKS[0].address),
         "EVALD_TEST_GRPC": server_process.grpc,
         "EVALD_TEST_HTTP": server_process.http,
         "EVALD_TEST_WEB": server_process.web,

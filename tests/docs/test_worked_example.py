@@ -11,7 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from ..cli.conftest import Run, forking
+from .. import forks
+from ..processes import EVALD, clean_environment
 
 ROOT = Path(__file__).parents[2]
 TABLE = "server/evald_server/evaluators/__init__.py"
@@ -51,12 +52,19 @@ def _turn(answer: str | None) -> str:
     return json.dumps([{"role": "assistant" if answer else "user", "content": answer or "Where?"}])
 
 
-def test_the_worked_example_judges_turns_and_is_in_the_catalogue(source: Path, tmp_path: Path) -> None:
-    with forking(tmp_path, PYTHONPATH=str(source), COLUMNS="120") as evald:
-        _judges_turns_and_is_in_the_catalogue(evald)
+def test_the_worked_example_judges_turns_and_is_in_the_catalogue(source: Path) -> None:
+    server = forks.ForkServer(clean_environment({"PYTHONPATH": str(source)}))
+    try:
+        _judges_turns_and_is_in_the_catalogue(server)
+    finally:
+        server.close()
 
 
-def _judges_turns_and_is_in_the_catalogue(evald: Run) -> None:
+def _judges_turns_and_is_in_the_catalogue(server: forks.ForkServer) -> None:
+    def evald(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+        environment = clean_environment({"COLUMNS": "120"})
+        return forks.run(EVALD, *arguments, stdin=stdin, environment=environment, server=server)
+
     passed = evald("evaluate", "-", "-e", "min-links", stdin=_turn("See https://example.org"))
     assert "1 links, at least 1 wanted" in passed.stdout, passed.stderr
     assert passed.returncode == 0

@@ -15,6 +15,8 @@ from evald_server.engine.registry import Origin, Registry
 from evald_server.engine.run import EvaluationRun
 from tests.summaries import aggregated
 
+from ..loop import run as in_loop
+
 Behaviour = Callable[[EvaluatorContext], Any]
 
 
@@ -121,7 +123,7 @@ class Engine:
                 pass
 
         if run.pending:
-            asyncio.run(complete())
+            in_loop(complete())
         self.threads.close()
         return aggregated(run)
 

@@ -1,6 +1,5 @@
 """Contexts for tests of evaluators, out of the dicts that an OpenAI client holds."""
 
-import asyncio
 import json
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
@@ -12,6 +11,8 @@ from evald.evaluator import Evaluator
 from evald.result import Result, errored
 from evald.strict_json import TooLarge
 from evald.v1 import context_pb2, message_pb2
+
+from ..loop import run as in_loop
 
 Dict = Mapping[str, Any]
 _ABSENT: Any = object()
@@ -108,7 +109,7 @@ def run(evaluator: type[Evaluator], config: Dict, ctx: EvaluatorContext) -> Resu
         outcome = evaluator.definition().compile(config)(ctx)
     except TooLarge as problem:
         return errored("INPUT_TOO_LARGE", str(problem))
-    return outcome if isinstance(outcome, Result) else asyncio.run(awaited(outcome))
+    return outcome if isinstance(outcome, Result) else in_loop(awaited(outcome))
 
 
 async def awaited(outcome: Result | Awaitable[Result]) -> Result:

@@ -1,6 +1,5 @@
 """All built-in evaluators in the server's engine."""
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +14,8 @@ from evald_server.engine.registry import Origin, Registry
 from evald_server.engine.run import EvaluationRun
 from evald_server.evaluators import BUILT_INS
 from tests.summaries import aggregated
+
+from ..loop import run as in_loop
 
 
 def evaluate(
@@ -34,7 +35,7 @@ def evaluate(
                 pass
         return run
 
-    return aggregated(asyncio.run(main()))
+    return aggregated(in_loop(main()))
 
 
 def deep(levels: int, inside: str = "1") -> str:

@@ -16,7 +16,7 @@ from evald_server.engine.plan import InvalidPlan
 from evald_server.evaluators import BUILT_INS
 
 from ..attempts import attempts
-from .contexts import answered, calls, context
+from .contexts import answered, calls, context, message
 from .engine import as_json, evaluate
 
 _SLICE_NANOS = 10_000_000
@@ -29,10 +29,11 @@ Case = tuple[Sequence[Spec], Callable[[], EvaluatorContext]]
 
 
 def _called(name: str, times: int, arguments: str = '{"a": 1}') -> EvaluatorContext:
-    message = calls(*[name] * times)
-    for call in message["tool_calls"]:
-        call["function"]["arguments"] = arguments
-    return context([message])
+    asked = message(calls(name))
+    [call] = asked.tool_calls
+    call.function.arguments = arguments
+    asked.tool_calls.extend([call] * (times - 1))
+    return EvaluatorContext(context_pb2.EvaluatorContext(turn=1, messages=[asked]))
 
 
 def _spec(type_name: str, **config: Any) -> Spec:

@@ -2,13 +2,13 @@
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import evald
 
+from ..forks import Fork
 from ..processes import clean_environment, server_process
 
 PLUGIN = """
@@ -63,12 +63,7 @@ def test_a_worker_ends_by_a_signal_alone(tmp_path: Path, number: signal.Signals)
     )
     with (
         server_process(stderr=subprocess.DEVNULL) as server,
-        subprocess.Popen(
-            [sys.executable, str(script), server.grpc],
-            env=clean_environment(),
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as worker,
+        Fork(str(script), server.grpc, environment=clean_environment(), stdout=None) as worker,
     ):
         try:
             assert worker.stderr

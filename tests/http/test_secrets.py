@@ -34,6 +34,7 @@ from ..auth.authority import Authority
 from ..auth.issuer import Issuer
 from ..auth.keyring import bearer, make_key
 from ..cli.conftest import evald  # noqa: F401 - a fixture
+from ..forks import Fork
 from ..judge.wire import answer, completion, events
 from ..markers import Markers
 from ..processes import ANY_PORT, clean_environment
@@ -176,7 +177,7 @@ class Planted(NamedTuple):
 
     markers: Markers
     heard: Heard
-    process: asyncio.subprocess.Process
+    process: Fork
     client: httpx.AsyncClient
     channel: grpc.aio.Channel
     address: str
@@ -292,17 +293,15 @@ async def _server(tmp_path: Path, certs: Path, evald_command: str) -> AsyncItera
         plugin.behave = repeat
         (folder / "evald.toml").write_text(_config(folder, certs, echo, plugin.address))
         with (folder / "stderr").open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                evald_command,
-                *("serve", "--config", str(folder / "evald.toml"), "--listen", ANY_PORT),
+            process = Fork(
+                *(evald_command, "serve", "--config", str(folder / "evald.toml"), "--listen", ANY_PORT),
                 *("--http", ANY_PORT, "--web", ANY_PORT),
-                env=clean_environment(environment),
-                stdout=subprocess.PIPE,
+                environment=clean_environment(environment),
                 stderr=log,
             )
         try:
             assert process.stdout
-            ready = (await process.stdout.readline() + await process.stdout.readline()).decode()
+            ready = "".join([await asyncio.to_thread(process.stdout.readline) for _ in range(2)])
             found = re.findall(r"127\.0\.0\.1:\d+", ready)
             assert len(found) == 3, (folder / "stderr").read_text()
             heard.add("standard output", ready)
@@ -333,12 +332,11 @@ async def _server(tmp_path: Path, certs: Path, evald_command: str) -> AsyncItera
                 )
                 if process.returncode is None:
                     process.send_signal(signal.SIGTERM)
-                heard.add("standard output", await process.stdout.read())
-                assert await process.wait() == 0
+                heard.add("standard output", await asyncio.to_thread(process.stdout.read))
+                assert await asyncio.to_thread(process.wait) == 0
         finally:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            process.kill()
+            await asyncio.to_thread(process.communicate)
     heard.add("log", (folder / "stderr").read_bytes())
     assert not heard.leaks()
     # A literal value is stored to be sent. It is shown to nobody.
@@ -722,7 +720,7 @@ async def test_files_that_break_and_a_server_that_stops_tell_no_secret(
     server.process.send_signal(signal.SIGTERM)
     with suppress(httpx.HTTPError):
         await stalled
-    assert await server.process.wait() == 0
+    assert await asyncio.to_thread(server.process.wait) == 0
 
 
 def _openssl(folder: Path, *arguments: str) -> None:

@@ -27,6 +27,8 @@ from evald_server.judge.prompt_request import (
 )
 from tests.summaries import aggregated
 
+from ..loop import run as in_loop
+
 Reply: TypeAlias = "str | Mapping[str, Any] | Exception | Callable[[PromptRequest], Any]"
 """Text, or an object as JSON text, or what is raised; or what makes one of these of the question,
 perhaps later."""
@@ -130,7 +132,7 @@ TURN = Turn(
 
 def judge(models: ScriptedModels, config: Mapping[str, Any], turn: Turn = TURN) -> Result:
     """The result, by a config that is compiled as a server does it."""
-    return asyncio.run(judge_later(models, config, turn.context))
+    return in_loop(judge_later(models, config, turn.context))
 
 
 async def judge_later(models: ScriptedModels, config: Mapping[str, Any], ctx: EvaluatorContext) -> Result:
@@ -147,7 +149,7 @@ def evaluate(
     seconds: float | None = 5.0,
 ) -> AggregatedEvaluation:
     """The summary of a plan with these specs, as the engine runs it."""
-    return asyncio.run(evaluate_later(models, *specs, turn=turn, seconds=seconds))
+    return in_loop(evaluate_later(models, *specs, turn=turn, seconds=seconds))
 
 
 async def evaluate_later(

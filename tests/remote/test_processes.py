@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +15,7 @@ import pytest
 from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.v1 import evaluation_service_pb2
 
+from ..forks import Fork
 from ..ports import free_address
 from ..processes import clean_environment
 from ..rpc.live import EVALUATION, request, spec, until
@@ -28,13 +28,8 @@ class Process:
     """A child whose lines of output are read. Killed, with -9, when the block ends."""
 
     def __init__(self, *command: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", *command],
-            cwd=ROOT,
-            env=clean_environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
+        self._process = Fork(
+            "-m", *command, directory=ROOT, environment=clean_environment(), stderr=subprocess.DEVNULL
         )
 
     @property

@@ -21,10 +21,6 @@ from .live import CONTAINS, EVALUATION, request, until
 DESCRIPTORS = 128
 
 
-def few_descriptors() -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
-
-
 @contextmanager
 def silent_sockets(address: str, count: int) -> Iterator[list[socket.socket]]:
     """Connections that are opened and never used."""
@@ -76,7 +72,7 @@ def test_silent_sockets_stop_neither_calls_nor_metrics_and_are_closed() -> None:
                     assert await passes(new, wait_for_ready=True)
             assert await passes(before)
 
-    with server_process(preexec_fn=few_descriptors, EVALD_HANDSHAKE_TIMEOUT="2") as server:
+    with server_process(descriptors=(DESCRIPTORS, DESCRIPTORS), EVALD_HANDSHAKE_TIMEOUT="2") as server:
         run(main(server))
         server.process.terminate()
         assert server.process.wait(60) == 0
@@ -112,8 +108,5 @@ def test_a_connection_without_a_call_is_closed_and_opened_again() -> None:
 
 
 def test_a_server_allows_itself_all_the_descriptors_that_it_may_have() -> None:
-    def low_soft_limit() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))
-
-    with server_process(preexec_fn=low_soft_limit) as server:
+    with server_process(descriptors=(256, 512)) as server:
         assert resource.prlimit(server.pid, resource.RLIMIT_NOFILE) == (512, 512)

@@ -13,27 +13,15 @@ from evald_server.config import Settings
 from evald_server.data_dir import LOCK
 from evald_server.store.database import FILE_NAME
 
+from .. import forks
 from ..loop import run
-from ..processes import server_process
+from ..processes import EVALD, server_process
 
 
 def second_server(directory: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "evald_server",
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--data-dir",
-            str(directory),
-        ],
-        env={"EVALD_HTTP": "", "EVALD_WEB": ""},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    return forks.run(
+        *(EVALD, "serve", "--listen", "127.0.0.1:0", "--data-dir", str(directory)),
+        environment={"EVALD_HTTP": "", "EVALD_WEB": ""},
     )
 
 

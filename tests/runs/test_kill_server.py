@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import random
-import sys
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -27,7 +27,8 @@ from evald.v1.evaluator_pb2 import EvaluatorSpec
 from evald.v1.persona_service_pb2_grpc import PersonaServiceStub
 from evald.v1.run_service_pb2_grpc import RunServiceStub
 from evald.v1.scenario_service_pb2_grpc import ScenarioServiceStub
-from tests.processes import clean_environment
+from tests.forks import Fork
+from tests.processes import EVALD, clean_environment
 
 # More of them: KILL_ROUNDS=60 pytest tests/runs/test_kill_server.py
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "3"))
@@ -75,25 +76,21 @@ def slow_agent() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def server(directory: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, grpc.aio.Channel]]:
+async def server(directory: Path) -> AsyncIterator[tuple[Fork, grpc.aio.Channel]]:
     """A server in a process of its own, killed at the end."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "evald_server", "serve", "--listen", "127.0.0.1:0", "--http", ""),
-        *("--data-dir", str(directory)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env=clean_environment(),
-    )
-    assert process.stdout
-    try:
-        line = (await process.stdout.readline()).decode()
-        address = next(word for word in line.replace(",", " ").split() if word.startswith("127.0.0.1:"))
-        async with grpc.aio.insecure_channel(address) as channel:
-            yield process, channel
-    finally:
-        with suppress(ProcessLookupError):
+    with Fork(
+        *(EVALD, "serve", "--listen", "127.0.0.1:0", "--http", "", "--data-dir", str(directory)),
+        stderr=subprocess.DEVNULL,
+        environment=clean_environment(),
+    ) as process:
+        assert process.stdout
+        try:
+            line = await asyncio.to_thread(process.stdout.readline)
+            address = next(word for word in line.replace(",", " ").split() if word.startswith("127.0.0.1:"))
+            async with grpc.aio.insecure_channel(address) as channel:
+                yield process, channel
+        finally:
             process.kill()
-        await process.communicate()
 
 
 async def prepare(channel: grpc.aio.Channel, agent: str) -> tuple[str, str, str]:

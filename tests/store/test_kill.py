@@ -3,8 +3,6 @@
 import asyncio
 import os
 import random
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -14,6 +12,7 @@ from evald_server.store.database import Database
 from evald_server.store.resources import ResourceKind, ResourceStore
 from evald_server.store.runs import RunFilter, RunStore
 
+from ..forks import Fork
 from .conftest import Place
 from .writer import BODY
 
@@ -23,9 +22,11 @@ ROUNDS = int(os.environ.get("KILL_ROUNDS", "12"))
 
 def killed_writer(place: Place, name: str) -> list[list[str]]:
     """What a writer had acknowledged when it was killed, some time after its first words."""
-    command = [sys.executable, "-m", "tests.store.writer", str(place), name]
-    with subprocess.Popen(
-        command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True
+    with Fork(
+        *("-m", "tests.store.writer", str(place), name),
+        directory=Path(__file__).parents[2],
+        environment=os.environ,
+        stderr=None,
     ) as process:
         assert process.stdout
         said = [process.stdout.readline()]

@@ -1,13 +1,14 @@
 """The suites of real recordings that evald ships give what their recordings say."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from .. import forks
+from ..processes import EVALD, clean_environment
 
 SUITES = Path(__file__).parents[2] / "examples/suites"
 
@@ -15,8 +16,8 @@ SUITES = Path(__file__).parents[2] / "examples/suites"
 def run_suite(folder: Path, *arguments: str, code: int) -> dict[str, Any]:
     """Return what `evald test` writes as JSON."""
     output = folder / "results.json"
-    command = [sys.executable, "-m", "evald_server", "test", *arguments, "--output", str(output)]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    command = (EVALD, "test", *arguments, "--output", str(output))
+    run = forks.run(*command, directory=folder, environment=clean_environment())
     assert run.returncode == code, run.stdout + run.stderr
     found: dict[str, Any] = json.loads(output.read_text())
     return found

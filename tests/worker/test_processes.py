@@ -1,9 +1,8 @@
 """Workers as their users run them: whoever is killed, they are back by themselves; told to stop, they finish."""
 
+import os
 import queue
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ..forks import Fork
 from ..ports import free_address
 
 HERE = Path(__file__).parent
@@ -22,20 +22,22 @@ class Process:
     """A script of this folder. Its output is read as it comes."""
 
     def __init__(self, script: str, *arguments: str, **environment: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-u", str(HERE / script), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={"PATH": "/usr/bin:/bin", **environment},
+        reading, writing = os.pipe()
+        self._output = open(reading, encoding="utf-8")  # noqa: PTH123, SIM115 - closed when it has ended
+        self.process = Fork(
+            str(HERE / script),
+            *arguments,
+            environment={"PATH": "/usr/bin:/bin", "PYTHONUNBUFFERED": "1", **environment},
+            stdout=writing,
+            stderr=writing,
         )
+        os.close(writing)
         self.seen: list[str] = []
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        assert self.process.stdout
-        for line in self.process.stdout:
+        for line in self._output:
             self._lines.put(line)
 
     def line(self, text: str, seconds: float = 40.0) -> str:
@@ -53,8 +55,7 @@ class Process:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
-        if self.process.stdout:
-            self.process.stdout.close()
+        self._output.close()
 
 
 class Processes:

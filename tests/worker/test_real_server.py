@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ import pytest
 import evald
 from evald_server import testing
 
+from .. import forks
+from ..forks import Fork
 from ..loop import run
 from ..processes import clean_environment
 from ..remote.test_processes import Caller, Process, Server
@@ -48,9 +49,7 @@ async def test_the_example_is_eight_lines_and_works(tmp_path: Path) -> None:
 
     with Server(tmp_path) as server:
         environment = clean_environment({"EVALD_SERVER": server.address})
-        process = subprocess.Popen(  # noqa: ASYNC220 - it has to be there before anything else
-            [sys.executable, str(example)], env=environment, stderr=subprocess.DEVNULL
-        )
+        process = Fork(str(example), environment=environment, stdout=None, stderr=subprocess.DEVNULL)
         try:
             caller = Caller(server.address)
 
@@ -75,14 +74,8 @@ def contains(ctx):
 evald.{way}sys.argv[1])
 """
     with testing.server(remote_allowed=["127.0.0.1"]) as server:
-        done = subprocess.run(
-            [sys.executable, "-c", program, server.address],
-            env=clean_environment(),
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        arguments = ("-c", program, server.address)
+        done = forks.run(*arguments, environment=clean_environment())
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "ERROR" in line]

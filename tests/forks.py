@@ -1,0 +1,198 @@
+"""Python programs in forks of a process that has imported evald, which spares them nine tenths of their start."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock, Thread
+from typing import IO, Any, Final, Self
+
+
+class ForkServer:
+    """The process whose forks they are, started for the first of them. environment: of its imports."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = dict(environment)
+        self._folder = Path(tempfile.mkdtemp(prefix="evald-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starting = Lock()
+
+    @property
+    def address(self) -> Path:
+        """Of its Unix socket."""
+        return self._folder / "socket"
+
+    def connect(self) -> socket.socket:
+        """A connection for one program, as soon as it listens."""
+        with self._starting:
+            if not self._process:
+                program = str(Path(__file__).with_name("fork_server.py"))
+                command = [sys.executable, "-P", program, str(self.address)]
+                self._process = subprocess.Popen(command, env=self._environment, stdin=subprocess.PIPE)
+        while True:
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.connect(str(self.address))
+            except (FileNotFoundError, ConnectionRefusedError):
+                connection.close()
+                assert self._process.poll() is None, "the fork server has ended"
+                time.sleep(0.02)
+            else:
+                return connection
+
+    def close(self) -> None:
+        """End it; what it has started goes on."""
+        if self._process:
+            self._process.communicate()  # closes its input
+        shutil.rmtree(self._folder)
+
+
+FORKS: Final[list[ForkServer]] = []
+"""The one that tests share, once `conftest.py` has made it."""
+
+
+class Fork:
+    """A running `python ARGUMENTS`, to be used as a `subprocess.Popen` of text is.
+
+    arguments: "-m", "-c" or a path first. environment: all of it. streams: standard input, output and error, each a
+    file, a descriptor, or PIPE or DEVNULL of `subprocess`; None is this process's own. descriptors: the soft and hard limit of open files.
+    """
+
+    def __init__(
+        self,
+        *arguments: str,
+        environment: Mapping[str, str],
+        directory: Path | None = None,
+        stdin: int | IO[Any] = subprocess.DEVNULL,
+        stdout: int | IO[Any] | None = subprocess.PIPE,
+        stderr: int | IO[Any] | None = subprocess.PIPE,
+        descriptors: tuple[int, int] | None = None,
+        server: ForkServer | None = None,
+    ) -> None:
+        self.returncode: int | None = None
+        theirs: list[int] = []
+        ours: list[IO[str] | None] = []
+        opened: list[int] = []
+        for number, stream in enumerate((stdin, stdout, stderr)):
+            mine = None
+            if stream == subprocess.PIPE:
+                read, write = os.pipe()
+                mine = open(read if number else write, "r" if number else "w", encoding="utf-8")  # noqa: PTH123, SIM115
+                opened.append(write if number else read)
+                theirs.append(opened[-1])
+            elif stream == subprocess.DEVNULL:
+                opened.append(os.open(os.devnull, os.O_RDWR))
+                theirs.append(opened[-1])
+            elif stream is None:
+                theirs.append(number)
+            else:
+                theirs.append(stream if isinstance(stream, int) else stream.fileno())
+            ours.append(mine)
+        self.stdin, self.stdout, self.stderr = ours
+        request = {
+            "arguments": arguments,
+            "environment": dict(environment),
+            "directory": str(directory or Path.cwd()),
+            "descriptors": descriptors,
+        }
+        self._connection = (server or FORKS[0]).connect()
+        socket.send_fds(self._connection, [b"\n"], theirs)
+        self._connection.sendall(json.dumps(request).encode() + b"\n")
+        for descriptor in opened:
+            os.close(descriptor)
+        self._answers = b""
+        self.pid = self._number(None)
+
+    def _number(self, timeout: float | None) -> int:
+        """The next number that the fork server sends. Raises TimeoutError: not yet."""
+        self._connection.settimeout(timeout)
+        while b"\n" not in self._answers:
+            try:
+                received = self._connection.recv(100)
+            except BlockingIOError:  # as with a timeout of 0
+                raise TimeoutError from None
+            assert received, "the fork server has ended"
+            self._answers += received
+        number, _, self._answers = self._answers.partition(b"\n")
+        return int(number)
+
+    def poll(self) -> int | None:
+        """Its exit code, as of a child: negative, a signal's; None while it runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, when it has ended."""
+        if self.returncode is None:
+            try:
+                self.returncode = self._number(timeout)
+            except TimeoutError:
+                raise subprocess.TimeoutExpired("python", timeout or 0) from None
+            self._connection.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Nothing when it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """All the rest of its output and errors, when it has ended."""
+        texts = ["", ""]
+
+        def read(index: int, stream: IO[str] | None) -> None:
+            if stream and not stream.closed:
+                with stream:
+                    texts[index] = stream.read()
+
+        if self.stdin:
+            self.stdin.close()
+        readers = [Thread(target=read, args=pair) for pair in enumerate((self.stdout, self.stderr))]
+        for reader in readers:
+            reader.start()
+        self.wait(timeout)
+        for reader in readers:
+            reader.join()
+        return texts[0], texts[1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream:
+                stream.close()
+        self.wait()
+
+
+def run(*arguments: str, stdin: str = "", **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run `python ARGUMENTS` to its end, at most 120 s. options: of `Fork`."""
+    with tempfile.TemporaryDirectory() as folder:
+        # Files, because none of them can be full while the others are waited for.
+        paths = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
+        paths[0].write_text(stdin, encoding="utf-8")
+        with paths[0].open() as given, paths[1].open("w") as output, paths[2].open("w") as errors:
+            program = Fork(*arguments, stdin=given, stdout=output, stderr=errors, **options)
+        try:
+            code = program.wait(120)
+        finally:
+            program.kill()
+        texts = [path.read_text(encoding="utf-8") for path in paths[1:]]
+    return subprocess.CompletedProcess(arguments, code, *texts)
