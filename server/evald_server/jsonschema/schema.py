@@ -110,7 +110,7 @@ def _checked_text(schema: dict[str, Any] | bool, where: str) -> str:
     except RecursionError:
         raise InvalidConfig.at(where, "nested too deep") from None
     except (TypeError, ValueError) as problem:
-            raise InvalidConfig.at(where, f"not JSON: {encodable(str(problem))}") from None
+        raise InvalidConfig.at(where, f"not JSON: {encodable(str(problem))}") from None
     if size > MAX_BYTES:
         raise InvalidConfig.at(where, f"got {size} bytes, wanted at most {MAX_BYTES}")
     return text

@@ -6,7 +6,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field, ValidationError
 
-from evald.fields import found_and_wanted
 from evald.v1 import result_pb2, suite_service_pb2
 
 from .comparison import BLOCK, INCONCLUSIVE, PASS

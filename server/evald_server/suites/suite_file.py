@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from evald.convert.resources import CONNECTOR
 from evald.convert.spec import fill_options
 from evald.errors import InvalidInput
-from evald.fields import found_and_wanted, nearest, shown, snake, text
+from evald.fields import nearest, shown, snake, text
 from evald.structs import fill_struct
 from evald.v1 import connector_service_pb2, suite_service_pb2
 
