@@ -96,8 +96,6 @@ def check_wire_limits(message: type[Message], data: bytes) -> None:
             values = getattr(parsed, field.name)
             count = len(values)
             place = f"{path}.{field.name}".lstrip(".")
-            if count > _MAX_MESSAGES and not field.is_map:
-                raise BeyondWireLimit(place, f"got {count} messages, wanted at most {_MAX_MESSAGES}")
             if field.is_map:
                 found += count**2
                 if count > MAX_MEMBERS:
@@ -108,6 +106,8 @@ def check_wire_limits(message: type[Message], data: bytes) -> None:
                         f"got {count} members here and too many in other objects, wanted fewer or smaller objects: the "
                         f"squares of their numbers of members may add up to {_MAX_SQUARES}",
                     )
+            elif count > _MAX_MESSAGES:
+                raise BeyondWireLimit(place, f"got {count} messages, wanted at most {_MAX_MESSAGES}")
             for value in [b"".join(values)] if field.is_single else values:
                 if len(value) > _SMALL_BYTES:
                     most = _most_squares(field.kind, value)

@@ -151,6 +151,16 @@ def test_late_calls_of_one_principal_open_it_for_this_one_only() -> None:
     assert not breaker.is_open
 
 
+def test_it_closes_when_the_only_principal_has_gone_and_calls_of_others_work() -> None:
+    breaker, clock = _breaker()
+    _late(breaker, "a")
+    clock.now = 30.9
+    assert not breaker.end(probe=breaker.begin("b"), worked=True)
+    clock.now = 31.0
+    assert breaker.end(probe=breaker.begin("b"), worked=True)
+    assert not breaker.is_open
+
+
 @pytest.mark.parametrize(
     "late", [["a"] * 5 + ["b"] * 5, ["a", "b", "a", "b", "c"], [""] * 5, ["a"] * 5 + [""] * 5]
 )

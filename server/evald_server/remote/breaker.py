@@ -81,13 +81,14 @@ class CircuitBreaker:
 
         Returns True if the circuit has opened or closed.
         """
+        if worked and (probe or self._is_forgotten()):
+            self._open_until, self._wait = None, _FIRST_WAIT
+            self._only = self._late_probe = ""
+            self._probing = False
+            self._outcomes.clear()
+            return True
         if probe:
             self._probing = False
-            if worked:
-                self._open_until, self._wait = None, _FIRST_WAIT
-                self._only = self._late_probe = ""
-                self._outcomes.clear()
-                return True
             if worked is False:
                 self._wait = min(self._wait * 2, _MAX_WAIT)
                 self._late_probe = late
@@ -114,6 +115,12 @@ class CircuitBreaker:
 
     def _passes(self, principal: str) -> bool:
         return self._only not in ("", principal)
+
+    def _is_forgotten(self) -> bool:
+        """Return whether the only principal for which the circuit is open has not probed it for long."""
+        if self._open_until is None or not self._only or self._probing:
+            return False
+        return self._clock() >= self._open_until + _MAX_WAIT
 
     def _open(self) -> None:
         self._open_until = self._clock() + self._wait * (1 + self._jitter() / 5)
