@@ -356,6 +356,13 @@ def test_a_limit_without_data_proves_nothing_unless_another_is_exceeded(
     assert (result.verdict, result.unproven) == (FAILED, unproven)
 
 
+@pytest.mark.parametrize(("less", "verdict"), [(0, PASSED), (1, FAILED)])
+def test_execution_limits_are_inclusive(less: int, verdict: Verdict) -> None:
+    ctx = context([calls("a", "b")], usage={"total": 7}, run_duration_ms=9)
+    for key, most in (("maxToolCalls", 2), ("maxTokens", 7), ("maxDurationMs", 9)):
+        assert run(ExecutionLimits, {key: most - less}, ctx).verdict is verdict, key
+
+
 def test_without_any_message_nothing_is_known_of_tool_calls() -> None:
     assert run(ExecutionLimits, {"maxToolCalls": 10}, context()).verdict is FAILED
     talked = context([{"role": "assistant", "content": "hi"}])
