@@ -84,6 +84,23 @@ def test_scores_can_show_what_verdicts_do_not() -> None:
     assert comparison.score_change == pytest.approx(-0.29)
 
 
+@pytest.mark.parametrize(
+    ("scores", "wanted"),
+    [
+        pytest.param([0.8] * 20, "WARN", id="all fell"),
+        pytest.param([0.8] * 4 + [1.0] * 16, "PASS", id="four fell, which chance may do"),
+        pytest.param([1.0] * 20, "PASS", id="none fell"),
+    ],
+)
+@pytest.mark.parametrize("base", ["P" * 20, "P" * 19 + "F"], ids=["equal verdicts", "one fixed"])
+def test_scores_that_fall_give_a_warning_though_no_verdict_changes(
+    base: str, scores: list[float], wanted: str
+) -> None:
+    comparison = _compare(_cases(base, [1.0] * 20), _cases("P" * 20, scores))
+    assert NAMES[comparison.verdict] == wanted
+    assert ("the scores fell by 0.2 on average, and not by chance" in comparison.reason) is (wanted == "WARN")
+
+
 def test_the_figures_are_those_of_the_pairs() -> None:
     base = _cases("PPPPFFE.PS", [0.9, 0.9, 0.9, 0.9, 0.1, 0.1, None, None, 0.9, None])
     new = _cases("PPPFPFPPE.", [0.9, 0.9, 0.9, 0.3, 0.9, 0.1, 0.9, 0.9, None, None])

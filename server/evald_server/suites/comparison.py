@@ -87,8 +87,6 @@ class _Evidence(NamedTuple):
         if not self.pairs:
             return INCONCLUSIVE
         drop = (self.broken - self.fixed) / self.pairs
-        if drop <= 0:
-            return PASS
         significant = (
             mcnemar_p(self.broken, self.fixed) < SIGNIFICANCE
             or permutation_p(self.scores) < SIGNIFICANCE + slack
@@ -379,6 +377,10 @@ def _judgement(
         p = min(p, comparison.permutation_p)
     if verdict == BLOCK:
         return f"more than {allowed}, and not by chance (p = {p:.2g})"
+    if verdict == WARN and comparison.pass_rate_change.value >= 0:
+        return (
+            f"the scores fell by {-comparison.score_change:.3g} on average, and not by chance (p = {p:.2g})"
+        )
     if verdict == WARN and p < SIGNIFICANCE:
         return f"within {allowed}, but not by chance (p = {p:.2g})"
     if verdict == WARN:
