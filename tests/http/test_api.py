@@ -347,6 +347,17 @@ async def test_an_evaluation_is_one_document_or_a_stream() -> None:
         assert "event: result\ndata: {" in events.text
 
 
+async def test_a_question_without_an_answer_fails() -> None:
+    """An agent that gives no answer must not pass with its answer to an earlier question."""
+    asked = {**BODY, "messages": [*BODY["messages"], {"role": "user", "content": "And now?"}]}
+    async with api() as client:
+        got = (await client.post("/api/evaluate", json=asked)).json()
+        assert (got["verdict"], got["reason"]) == ("FAILED", "No assistant message found")
+        lines = [{"evaluators": [REGEX]}, {"id": "asked", "messages": asked["messages"]}]
+        answers = lines_of(await client.post("/api/evaluate-batch", **ndjson(lines)))
+        assert answers[0]["evaluation"]["reason"] == "No assistant message found"
+
+
 async def test_a_batch_answers_every_line_and_sums_up() -> None:
     bad = [CHAT[0], {"role": "assistant", "content": "No."}]
     lines = [

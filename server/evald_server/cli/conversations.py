@@ -190,7 +190,7 @@ def _kind(value: Any) -> str:
 def last_turn(conversation: RecordedConversation) -> "Turn":
     """Return the last turn with its history. Raises CommandError."""
     with _at(conversation):
-        return recorded_turns.last_turn(conversation.data, ignore_unknown=True)
+        return recorded_turns.last_turn(conversation.data, recorded=True)
 
 
 def every_turn(conversation: RecordedConversation) -> "Iterator[Turn]":

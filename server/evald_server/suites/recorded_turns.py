@@ -142,10 +142,13 @@ def usage_of(data: Mapping[str, Any], messages: Sequence[Any], start: int, end: 
     return turn_usage(messages[start:end], reports[start:end] if isinstance(reports, list) else ())
 
 
-def last_turn(original: Mapping[str, Any], *, ignore_unknown: bool) -> "Turn":
+def last_turn(original: Mapping[str, Any], *, recorded: bool) -> "Turn":
     """Return the last turn of a conversation with all messages before it. It is final unless the data say otherwise.
 
     Latency, usage and cost are those of the conversation; missing ones are read from the messages of the turn.
+
+    recorded: the conversation is a recording: unknown keys are ignored, and messages after the agent's last turn, such
+    as the user's good-bye, are left out. In a request they are a turn that the agent has not answered.
     Raises InvalidInput.
     """
     from evald import Turn
@@ -160,13 +163,15 @@ def last_turn(original: Mapping[str, Any], *, ignore_unknown: bool) -> "Turn":
     if isinstance(spoken, list):
         bounds = turn_bounds(spoken)
         start, end = bounds[-1]
+        if not recorded and end < len(spoken):
+            start, end = end, len(spoken)
+            bounds.append((start, end))
         if messages is not None:
-            # Messages after the agent's last turn, such as the user's good-bye, are left out.
             data["messages"] = messages[:end]
         if first_of(original, ("turn", "number")) is None:
             data["number"] = len(bounds)
         data |= usage_of(original, spoken, start, end).missing_in({**data, **inner})
-    return Turn.from_dict(data, ignore_unknown=ignore_unknown)
+    return Turn.from_dict(data, ignore_unknown=recorded)
 
 
 def context_data(original: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,9 +65,9 @@ def _request(data: Any, request_id: str) -> _pb.EvaluateRequest:
 
 
 def _context(data: Mapping[str, Any], beside: tuple[str, ...]) -> context_pb2.EvaluatorContext:
-    """Convert the conversation of a request, as `evald evaluate` does. beside: other keys. Raises InvalidInput."""
+    """Convert the conversation of a request to its last turn. beside: other keys. Raises InvalidInput."""
     said = {key: value for key, value in data.items() if key not in beside}
-    return last_turn(said, ignore_unknown=False).to_proto()
+    return last_turn(said, recorded=False).to_proto()
 
 
 @contextmanager

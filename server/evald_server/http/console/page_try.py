@@ -174,7 +174,7 @@ def _request(
             data["latency_ms"] = float(posted["latency"])
         if posted.get("expected"):
             data["expected"] = posted["expected"]
-        return evaluate_request(last_turn(data, ignore_unknown=False).to_proto(), specs, None, None, "")
+        return evaluate_request(last_turn(data, recorded=False).to_proto(), specs, None, None, "")
     except InvalidInput as problem:
         problems.add("", str(problem))
     except ValueError:
