@@ -74,6 +74,7 @@ REASONS_KINDS = {
     "ROLE_MISSING": errors.PermissionDenied,
     "NOT_OWNER": errors.PermissionDenied,
     "RATE_LIMITED": errors.Overloaded,
+    "QUOTA_EXCEEDED": errors.Overloaded,
     "DRAINING": errors.Unavailable,
     "MESSAGE_TIMEOUT": errors.DeadlineExceeded,
     "DEADLINE_TOO_SHORT": errors.DeadlineExceeded,
