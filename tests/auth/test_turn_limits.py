@@ -15,7 +15,6 @@ import pytest
 from evald.v1 import evaluation_service_pb2 as pb
 from evald.v1 import run_service_pb2
 from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
-from evald_server.auth.current_call import PRINCIPAL
 from evald_server.auth.keys import add_key, new_key, read_keys
 from evald_server.auth.limits import TurnLimits
 from evald_server.auth.principal import Principal, Role
@@ -378,10 +377,13 @@ async def test_every_way_keeps_to_the_rate(tmp_path: Path) -> None:
             assert loop.time() - began >= 0.4, name
 
 
-async def test_one_second_s_worth_may_begin_at_once_and_waits_are_in_order() -> None:
+async def test_one_second_s_worth_may_begin_at_once_and_waits_are_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now, counted = [100.0], list[str]()
     limits = TurnLimits(counted.append, clock=lambda: now[0])
-    PRINCIPAL.set(Principal("ci", frozenset((Role.CALLER,)), turn_rate=40.0))
+    limited = Principal("ci", frozenset((Role.CALLER,)), turn_rate=40.0)
+    monkeypatch.setattr("evald_server.auth.limits.caller", lambda: limited)
     assert await limits.take(100) == 40
     with pytest.raises(AccessDenied) as refused:
         await limits.take(longest_wait=0.02)
