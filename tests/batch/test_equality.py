@@ -130,7 +130,7 @@ async def test_answers_totals_and_telemetry_do_not_depend_on_the_process(
     assert_equal_summaries(there[-1].summary, here[-1].summary)
     counts_here, counts_there = _but_zeros(counts_here), _but_zeros(counts_there)
     # Not all types have room for all their series, and the first have it: which come first differs.
-    crowded = {type for type, _ in _details(counts_here) ^ _details(counts_there)} | {"other"}
+    crowded = {evaluator for evaluator, _ in _details(counts_here) ^ _details(counts_there)} | {"other"}
     assert len(crowded) <= 5
     counts_here, counts_there = (_but_details(counts, crowded) for counts in (counts_here, counts_there))
     assert counts_there.keys() == counts_here.keys()
