@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
 from typing import IO, Any, Final, Self
@@ -143,7 +144,8 @@ class Fork:
     def send_signal(self, number: int) -> None:
         """Nothing when it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended since; the fork server has not said so yet
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM."""
