@@ -63,7 +63,8 @@ class Fork:
     """A running `python ARGUMENTS`, to be used as a `subprocess.Popen` of text is.
 
     arguments: "-m", "-c" or a path first. environment: all of it. streams: standard input, output and error, each a
-    file, a descriptor, or PIPE or DEVNULL of `subprocess`; None is this process's own. descriptors: the soft and hard limit of open files.
+    file, a descriptor, or PIPE or DEVNULL of `subprocess`; None is this process's own. descriptors: the soft and hard
+    limit of open files.
     """
 
     def __init__(

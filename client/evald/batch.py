@@ -190,9 +190,9 @@ _MAX_BUFFERED_BYTES: Final = 16 << 20
 class BatchFlow:
     """The client-side state of a batch: items to send, flow control and counts.
 
-    items: as the caller gave them. The caller adds them while there is `room`. The sender takes requests; each contains all queued items, so
-    a slow caller's items are sent one by one and a fast caller's by the hundred. The reader passes the responses
-    to `read`. One thread may add items while another takes requests.
+    items: as the caller gave them. The caller adds them while there is `room`. The sender takes requests; each contains
+    all queued items, so a slow caller's items are sent one by one and a fast caller's by the hundred. The reader passes
+    the responses to `read`. One thread may add items while another takes requests.
     """
 
     def __init__(

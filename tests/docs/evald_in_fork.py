@@ -1,5 +1,6 @@
 """Stands for `evald` in the blocks of a page: has the fork server run the command with this process's arguments,
-environment, directory and standard streams, and ends with its exit code. EVALD_TEST_FORKS: the server's address; EVALD_TEST_EVALD: the command.
+environment, directory and standard streams, and ends with its exit code. EVALD_TEST_FORKS: the server's address;
+EVALD_TEST_EVALD: the command.
 """
 
 import json

@@ -29,7 +29,8 @@ class Authenticator:
     """Checks API keys, tokens and client certificates. Thread-safe.
 
     keys, tokens, clients: None for kinds of credentials that the server does not accept. count: increments
-    `evald_auth_total`. now: Unix time in seconds. anonymous: the principal of callers without credentials; None: they are refused.
+    `evald_auth_total`. now: Unix time in seconds. anonymous: the principal of callers without credentials; None: they are
+    refused.
     """
 
     def __init__(
