@@ -242,6 +242,30 @@ def test_waiting_evaluators_run_side_by_side(engine: Engine) -> None:
     assert engine.run([{"type": "together"}] * 8, seconds=20).verdict == PASSED
 
 
+def test_the_times_of_results_lie_within_that_of_the_evaluation(engine: Engine) -> None:
+    """Each result has the time of its own evaluator, and a start of its own if it had to wait for it."""
+    before = time.time_ns()
+    summary = engine.run(
+        [
+            {"do": "pass"},
+            {"do": "error"},
+            {"type": "waiting", "do": "pass", "seconds": 0.05, "threshold": 0.5},
+        ]
+    )
+    after = (
+        time.time_ns() + 10_000_000
+    )  # durations are of another clock, and this one may be corrected meanwhile
+    durations = [result.duration.ToNanoseconds() for result in summary.results]
+    started = summary.start_time.ToNanoseconds()
+    assert min(durations) > 0
+    assert durations[2] >= 50_000_000
+    assert sum(durations) <= summary.duration.ToNanoseconds() <= after - before
+    assert before <= started <= after
+    inline = sum(durations[:2])
+    assert [result.HasField("start_time") for result in summary.results] == [False, False, True]
+    assert started + inline <= summary.results[2].start_time.ToNanoseconds() <= after - durations[2]
+
+
 def test_at_most_max_concurrency_run_at_a_time(engine: Engine) -> None:
     running, most = 0, 0
 
