@@ -242,6 +242,13 @@ def test_waiting_evaluators_run_side_by_side(engine: Engine) -> None:
     assert engine.run([{"type": "together"}] * 8, seconds=20).verdict == PASSED
 
 
+def test_the_score_of_a_call_whose_assertions_all_passed_is_the_lowest_one(engine: Engine) -> None:
+    shadow = {"do": "pass", "score": 0.2, "enforcement": 2}
+    summary = engine.run([{"do": "pass", "score": 0.9}, {"do": "pass"}, shadow])
+    assert (summary.verdict, summary.score, summary.min_score) == (PASSED, 0.9, 0.9)
+    assert engine.run([{"do": "pass", "score": 1.0}, shadow]).score == 1.0
+
+
 def test_the_times_of_results_lie_within_that_of_the_evaluation(engine: Engine) -> None:
     """Each result has the time of its own evaluator, and a start of its own if it had to wait for it."""
     before = time.time_ns()
