@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evald.evaluator import define_evaluator
-from evald.result import Kind, Result, TokenUsage, Verdict, passed, unproven
+from evald.result import Check, Kind, Result, TokenUsage, Verdict, passed, unproven
 from evald_server.engine.plan import Limits
 from evald_server.engine.registry import Origin
 
@@ -259,9 +259,8 @@ def test_the_times_of_results_lie_within_that_of_the_evaluation(engine: Engine) 
             {"type": "waiting", "do": "pass", "seconds": 0.05, "threshold": 0.5},
         ]
     )
-    after = (
-        time.time_ns() + 10_000_000
-    )  # durations are of another clock, and this one may be corrected meanwhile
+    # Durations are of another clock, and this one may be corrected meanwhile.
+    after = time.time_ns() + 10_000_000
     durations = [result.duration.ToNanoseconds() for result in summary.results]
     started = summary.start_time.ToNanoseconds()
     assert min(durations) > 0
@@ -287,6 +286,37 @@ def test_at_most_max_concurrency_run_at_a_time(engine: Engine) -> None:
     engine.registry.register(definition("counting", count, inline=False), Origin.PLUGIN)
     engine.run([{"type": "counting"}] * 6, {"max_concurrency": 2})
     assert most == 2
+
+
+def test_a_result_is_a_success_when_its_verdict_is_no_failure_and_no_error(engine: Engine) -> None:
+    specs: list[dict[str, Any]] = [{"do": do} for do in ("pass", "fail", "error", "skip")]
+    specs += [{"do": "pass", "score": 0.5}, {"do": "fail", "score": 0.5}]
+    specs += [{"type": "gauge", "do": do} for do in ("measure", "error")]
+    found = [result.success for result in engine.run(specs).results]
+    assert found == [True, False, False, True, True, False, True, True]  # no metric can fail a turn
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"metadata": {"a": "b"}},
+        {"checks": [Check("said", met=True)]},
+        {"token_usage": TokenUsage(3, 4)},
+        {"cost_usd": 0.5},
+        {"raw_request": {"a": "b"}},
+        {"instance_id": "here"},
+        {"cached": True},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_what_comes_with_a_plain_pass_is_in_its_result(engine: Engine, given: dict[str, Any]) -> None:
+    result = Result(PASSED, "", score=1.0, **given)
+    engine.registry.register(definition("rich", lambda _ctx: result), Origin.BUILT_IN)
+    (name,) = given
+    name = "cost" if name == "cost_usd" else name
+    shown = {field.name for field, _ in engine.run([{"type": "rich"}]).results[0].ListFields()}
+    plain = {field.name for field, _ in engine.run([{"do": "pass", "score": 1.0}]).results[0].ListFields()}
+    assert shown == plain - {"reason"} | {name}
 
 
 def test_what_a_metric_spent_is_in_the_summary_though_all_assertions_passed(engine: Engine) -> None:
