@@ -18,10 +18,10 @@ SOURCES = {"evald": ROOT / "client/evald", "evald_server": ROOT / "server/evald_
 BELOW = {
     "wire_pb2": set(),
     "wire_limits": set(),
-    "auth": {"day_totals"},
+    "auth": {"day_totals", "input_files"},
     "day_totals": set(),
     "fair_slots": {"auth"},
-    "certificates": set(),
+    "certificates": {"input_files"},
     "dev_certificates": set(),
     "config": {"input_files"},
     "data_dir": set(),

@@ -6,7 +6,7 @@ Only the command line and `evald_server.testing` import this.
 import asyncio
 import logging
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -91,6 +91,9 @@ _SLACK_BYTES: Final = 4 << 20
 _WEB_PACKAGES: Final = ("jinja2", "starlette", "uvicorn")
 
 _LAG_PERIOD_SECONDS: Final = 0.25
+
+# Pause before a background task that has failed starts again.
+_RESTART_SECONDS: Final = 1.0
 
 # Seconds that pass between writes of the day's turns.
 _TURNS_PAUSE_SECONDS: Final = 1.0
@@ -309,14 +312,18 @@ class App:
         for bound, port in self._ports.items():
             await port.start(bound)
         self.address = address
-        endless = [self._watch_lag(), self._gate.watch(), self.models.watch(self._judge_available)]
+        endless: list[Callable[[], Coroutine[Any, Any, None]]] = [
+            self._watch_lag,
+            self._gate.watch,
+            partial(self.models.watch, self._judge_available),
+        ]
         if self._authenticator is not None and self._authenticator.tokens is not None:
-            endless.append(self._authenticator.tokens.source.watch())
+            endless.append(self._authenticator.tokens.source.watch)
         if settings.runs_max_age is not None or settings.runs_max_count is not None:
-            endless.append(self._trim_runs())
+            endless.append(self._trim_runs)
         if self._certificates is not None:
-            endless.append(self._reload_certificates(self._certificates))
-        self._background = [asyncio.create_task(work) for work in endless]
+            endless.append(partial(self._reload_certificates, self._certificates))
+        self._background = [asyncio.create_task(_restarting(watch)) for watch in endless]
         self._health.set_serving(True)
         if settings.insecure_public and is_public(settings.listen):
             _log.warning("listening on %s without encryption and authentication", self.address)
@@ -582,6 +589,18 @@ class App:
             wanted = loop.time() + _LAG_PERIOD_SECONDS
             await asyncio.sleep(_LAG_PERIOD_SECONDS)
             self.telemetry.loop_lag(max(0.0, loop.time() - wanted))
+
+
+async def _restarting(watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a background task, and start it again when it fails: without it revoked keys, for example, stay valid."""
+    while True:
+        try:
+            await watch()
+        except Exception:  # noqa: BLE001 - whatever it is
+            _log.exception("a background task failed, and starts again")
+            await asyncio.sleep(_RESTART_SECONDS)
+        else:
+            return
 
 
 def _judge_caller() -> Caller:

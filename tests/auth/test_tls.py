@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import logging
+import os
 import shutil
 import socket
 import ssl
@@ -228,10 +229,43 @@ def _expired(folder: Path) -> None:
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
+async def test_comments_in_certificates_may_have_any_characters(certs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "certs"
+    shutil.copytree(certs / "one", folder)
+    for name in ("server.pem", "ca.pem"):
+        (folder / name).write_text("# Autorité de Köln\n" + (folder / name).read_text())
+    settings = _files(folder) | {"tls_client_ca_file": folder / "ca.pem", "tls_client_auth": "require"}
+    async with _serving(**settings) as app:
+        assert await _succeeds(app, _credentials(folder, client=folder))
+
+
+def test_a_pair_that_changes_while_it_is_read_is_not_used(
+    certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The certificate is already the new one, and the key follows before OpenSSL reads both for itself."""
+    folder = tmp_path / "certs"
+    shutil.copytree(certs / "one", folder)
+    _swap(folder, certs / "two", "server.pem")
+    ciphers = ssl.SSLContext.set_ciphers
+
+    def swap_first(context: ssl.SSLContext, wanted: str) -> None:
+        _swap(folder, certs / "two", "server.key")
+        ciphers(context, wanted)
+
+    files = CertificateFiles(folder / "server.pem", folder / "server.key")
+    with monkeypatch.context() as patched:
+        patched.setattr(ssl.SSLContext, "set_ciphers", swap_first)
+        with pytest.raises(CertificateProblem, match="changed while they were read"):
+            read_certificates(files)
+    found = read_certificates(files)
+    assert (found.chain, found.key) == (files.cert.read_bytes(), files.key.read_bytes())
+
+
 BROKEN: dict[str, Callable[[Path, Path], object]] = {
     "garbage": lambda folder, _: (folder / "server.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n"),
     "empty": lambda folder, _: (folder / "server.pem").write_text(""),
     "gone": lambda folder, _: (folder / "server.key").unlink(),
+    "a pipe": lambda folder, _: ((folder / "server.key").unlink(), os.mkfifo(folder / "server.key", 0o600)),
     "mismatched": lambda folder, two: _swap(folder, two, "server.key"),
     "expired": lambda folder, _: _expired(folder),
     "a client's": lambda folder, _: (

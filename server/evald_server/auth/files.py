@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
+from evald_server.input_files import read_regular
+
 from .principal import Role
 
 # Enough for 5,000 keys; a larger file is a mistake.
@@ -60,9 +62,7 @@ def read_toml(path: Path, *, missing: str, wanted: str) -> dict[str, Any]:
         found = path.stat()
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise FileProblem(f"{path}: other users can write this file; run chmod 600 on it")
-        if found.st_size > _MAX_BYTES:
-            raise FileProblem(f"{path}: got {found.st_size} bytes, wanted at most {_MAX_BYTES}")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_regular(path, _MAX_BYTES).decode())
     except FileNotFoundError:
         raise FileProblem(f"{path}: there is no such file; {missing}") from None
     except OSError as problem:
