@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from evald.threads import Threads
-from evald_server.auth.audit import record
+from evald_server.auth.audit import Audit, peer_of, record
 from evald_server.auth.authenticator import Authenticator
 from evald_server.auth.clients import ClientFile
 from evald_server.auth.current_call import caller
@@ -235,6 +235,7 @@ class App:
             message_timeout=settings.message_timeout,
             timed_out=partial(self.telemetry.rejected, "message_timeout"),
         )
+        self._audit = Audit()
         self._data_dir: DataDir | None = None
         self._ports: dict[str, RpcPort] = {}  # gRPC ports by address
         self._http: HttpServer | None = None
@@ -446,17 +447,20 @@ class App:
         assert self._certificates is not None
         return self._certificates.current.context
 
-    def _may_scrape(self, credentials: list[str]) -> int:
-        """Return the HTTP status for a scrape with these `Authorization` headers."""
+    def _may_scrape(self, credentials: list[str], address: tuple[Any, ...]) -> int:
+        """Return the HTTP status for a scrape with these `Authorization` headers. address: of its caller."""
         settings = self.settings
         if self._authenticator is None or settings.metrics_public or not is_public(settings.http):
             return 200
+        headers, peer = [("authorization", one) for one in credentials], peer_of(address)
         try:
-            principal = self._authenticator.authenticate([("authorization", one) for one in credentials])
+            principal = self._authenticator.authenticate(headers, peer=peer)
             self._authenticator.authorize(principal, "/metrics", SCRAPERS)
-            self._authenticator.passed(principal)
         except AccessDenied as problem:
-            return 403 if problem.reason == "ROLE_MISSING" else 401
+            self._audit.refused("/metrics", peer, problem.reason, problem.why, problem.principal)
+            return {"ROLE_MISSING": 403, "RATE_LIMITED": 429}.get(problem.reason, 401)
+        self._authenticator.passed(principal)
+        self._audit.used("/metrics", principal)
         return 200
 
     def _current_plugin(self, principal: Principal) -> Principal | None:

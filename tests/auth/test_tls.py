@@ -338,8 +338,9 @@ def _get(address: str, ca: Path | None, path: str, **headers: str) -> int:
 
 
 async def test_a_public_http_port_asks_for_a_key_for_metrics_and_not_for_probes(
-    certs: Path, tmp_path: Path
+    certs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "evald.audit")
     path = tmp_path / "keys.toml"
     viewer, caller = make_key(path, "v", Role.VIEWER), make_key(path, "c", Role.CALLER)
     settings = _files(certs / "one", keys_file=path, http="0.0.0.0:0")
@@ -354,6 +355,14 @@ async def test_a_public_http_port_asks_for_a_key_for_metrics_and_not_for_probes(
         assert await get("/metrics", Authorization="Bearer nothing") == 401
         assert await get("/metrics", Authorization=f"Bearer {caller}") == 403
         assert await get("/metrics", Authorization=f"Bearer {viewer}") == 200
+        lines: list[Any] = [one for one in caplog.records if one.name == "evald.audit"]
+        assert [(line.outcome, line.principal, getattr(line, "reason", "")) for line in lines] == [
+            ("refused", "", "CREDENTIALS_MISSING"),
+            ("refused", "", "CREDENTIALS_INVALID"),
+            ("refused", "c", "ROLE_MISSING"),
+            ("used", "v", ""),
+        ]
+        assert all(line.peer.startswith("ipv4:127.0.0.1:") for line in lines[:3])
     async with _serving(**settings, http_tls=False, metrics_public=True) as app:
         assert await asyncio.to_thread(_get, str(app.http_address), None, "/metrics") == 200
 
