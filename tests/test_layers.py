@@ -149,6 +149,7 @@ BELOW = {
         "frames",
         "judge",
         "pages",
+        "redaction",
         "suites",
         "untrusted",
         "wire_pb2",

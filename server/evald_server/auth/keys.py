@@ -37,6 +37,8 @@ PREFIX: Final = "evald_"
 _ID_LENGTH: Final = 12
 _ID: Final = re.compile(rf"[a-z0-9]{{{_ID_LENGTH}}}")
 _ALPHABET: Final = string.ascii_lowercase + string.digits
+# A longer name of a table or field may be a whole key, in the wrong place.
+_MAX_SHOWN: Final = len(PREFIX) + _ID_LENGTH
 _ID_END: Final = len(PREFIX) + _ID_LENGTH
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _FORM: Final = re.compile(rf"{PREFIX}[a-z0-9]{{{_ID_LENGTH}}}_[A-Za-z0-9_-]{{43}}[0-9a-f]{{8}}")
@@ -176,7 +178,7 @@ def read_keys(path: Path) -> dict[str, ApiKey]:
         try:
             keys[key_id] = _key(key_id, table)
         except (KeyError, TypeError, ValueError) as problem:
-            raise place_problem(f"{path}: keys.{key_id[:40]}", problem) from None
+            raise place_problem(f"{path}: keys.{key_id[:_MAX_SHOWN]}", problem) from None
     return keys
 
 
@@ -200,7 +202,7 @@ def _key(key_id: str, table: Mapping[str, Any]) -> ApiKey:
     if not isinstance(table, dict):
         raise TypeError("wanted a table")
     if unknown := table.keys() - known:
-        raise ValueError(f"{min(unknown)[:40]}: unknown; known keys: {', '.join(sorted(known))}")
+        raise ValueError(f"{min(unknown)[:_MAX_SHOWN]}: unknown; known keys: {', '.join(sorted(known))}")
     key = ApiKey(
         key_id,
         read_text("digest", table["digest"]),
@@ -230,6 +232,8 @@ def _check(key: ApiKey) -> None:
     check_limits(limits_of(key))
     if len(key.note) > 200 or not key.note.isprintable():
         raise ValueError("note: wanted at most 200 printable characters")
+    if _FORM.search(key.note):
+        raise ValueError("note: contains an API key, which the file must not have")
 
 
 def _seconds(name: str, value: Any) -> float:
