@@ -85,7 +85,7 @@ FAULTS = {
     ),
     "keys: file": Fault("no such file", {"EVALD_KEYS_FILE": "evald_abcdefghijkl_{secret}"}),
     "key: as its file": Fault(
-        "wanted a file with the token",
+        "a path that looks like a token: No such file or directory; wanted a file with the token",
         {"EVALD_TOKEN_FILE": "evald_abcdefghijkl_{secret}"},
         arguments=("types", "--server", "127.0.0.1:1"),
     ),
