@@ -338,7 +338,7 @@ async def test_an_unexpected_fault_of_reading_keys_is_logged_and_they_are_read_a
     key = make_key(path, "ci", Role.CALLER)
     async with guarded(path) as live:
         with monkeypatch.context() as broken:
-            broken.setattr(KeyFile, "reload", lambda _: 1 / 0)
+            broken.setattr(KeyFile, "poll", lambda _: 1 / 0)
             await until(lambda: "a background task failed, and starts again" in caplog.text)
         await refused_when_revoked(live, path, key)
 

@@ -1,6 +1,7 @@
 """Keys: their form, their file, and `evald keys`."""
 
 import json
+import os
 import stat
 import threading
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from evald_server.auth import files
 from evald_server.auth.files import FileProblem
 from evald_server.auth.keys import (
     KeyFile,
@@ -179,6 +181,24 @@ def test_a_mounted_secret_that_is_set_anew_is_read_again(tmp_path: Path) -> None
     fresh.replace(data)
     assert keys.reload()
     assert {key.principal for key in keys.ring.keys.values()} == {"second"}
+
+
+def test_a_file_that_is_being_written_in_place_is_read_when_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.toml"
+    for name in ("first", "second"):
+        add_key(path, new_key(name, [Role.CALLER])[1])
+    keys, whole = KeyFile(path), path.read_text()
+    for part in ("", whole[: whole.rindex("[keys.")]):
+        path.write_text(part)
+        monkeypatch.setattr(files.time, "time", lambda: path.stat().st_mtime + 0.05)
+        assert not keys.poll()
+        assert len(keys.ring.keys) == 2
+    monkeypatch.undo()
+    os.utime(path, (1, 1))
+    assert keys.poll()
+    assert {key.principal for key in keys.ring.keys.values()} == {"first"}
 
 
 def test_keys_that_are_made_side_by_side_are_all_kept(tmp_path: Path) -> None:

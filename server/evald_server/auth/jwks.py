@@ -112,7 +112,7 @@ class JwksFile(WatchedFile[KeySet]):
         while True:
             await asyncio.sleep(_FILE_SECONDS)
             try:
-                if not await in_reader(self.reload):
+                if not await in_reader(self.poll):
                     continue
             except FileProblem as problem:
                 self._outcome("failed")
