@@ -19,6 +19,7 @@ from evald_server.auth.keys import (
     is_well_formed,
     new_key,
     read_keys,
+    revoke_key,
 )
 from evald_server.auth.principal import Role
 from evald_server.cli import main
@@ -181,6 +182,16 @@ def test_a_mounted_secret_that_is_set_anew_is_read_again(tmp_path: Path) -> None
     fresh.replace(data)
     assert keys.reload()
     assert {key.principal for key in keys.ring.keys.values()} == {"second"}
+
+
+def test_a_key_is_revoked_in_the_file_that_a_link_points_to(tmp_path: Path) -> None:
+    path, link = tmp_path / "data" / "keys.toml", tmp_path / "keys.toml"
+    key = new_key("ci", [Role.CALLER])[1]
+    add_key(path, key)
+    link.symlink_to(path)
+    assert revoke_key(link, key.id)
+    assert link.is_symlink()
+    assert read_keys(path)[key.id].revoked is not None
 
 
 def test_a_file_that_is_being_written_in_place_is_read_when_it_is_whole(

@@ -247,6 +247,8 @@ def _changing(path: Path) -> Iterator[dict[str, ApiKey]]:
     """Yield a file's keys for changes, then rewrite the file. A lock admits one process at a time."""
     import fcntl
 
+    # Of a link, the file that it points to, which servers may read by its own path.
+    path = Path(os.path.realpath(path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
