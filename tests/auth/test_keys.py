@@ -184,6 +184,20 @@ def test_a_mounted_secret_that_is_set_anew_is_read_again(tmp_path: Path) -> None
     assert {key.principal for key in keys.ring.keys.values()} == {"second"}
 
 
+def test_a_file_of_keys_keeps_its_owner_and_who_may_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.toml"
+    add_key(path, new_key("ci", [Role.CALLER])[1])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o640)
+    owners: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "fchown", lambda _, user, group: owners.append((user, group)))
+    add_key(path, new_key("ops", [Role.ADMIN])[1])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert owners == [(path.stat().st_uid, path.stat().st_gid)]
+
+
 def test_a_key_is_revoked_in_the_file_that_a_link_points_to(tmp_path: Path) -> None:
     path, link = tmp_path / "data" / "keys.toml", tmp_path / "keys.toml"
     key = new_key("ci", [Role.CALLER])[1]

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import secrets
+import stat
 import string
 import tempfile
 import time
@@ -266,10 +267,15 @@ def _changing(path: Path) -> Iterator[dict[str, ApiKey]]:
 def _write(path: Path, keys: Mapping[str, ApiKey]) -> None:
     text = _HEADER + "".join(_table(key) for key in keys.values())
     try:
+        before = path.stat() if path.exists() else None
         # mkstemp creates the file with mode 0600.
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
+                if before is not None:
+                    # The server may run as another user, which must be able to read the new file, too.
+                    os.fchown(handle, before.st_uid, before.st_gid)
+                    os.fchmod(handle, stat.S_IMODE(before.st_mode))
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
