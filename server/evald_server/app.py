@@ -326,8 +326,11 @@ class App:
             endless.append(partial(self._reload_certificates, self._certificates))
         self._background = [asyncio.create_task(_restarting(watch)) for watch in endless]
         self._health.set_serving(True)
-        if settings.insecure_public and is_public(settings.listen):
-            _log.warning("listening on %s without encryption and authentication", self.address)
+        given = {"encryption": self._certificates, "authentication": self._authenticator}
+        missing = " and ".join(name for name, there in given.items() if there is None)
+        public = filter(is_public, (self.address, self.mtls_address, self.web_address))
+        for bound in public if missing else ():
+            _log.warning("listening on %s without %s", bound, missing)
 
     async def _listen_web(self) -> None:
         """Open the web port if it is configured and its packages are installed. Raises StartError."""

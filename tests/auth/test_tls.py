@@ -382,6 +382,23 @@ async def test_who_does_not_shake_hands_keeps_no_probe_out(certs: Path) -> None:
 
 
 PUBLIC = {"listen": "0.0.0.0:0", "http": None, "web": None}
+
+
+@pytest.mark.parametrize("missing", ["encryption and authentication", "encryption", "authentication", ""])
+async def test_a_public_port_that_lacks_something_says_what(
+    missing: str, certs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings: dict[str, Any] = {} if "encryption" in missing else _files(certs / "one")
+    if "authentication" not in missing:
+        make_key(tmp_path / "keys.toml", "ci", Role.CALLER)
+        settings["keys_file"] = tmp_path / "keys.toml"
+    public = {"listen": "0.0.0.0:0", "web": "0.0.0.0:0"}
+    async with _serving(**settings, **public, insecure_public=True) as app:
+        said = [record.getMessage() for record in caplog.records if "without" in record.getMessage()]
+        ports = (app.address, app.web_address) if missing else ()
+        assert said == [f"listening on {port} without {missing}" for port in ports]
+
+
 TLS = {"tls_cert_file": "a", "tls_key_file": "b"}
 
 
