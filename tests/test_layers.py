@@ -51,7 +51,16 @@ BELOW = {
         "untrusted",
     },
     "scripts": {"auth", "config", "fair_slots", "kernel"},
-    "remote": {"auth", "config", "fair_slots", "jsonschema", "store", "wire_limits", "wire_pb2"},
+    "remote": {
+        "auth",
+        "config",
+        "fair_slots",
+        "input_files",
+        "jsonschema",
+        "store",
+        "wire_limits",
+        "wire_pb2",
+    },
     "engine": {"evaluators", "wire_pb2"},
     "plugins": {"engine"},
     "batch": {
