@@ -329,8 +329,8 @@ class App:
         given = {"encryption": self._certificates, "authentication": self._authenticator}
         missing = " and ".join(name for name, there in given.items() if there is None)
         public = filter(is_public, (self.address, self.mtls_address, self.web_address))
-        for bound in public if missing else ():
-            _log.warning("listening on %s without %s", bound, missing)
+        for exposed in public if missing else ():
+            _log.warning("listening on %s without %s", exposed, missing)
 
     async def _listen_web(self) -> None:
         """Open the web port if it is configured and its packages are installed. Raises StartError."""
