@@ -116,7 +116,7 @@ def test_a_wrong_value_is_shown_with_its_place_and_what_is_wanted(
 def test_a_duplicate_key_of_a_json_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "evald.json"
     path.write_text('{"auto": {"regex": {"pattern": "a"}, "regex": {"pattern": "b"}}}')
-    with pytest.raises(SettingsError, match="evald.json: not valid JSON: got a duplicate key 'regex'"):
+    with pytest.raises(SettingsError, match=r"evald\.json: not valid JSON: got a duplicate key 'regex'"):
         load_settings({}, {}, path)
 
 

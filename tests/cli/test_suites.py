@@ -339,7 +339,7 @@ def test_an_interrupted_suite_run_goes_on_where_it_stopped(
     changed = text.replace("question 0}", "question 0, evaluators: [{type: contains, config: {text: no}}]}")
     _file(tmp_path, changed + _connectors(agent))
     refused = cli("test", suite, "--resume", code=2)
-    assert "open.cases_digest: differs from the value that the suite run was started with" in refused
+    assert "open.cases_digest: the cases differ from those that the suite run was started with" in refused
     _file(tmp_path, text + _connectors(agent))
     asked = Counter(agent.asked)
     shown = [json.loads(line) for line in cli("test", suite, "--json", "--resume").splitlines()]

@@ -220,6 +220,16 @@ def test_a_file_is_the_same_whatever_its_name(tmp_path: Path) -> None:
     assert list(ours.cases) == list(theirs.cases)
 
 
+def test_a_warning_about_what_all_cases_share_is_given_once(tmp_path: Path) -> None:
+    fields = "[{path: a, match: date, formats: [YYYY]}]"
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        f"assert: [{{type: field_accuracy, fields: {fields}}}]\ntarget: t\n"
+        "tests: [{id: a, input: x, expected_output: {a: '1'}}, {id: b, input: x, expected_output: {a: '1'}}]\n"
+    )
+    assert len(_load(suite).warnings) == 1
+
+
 # Suite, line, words of the refusal. AgentV's, promptfoo's, a grader's.
 BAD: dict[str, tuple[str, int, str]] = {
     "agentv: an unknown key": (
@@ -230,7 +240,22 @@ BAD: dict[str, tuple[str, int, str]] = {
     "agentv: an unknown type": (
         "tests:\n  - {id: a, input: x, evaluators: [{name: n, type: wizard}]}\n",
         2,
-        "unknown assertion 'wizard'",
+        "unknown assertion 'wizard'; known assertions: assert-set, bleu, code, code-grader, ",
+    ),
+    "agentv: nearly a type": (
+        "tests:\n  - {id: a, input: x, evaluators: [{name: n, type: tool_trajectry}]}\n",
+        2,
+        "unknown assertion 'tool_trajectry'; did you mean 'tool-trajectory'?",
+    ),
+    "agentv: nearly a key of an evaluator": (
+        "tests:\n  - {id: a, input: x, assert: [{type: llm_judge, promt: x, criteria: z}]}\n",
+        2,
+        "assert[0].promt: unknown key; did you mean 'prompt'?",
+    ),
+    "agentv: a type of old versions": (
+        "tests:\n  - {id: a, input: x, assert: [{type: expected_messages}]}\n",
+        2,
+        "expected-messages is not supported: use `tool_trajectory`",
     ),
     "agentv: no criteria to judge by": ("tests:\n  - {id: a, input: x}\n", 2, "the judge has no criteria"),
     "agentv: two names of one thing": (
@@ -278,7 +303,7 @@ BAD: dict[str, tuple[str, int, str]] = {
     "promptfoo: an unknown assertion": (
         "prompts: [x]\nproviders: [echo]\ntests:\n  - assert:\n      - type: contians\n",
         5,
-        "unknown assertion 'contians'",
+        "unknown assertion 'contians'; did you mean 'contains'?",
     ),
     "promptfoo: a transform": (
         "prompts: [x]\nproviders: [echo]\ntests:\n  - assert:\n      - {type: is-json, transform: 'JSON.parse(output)'}\n",

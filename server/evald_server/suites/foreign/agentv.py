@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..documents import Document, read_document
+from .assertions import KNOWN, Spec, searched, spec_of
 from .assertions import REFUSED as PROMPTFOO_REFUSED
-from .assertions import Spec, searched, spec_of
 from .node import Converted, Node, asked, convert_each
 
 _CASES: Final = ("tests", "cases", "evalcases", "eval_cases", "testcases")
@@ -57,6 +57,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     **PROMPTFOO_REFUSED,
     **dict.fromkeys(("skill-trigger", "skill-used", "not-skill-used"), _NO_SKILLS),
     "agent-judge": "evald's judge has no workspace",
+    "expected-messages": "use `tool_trajectory`, with the calls under `expected`",
     "agent-rubric": "evald's judge has no workspace",
 }
 
@@ -427,9 +428,12 @@ class _Judge:
             spec = _KINDS[plain](node, keys)
         else:
             keys = {key: value for key, value in keys.items() if key not in ("value", "threshold")}
+            if plain not in KNOWN:
+                raise node["type"].unknown_assertion({*KNOWN, *_JUDGES, *_KINDS, "composite"})
             spec = spec_of(kind, node)
         if keys:
-            raise node[next(iter(keys))].refuse("unknown key")
+            known = (_EVALUATOR_KEYS | node.mapping().keys()).difference(keys)
+            raise node.unknown_key(next(iter(keys)), known, all_known=False)
         return {**spec, **common, **({"negate": True} if kind != plain else {})}
 
     def spec(self, node: Node, keys: dict[str, Any]) -> Spec:
@@ -499,6 +503,21 @@ class _Judge:
         }
 
 
+# For hints: "did you mean".
+_EVALUATOR_KEYS: Final = frozenset(
+    (
+        "criteria",
+        "expected",
+        "metric",
+        "model",
+        "prompt",
+        "required",
+        "rubrics",
+        "threshold",
+        "value",
+        "weight",
+    )
+)
 _JUDGES: Final = (
     *("llm-judge", "llm-grader", "llm-rubric", "quality", "rubric", "rubrics"),
     *("model-graded-closedqa", "g-eval"),

@@ -103,9 +103,7 @@ def spec_of(kind: str, node: Node) -> Spec:
         raise node["type"].refuse(f"{kind} is not supported: {REFUSED[plain]}")
     make = _KINDS.get(plain)
     if make is None:
-        raise node["type"].refuse(
-            f"unknown assertion {kind[:80]!r}; known assertions: {', '.join(sorted(_KINDS))}"
-        )
+        raise node["type"].unknown_assertion(KNOWN)
     spec = make(node)
     if plain not in _WITH_THRESHOLD and "threshold" in node:
         raise node["threshold"].refuse(f"does not apply to {plain}; remove it")
@@ -360,6 +358,7 @@ _KINDS: Final[Mapping[str, Callable[[Node], Spec]]] = {
     "trajectory:tool-args-match": _tool_args,
     "trajectory:tool-sequence": _tool_sequence,
 }
+KNOWN: Final = frozenset({*_KINDS, "assert-set"})
 _WITH_THRESHOLD: Final = (
     *("latency", "cost", "levenshtein", "rouge-n", "bleu", "gleu"),
     *("llm-rubric", "model-graded-closedqa", "g-eval", "tool-call-f1"),
