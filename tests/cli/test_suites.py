@@ -211,6 +211,30 @@ def test_wrong_evaluators_are_refused_with_the_line_of_their_case(
     assert not agent.asked
 
 
+def test_a_suite_of_metrics_alone_passes_with_a_warning(cli: Any, tmp_path: Path) -> None:
+    cases = "\ncases:\n- {id: a, input: x, output: y}\n"
+    warning = "warning: measured: no assertion counted"
+    assert warning in cli("test", _file(tmp_path, f"evaluators: [response-length]{cases}", "measured.yaml"))
+    both = _file(
+        tmp_path,
+        f"evaluators: [response-length, {{type: contains, config: {{text: y}}}}]{cases}",
+        "measured.yaml",
+    )
+    assert warning not in cli("test", both)
+
+
+def test_a_target_without_a_connector_is_refused_with_its_line_and_the_nearest_one(
+    cli: Any, tmp_path: Path, agent: Agent
+) -> None:
+    text = re.sub(r", output: [^,}]*", "", SUITE) + _connectors(agent, "agent")
+    suite = _file(tmp_path, "targets:\n- agent\n- agnet\n" + re.sub(r"(?m)^targets?:.*\n", "", text))
+    shown = cli("test", suite, code=2)
+    assert f'{suite}:3: targets[1]: no connector has the name or id "agnet"' in shown
+    assert 'did you mean "agent"?' in shown
+    assert 'did you mean "agent"?' in cli("test", suite, "--target", "agnt", code=2)
+    assert not agent.asked
+
+
 def test_wrong_connectors_of_all_suites_are_refused_with_their_lines_before_the_first_runs(
     cli: Any, tmp_path: Path, agent: Agent
 ) -> None:
