@@ -2,7 +2,7 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -611,6 +611,38 @@ def test_every_prompt_asks_every_test_and_every_combination_of_listed_values(tmp
         {"type": "is-json", "shadow": True},
         {"type": "contains", "config": {"text": "x"}, "name": "m", "weight": 2, "negate": True},
     ]
+
+
+_M: Final = {"model": "m"}
+# The provider in the options of a test, and what the judge's config has of it; a text: the refusal.
+GRADERS: dict[str, dict[str, Any] | str] = {
+    "openai:m": _M,
+    "{id: openai:chat:m}": _M,
+    "{text: openai:m, embedding: openai:embedding:e}": _M,
+    "{text: {id: openai:m, config: {temperature: 0.5, max_tokens: 30}}}": _M
+    | {"temperature": 0.5, "maxOutputTokens": 30},
+    "{id: openai:m, config: {top_p: 1}}": "a.yaml:4: defaultTest.options.provider.config.top_p: unknown key",
+    "{text: anthropic:m}": "a.yaml:4: defaultTest.options.provider.text: got 'anthropic:m', wanted a model",
+}
+
+
+@pytest.mark.parametrize(("provider", "wanted"), GRADERS.items(), ids=GRADERS)
+def test_the_provider_of_judges_is_their_model_or_refused_with_its_place(
+    provider: str, wanted: dict[str, Any] | str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "prompts: [x]\nproviders: [echo]\ndefaultTest:\n"
+        f"  options: {{provider: {provider}}}\n"
+        "tests: [{assert: [{type: is-json}]}, {assert: [{type: llm-rubric, value: polite}]}]\n"
+    )
+    if isinstance(wanted, str):
+        with pytest.raises(InvalidDocument) as refused:
+            _load(path)
+        assert wanted in str(refused.value)
+        return
+    _, case = _load(path).cases
+    assert read_spec(case.evaluators[0]).config == {"criteria": "polite", **wanted}
 
 
 CSV_TESTS: dict[str, tuple[str, int, str]] = {

@@ -224,17 +224,33 @@ def judged(node: Node, criteria: str, threshold: float | None = None) -> Spec:
         raise node["value"].refuse("got no criteria, wanted text")
     if "threshold" in node:
         threshold = node["threshold"].number()
-    return _spec("llm-judge", criteria=criteria, threshold=threshold, model=judge_model(node["provider"]))
+    return _spec("llm-judge", criteria=criteria, threshold=threshold, **judge_settings(node["provider"]))
 
 
-def judge_model(node: Node) -> str | None:
-    """Return the model that a grading provider names, for the server's judge. Raises InvalidDocument."""
+_JUDGE_SETTINGS: Final = {"temperature": "temperature", "max_tokens": "maxOutputTokens"}
+
+
+def judge_settings(node: Node) -> Spec:
+    """Return the settings of a judge that a grading provider names: its model and parameters. Raises InvalidDocument.
+
+    node: a name, a mapping with id and config, or a mapping of names by kind, of which `text` is the judge's.
+    """
     if node.data is None:
-        return None
+        return {}
+    if "text" in node:
+        return judge_settings(node["text"])
+    given: Spec = {}
+    if isinstance(node.data, dict):
+        node.keys("id", "config")
+        if "config" in node:
+            config = node["config"]
+            config.keys(*_JUDGE_SETTINGS)
+            given = {_JUDGE_SETTINGS[key]: config[key].number() for key in config.mapping()}
+        node = node["id"]
     found = re.fullmatch(r"openai:(?:(?:chat|responses):)?([\w.-]+)", str(node.data))
     if found is None:
         raise node.refuse(f"got {str(node.data)[:80]!r}, wanted a model of an OpenAI-compatible endpoint")
-    return found[1]
+    return {"model": found[1], **given}
 
 
 def _criteria(node: Node) -> str:
@@ -267,7 +283,7 @@ def _factuality(node: Node) -> Spec:
         "labels": list(_FACT_LABELS),
         "passingLabels": [label for label in _FACT_LABELS if label != "disagrees"],
     }
-    return _spec("llm-judge", grader=grader, model=judge_model(node["provider"]))
+    return _spec("llm-judge", grader=grader, **judge_settings(node["provider"]))
 
 
 def _tool_used(node: Node) -> Spec:
