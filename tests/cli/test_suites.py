@@ -164,6 +164,10 @@ def test_every_report_tells_the_same(cli: Any, tmp_path: Path) -> None:
         ),
         (("SUITE", "--trials", "2", "--min-passed", "3"), "--min-passed: got 3, wanted at most the 2 trials"),
         (("SUITE", "--trials", "0"), "argument --trials: got '0'"),
+        (
+            ("SUITE", "--trials", "3", "--min-passed", "2"),
+            'cases[0] ("a"): min_passed: 2 of 1 recorded answers; wanted at most 1',
+        ),
         (("SUITE", "SUITE"), 'duplicate suite name "shop"'),
         (("SUITE", "--server", "x:1"), "--data-dir configures the command's own server"),
     ],
@@ -220,7 +224,9 @@ def test_a_suite_of_metrics_alone_passes_with_a_warning(cli: Any, tmp_path: Path
         f"evaluators: [response-length, {{type: contains, config: {{text: y}}}}]{cases}",
         "measured.yaml",
     )
-    assert warning not in cli("test", both)
+    shown = cli("test", both, "--trials", "3")
+    assert warning not in shown
+    assert "warning: --trials has no effect on recorded answers" in shown
 
 
 def test_a_target_without_a_connector_is_refused_with_its_line_and_the_nearest_one(

@@ -83,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
         return run_async(testing.run(suites))
     except InvalidDocument as problem:
         return _report_problems(problem.problems)
+    except InvalidRequest:
+        raise  # resuming would be refused, too
     except (KeyboardInterrupt, EvaldError):
         testing.say_how_to_resume()
         raise
@@ -215,6 +217,8 @@ class _Testing:
             ids=args.ids,
             transcripts=args.transcripts,
             targets=self.targets,
+            trials=args.trials,
+            min_passed=args.min_passed,
             stopped=stopped,
         )
 
@@ -236,6 +240,8 @@ class _Testing:
             for suite in suites
             for one in (recorded if self._args.transcripts else self.targets or suite.targets or recorded)
         ]
+        if self._args.trials and any(not one.target for one in self._wanted):
+            warn("warning: --trials has no effect on recorded answers: each of them is a trial")
 
     async def run(self, suites: Sequence[Suite] | None) -> int:
         """Run everything. suites: None: read them while the server starts. Returns the exit code. Raises InvalidDocument."""
@@ -268,8 +274,6 @@ class _Testing:
             opening.connector.CopyFrom(connector)
         elif one.target:
             opening.connector_id = await self._stored_connector(client, one)
-        opening.trials = args.trials or opening.trials
-        opening.min_passed = args.min_passed or opening.min_passed
         opening.max_concurrency = args.concurrency or opening.max_concurrency
         if args.threshold is not None:
             opening.threshold = args.threshold
