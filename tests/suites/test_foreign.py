@@ -645,6 +645,31 @@ def test_the_provider_of_judges_is_their_model_or_refused_with_its_place(
     assert read_spec(case.evaluators[0]).config == {"criteria": "polite", **wanted}
 
 
+NEW_AGENTV = """\
+name: release
+providers: [gh-models]
+prompts: ['{{ input }}']
+tests:
+- id: a
+  vars: {input: x}
+  assert: [{type: is-json, required: true, description: raw JSON}]
+"""
+
+
+def test_new_suites_of_agentv_are_told_from_promptfoos_by_the_ids_of_their_tests(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(NEW_AGENTV)
+    suite = _load(path)
+    assert (suite.name, suite.targets) == ("release", ["gh-models"])
+    (case,) = suite.cases
+    assert [read_spec(spec).to_dict() for spec in case.evaluators] == [{"type": "is-json", "required": True}]
+    path.write_text(NEW_AGENTV + "environment: {type: host}\n")
+    with pytest.raises(
+        InvalidDocument, match=r"a\.yaml:8: environment: not supported: evald does not prepare"
+    ):
+        _load(path)
+
+
 CSV_TESTS: dict[str, tuple[str, int, str]] = {
     "a threshold": ("q,__expected,__threshold\nx,x,1.2.3\n", 2, "got '1.2.3', wanted a number"),
     "a latency": ("q,__expected\nx,latency: soon\n", 2, "got 'soon', wanted a number"),

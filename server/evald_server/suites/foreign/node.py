@@ -218,6 +218,12 @@ def _hint(name: Any, known: Iterable[str], what: str) -> str:
     return f"; known {what}: {', '.join(every)}" if what else ""
 
 
+def has_test_ids(data: Mapping[str, Any]) -> bool:
+    """Return whether any of a suite's `tests` has an id, as AgentV's do and promptfoo's do not."""
+    tests = data.get("tests")
+    return isinstance(tests, list) and any(isinstance(one, Mapping) and "id" in one for one in tests)
+
+
 def load_yaml(text: str, node: Node) -> Any:
     """Parse a text of a document as YAML. Raises InvalidDocument with the place of the text."""
     try:

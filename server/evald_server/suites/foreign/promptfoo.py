@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from ..documents import Document, InvalidDocument, parse_json_text
 from .assertions import JUDGED, Spec, assertion, judge_settings
-from .node import Converted, Node, asked, convert_each, openai_connector
+from .node import Converted, Node, asked, convert_each, has_test_ids, openai_connector
 
 _REPORTS: Final = "ignored: it configures promptfoo's own reports; see `evald test --output`"
 _NO_CODE: Final = "it runs code of the suite in the test runner"
@@ -76,9 +76,9 @@ class _Prompt(NamedTuple):
 
 def is_it(data: Any) -> bool:
     """Return whether data are a promptfoo configuration."""
-    return isinstance(data, Mapping) and (
-        "providers" in data or ("prompts" in data and ("defaultTest" in data or "targets" in data))
-    )
+    if not isinstance(data, Mapping) or has_test_ids(data):
+        return False
+    return "providers" in data or ("prompts" in data and ("defaultTest" in data or "targets" in data))
 
 
 def convert(document: Document) -> Converted:
