@@ -343,6 +343,12 @@ class SuiteService:
         def check(stored: bytes) -> None:
             before = json.loads(stored)
             changed = [name for name in opening | before if opening.get(name) != before.get(name)]
+            if "cases_digest" in changed:
+                raise invalid(
+                    "open.cases_digest",
+                    "the cases differ from those that the suite run was started with; resume it with the same "
+                    "cases, or start a new suite run",
+                )
             if changed:
                 raise invalid(
                     f"open.{changed[0]}",
