@@ -302,6 +302,29 @@ def test_json_is_compared_leaf_by_leaf(got: Any, wanted: Any, score: float) -> N
             1,
             id="most-in-common",
         ),
+        pytest.param(
+            {"arrays": "unordered", "tolerance": 0.1}, [1.1, 1.2], [1.0, 1.1], 1, id="equal-ones-part"
+        ),
+        pytest.param(
+            {"arrays": "unordered", "tolerance": 0.1}, [1.1, 1.3], [1.0, 1.1], 1 / 2, id="too-far-to-part"
+        ),
+        pytest.param(
+            {"arrays": "unordered", "ignore": ["[0].id"]},
+            [{"id": 1}, {"id": 7}],
+            [{"id": 1}, {"id": 1}],
+            1,
+            id="ignored-in-one-place",
+        ),
+        pytest.param(
+            {"arrays": "unordered", "mode": "subset"},
+            [{"a": {}, "b": {}, "c": 1}, {"a": {"k": 1}, "b": {"k": 1}}],
+            [{"a": {}, "b": {}}, {"c": 1}],
+            1,
+            id="match-beats-most-in-common",
+        ),
+        pytest.param(
+            {"arrays": "unordered", "mode": "superset"}, [{}], [1, {"a": 1}], 1, id="empty-one-matches"
+        ),
         pytest.param({"arrays": "unordered"}, [{"a": 1}] * 2, [{"a": 1}] * 3, 2 / 3, id="unordered-fewer"),
         pytest.param(
             {"arrays": "unordered", "mode": "superset"},
@@ -330,6 +353,19 @@ def test_json_is_compared_leaf_by_leaf(got: Any, wanted: Any, score: float) -> N
 )
 def test_the_comparison_may_be_loosened(config: dict[str, Any], got: Any, wanted: Any, score: float) -> None:
     assert match(got, wanted, **config).score == pytest.approx(score)
+
+
+@pytest.mark.parametrize(
+    ("config", "ended_early"), [({"tolerance": 0.1}, True), ({"mode": "subset"}, True), ({}, False)], ids=str
+)
+def test_a_search_in_any_order_that_ends_early_proves_no_difference(
+    config: dict[str, Any], ended_early: bool
+) -> None:
+    uses_the_budget_up = "x" * 400_000
+    for much, unproven in ((uses_the_budget_up, ended_early), ("", False)):
+        result = match([1.5, [2], much], [1, [2], 3], arrays="unordered", **config)
+        assert (result.verdict, result.unproven) == (FAILED, unproven)
+        assert ("search ended" in result.reason) is unproven
 
 
 def test_differences_are_listed_with_their_places() -> None:
