@@ -262,6 +262,10 @@ def match(got: Any, wanted: Any, **config: Any) -> Result:
         pytest.param(None, None, 1, id="null"),
         pytest.param({"a": None}, {}, 0, id="null-is-not-missing"),
         pytest.param([1, 2, 3], [1, 2], 2 / 3, id="more-elements"),
+        pytest.param([1, 2], [1, 2, 3], 2 / 3, id="fewer-elements"),
+        pytest.param({}, {"a": {}}, 0, id="lacks-an-empty-one"),
+        pytest.param({"a": []}, {}, 0, id="has-an-empty-one-more"),
+        pytest.param({"a": {}, "b": 1}, {"a": {}, "b": 2}, 1 / 2, id="empty-ones-agree"),
         pytest.param([2, 1], [1, 2], 0, id="order-of-elements"),
         pytest.param({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 1}, "d": 3}, 2 / 3, id="nested"),
     ],
@@ -280,7 +284,24 @@ def test_json_is_compared_leaf_by_leaf(got: Any, wanted: Any, score: float) -> N
         pytest.param({"mode": "subset"}, [1, 2, 3], [1, 2], 1, id="subset-elements"),
         pytest.param({"mode": "superset"}, {"a": 1}, {"a": 1, "b": 2}, 1, id="superset"),
         pytest.param({"mode": "superset"}, {"a": 1, "c": 1}, {"a": 1, "b": 2}, 1 / 2, id="superset-more"),
+        pytest.param({"mode": "superset"}, [], [1], 1, id="superset-of-no-elements"),
+        pytest.param({"mode": "subset"}, [1], [], 1, id="subset-without-elements"),
         pytest.param({"arrays": "unordered"}, [3, 1, 2], [1, 2, 3], 1, id="unordered"),
+        pytest.param({"arrays": "unordered"}, [1, 1.5], [1.5, 1], 1, id="unordered-fractions"),
+        pytest.param(
+            {"arrays": "unordered"},
+            [{"a": n, "b": [n, 0]} for n in range(100)],
+            [{"b": [0, n], "a": float(n)} for n in range(100, 0, -1)],
+            298 / 300,
+            id="unordered-equal-ones-need-no-search",
+        ),
+        pytest.param(
+            {"arrays": "unordered"},
+            [{"x": 1, "y": 1}, {"a": 1, "b": 1, "c": 2}, {"a": 1, "b": 1, "c": 1}],
+            [{"a": 1, "b": 1, "c": 1}, {"a": 1, "b": 9, "c": 9}, {"x": 1, "y": 2}],
+            5 / 8,
+            id="unordered-most-similar",
+        ),
         pytest.param(
             {"arrays": "unordered"},
             [{"b": 1, "a": [2, 1]}],
@@ -336,6 +357,7 @@ def test_json_is_compared_leaf_by_leaf(got: Any, wanted: Any, score: float) -> N
         pytest.param({"ignore": ["b"]}, {"a": 1, "b": 2}, {"a": 1, "b": 3}, 1, id="ignore"),
         pytest.param({"ignore": ["b"]}, {"a": 1, "b": 2}, {"a": 1}, 1, id="ignore-extra"),
         pytest.param({"ignore": ["x.id"]}, {"x": {"id": 1}}, {}, 1, id="ignore-all-of-it"),
+        pytest.param({"ignore": ["x.id"]}, {}, {"x": {"id": 1}}, 1, id="ignore-all-that-lacks"),
         pytest.param(
             {"ignore": ["items[*].id"]}, {"items": [{"id": 1}]}, {"items": [{"id": 2}]}, 1, id="every"
         ),

@@ -69,6 +69,7 @@ ARGS = {"city": "Berlin", "days": 3, "hotel": {"stars": 4, "pool": True}}
         pytest.param({"args": {**ARGS, "days": True}, "argsMatch": "exact"}, False, id="3-is-not-true"),
         pytest.param({"args": {**ARGS, "x": 1}, "argsMatch": "subset"}, True, id="subset-with-less"),
         pytest.param({"args": {"city": "Berlin"}, "argsMatch": "subset"}, False, id="subset-with-more"),
+        pytest.param({"args": {**ARGS, "days": 4}, "argsMatch": "subset"}, False, id="subset-differs"),
         pytest.param({"args": {"city": "Bonn"}, "argsMatch": "ignore"}, True, id="ignore"),
         pytest.param({"args": "any"}, True, id="any"),
         pytest.param({"args": {"hotel": {"stars": 4}}}, False, id="superset-is-flat"),
@@ -107,6 +108,21 @@ def test_partial_compares_arrays_element_by_element() -> None:
     rule = {"name": "a", "args": {"x": [{"k": 1}]}, "argsMatch": "partial"}
     assert use(rule, messages=[call("a", {"x": [{"k": 1, "l": 2}]})]).verdict is Verdict.PASSED
     assert use(rule, messages=[call("a", {"x": [{"k": 1}, {}]})]).verdict is Verdict.FAILED
+
+
+@pytest.mark.parametrize(
+    "rule", [{"args": {}}, {"args": {"x": 1}}, {"args": {"x": 1}, "argsMatch": ["x"]}], ids=str
+)
+@pytest.mark.parametrize("made", ["[1]", "null", '"x"', "1"])
+def test_arguments_that_are_no_object_never_fit(rule: dict[str, Any], made: str) -> None:
+    for mode in (
+        rule,
+        {**rule, "ignore": ["y"]},
+        {"argsMatch": "exact", **rule},
+        {"argsMatch": "subset", **rule},
+    ):
+        result = use({"name": "a", **mode}, messages=[call("a", made)], is_final=True)
+        assert (result.verdict, result.unproven) == (Verdict.FAILED, False)
 
 
 def test_arguments_that_are_not_json_never_fit_and_the_reason_says_so() -> None:
@@ -262,6 +278,16 @@ def test_the_budget_counts_the_turn_unless_told_otherwise() -> None:
     result = run(ToolCallBudget, {"maxCalls": 1, "scope": "conversation"}, ctx)
     assert result.reason == "3 tool call(s), exceeding budget of 1: a, b, c"
     assert result.metadata == {"toolCallCount": 3, "toolNames": ["a", "b", "c"]}
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "config"), [(ToolCallBudget, {"maxCalls": 0}), (ToolUse, {"expectations": []})]
+)
+def test_that_a_silent_turn_has_no_calls_proves_nothing(evaluator: Any, config: dict[str, Any]) -> None:
+    ctx = context([USER, {"role": "assistant", "content": "Hello"}, USER])
+    for scope, verdict in (("turn", Verdict.FAILED), ("conversation", Verdict.PASSED)):
+        result = run(evaluator, {**config, "scope": scope}, ctx)
+        assert (result.verdict, result.unproven) == (verdict, verdict is Verdict.FAILED)
 
 
 @pytest.mark.parametrize(
