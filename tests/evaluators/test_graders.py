@@ -86,6 +86,7 @@ def test_a_template_is_filled_in_once_with_plain_text(template: str, text: str) 
         ("{{sample.output_json.city}}", Verdict.FAILED),
         ("{{sample.output_tools[0].function.name}}", Verdict.FAILED),
         ("{{sample.output_tools[0].function.arguments.gone}}", Verdict.FAILED),
+        ("{{sample.choices[0].finish_reason}}", Verdict.FAILED),
     ],
 )
 @pytest.mark.parametrize("operation", ["eq", "ne"])

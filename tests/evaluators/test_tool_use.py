@@ -88,6 +88,11 @@ ARGS = {"city": "Berlin", "days": 3, "hotel": {"stars": 4, "pool": True}}
             {"args": {"city": "Berlin"}, "argsMatch": "exact", "ignore": ["d*", "hotel"]}, True, id="ignored"
         ),
         pytest.param(
+            {"args": {"city": "Berlin"}, "argsMatch": "exact", "ignore": ["ays", "day", "hotel"]},
+            False,
+            id="ignored-by-whole-names",
+        ),
+        pytest.param(
             {"args": {"city": "Berlin"}, "argsMatch": "exact", "ignore": ["hotel"], "defaults": {"days": 3}},
             True,
             id="default-may-be-passed",
