@@ -165,6 +165,7 @@ def test_a_call_whose_arguments_are_not_json_may_be_the_one(
         pytest.param("first", 1, True, id="first"),
         pytest.param("first", 3, False, id="not-the-first"),
         pytest.param("last", 3, True, id="last"),
+        pytest.param("last", 2, False, id="not-the-last"),
         pytest.param(1, 2, True, id="index"),
         pytest.param(3, 3, False, id="beyond"),
     ],
@@ -215,6 +216,7 @@ def test_no_expectations_pass_where_the_agent_has_answered() -> None:
         pytest.param({"name": "a", "maxCalls": 0}, {}, False, id="called-too-often"),
         pytest.param({"name": "a", "args": {"n": 1}, "occurrence": "first"}, {}, False, id="first-was-wrong"),
         pytest.param({"name": "a", "args": {"n": 1}, "occurrence": "last"}, {}, True, id="last-may-change"),
+        pytest.param({"name": "a", "args": {"n": 1}, "occurrence": 1}, {}, True, id="next-may-come"),
     ],
 )
 def test_a_verdict_is_pending_while_calls_are_only_missing(
@@ -223,6 +225,8 @@ def test_a_verdict_is_pending_while_calls_are_only_missing(
     result = use(expectation, messages=[calls("a")], **facts)
     assert result.verdict is Verdict.FAILED
     assert result.pending is pending
+    lost = use(expectation, {"name": "a", "maxCalls": 0}, messages=[calls("a")], **facts)
+    assert not lost.pending, "no later call takes one back"
 
 
 def test_scope_turn_leaves_earlier_turns_out() -> None:
