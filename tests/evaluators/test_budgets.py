@@ -244,6 +244,9 @@ def test_several_token_budgets_all_have_to_hold_and_the_lowest_score_counts() ->
         pytest.param(CostWithin, {"maxUsd": 1}, "No cost data available", id="cost"),
         pytest.param(CompletedWithin, {"limitMs": 1}, "No run duration available", id="run"),
         pytest.param(ExecutionLimits, {"maxTurns": 1}, "Turns data not available", id="limits"),
+        pytest.param(
+            ExecutionLimits, {"maxTokens": 1}, "Token usage data not available", id="limit-of-tokens"
+        ),
     ],
 )
 @pytest.mark.parametrize(

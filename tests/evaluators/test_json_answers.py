@@ -109,6 +109,9 @@ def test_a_long_or_surrogate_value_never_breaks_the_reason() -> None:
         pytest.param("fenced", 'Here:\n```json\n{"a": 1}\n```\nDone', {"a": 1}, id="fenced"),
         pytest.param("fenced", '```\n{"a": 1}\n```', {"a": 1}, id="fenced-unmarked"),
         pytest.param("fenced", '```py\nx\n```\n```JSON\n{"a": 1}\n```', {"a": 1}, id="fenced-marked-one"),
+        pytest.param("fenced", '```\n{"a": 1}\n```\n```\n{"b": 1}\n```', {"a": 1}, id="fenced-first"),
+        pytest.param("fenced", '```py\nx\n```\n```json x\n{"a": 1}\n```', {"a": 1}, id="fenced-title"),
+        pytest.param("fenced", '```\n```\n```json\n{"a": 1}\n```', {"a": 1}, id="fenced-after-empty"),
         pytest.param("fenced", '~~~json\n{"a": 1}\n~~~', {"a": 1}, id="fenced-tildes"),
         pytest.param("fenced", '```json\n{"a": 1}', {"a": 1}, id="fenced-open-end"),
         pytest.param("fenced", '{"a": 1}', {"a": 1}, id="fenced-without-fence"),
@@ -484,7 +487,12 @@ def accuracy(got: Any, *fields: dict[str, Any], **config: Any) -> Result:
         pytest.param(
             {"path": "amount", "match": "numeric"}, {"amount": "1,500.00"}, True, id="number-as-text"
         ),
+        pytest.param(
+            {"path": "amount", "match": "numeric"}, {"amount": 1500.4}, False, id="equal-by-default"
+        ),
         pytest.param({"path": "amount", "match": "numeric"}, {"amount": "about"}, False, id="no-number"),
+        pytest.param({"path": "number", "match": "numeric"}, {"number": 1}, False, id="no-number-expected"),
+        pytest.param({"path": "amount", "match": "numeric"}, {"amount": "0,1,500"}, False, id="other-commas"),
         pytest.param({"path": "amount", "match": "numeric"}, {"amount": "1_500"}, False, id="underscore"),
         pytest.param({"path": "amount", "match": "numeric"}, {"amount": "150,0"}, False, id="decimal-comma"),
         pytest.param({"path": "amount", "match": "numeric"}, {"amount": True}, False, id="true-is-no-number"),
@@ -515,6 +523,10 @@ def accuracy(got: Any, *fields: dict[str, Any], **config: Any) -> Result:
             {"path": "date", "match": "date"}, {"date": "2025-01-15 to 2025-02-28"}, False, id="two-days"
         ),
         pytest.param({"path": "date", "match": "date"}, {"date": "soon"}, False, id="no-date"),
+        pytest.param({"path": "number", "match": "date"}, {"number": "INV-001"}, False, id="no-dates"),
+        pytest.param(
+            {"path": "number", "match": "date"}, {"number": "2025-01-15"}, False, id="no-date-expected"
+        ),
         pytest.param({"path": "number"}, {}, False, id="missing"),
     ],
 )
@@ -533,12 +545,17 @@ def test_the_score_is_the_weight_of_right_fields() -> None:
         ("amount: missing, but required", False),
     ]
     assert accuracy({"number": "INV-001"}, *fields, aggregation="all").score == 0.0
+    last = accuracy({"amount": 1500}, *fields)
+    assert (last.verdict, last.score) == (FAILED, 0.25)
 
 
 def test_a_field_without_weight_decides_nothing_unless_all_must_be_right() -> None:
     fields: list[dict[str, Any]] = [{"path": "number"}, {"path": "amount", "weight": 0}]
     assert accuracy({"number": "INV-001"}, *fields).verdict is PASSED
     assert accuracy({"number": "INV-001"}, *fields, aggregation="all").verdict is FAILED
+    for amount, verdict in ((1500, PASSED), (1501, FAILED)):
+        alone = accuracy({"amount": amount}, fields[1])
+        assert (alone.verdict, alone.score) == (verdict, float(verdict is PASSED))
 
 
 def test_a_wrong_field_decides_however_little_it_weighs() -> None:
@@ -586,6 +603,9 @@ def test_a_wrong_ignored_path_is_refused_with_its_place() -> None:
         ("2025-01-15T103000.5Z", "2025-01-15"),
         ("2025-01-15 to 2025-02-28", None),
         ("2025-01-15 10:00 to 2025-02-28 10:00", None),
+        ("15.01.2025 or 16.01.2025", None),
+        ("15 January 2025 or 16 January 2025", None),
+        ("January 15, 2025 or January 16, 2025", None),
         ("2025/1/5", "2025-01-05"),
         ("15-JAN-2025", "2025-01-15"),
         ("15 January 2025", "2025-01-15"),
@@ -595,6 +615,7 @@ def test_a_wrong_ignored_path_is_refused_with_its_place() -> None:
         ("15/01/2025", "2025-01-15"),
         ("15.01.2025", "2025-01-15"),
         ("04/05/2026", "2026-04-05"),
+        ("12/05/2026", "2026-12-05"),
         ("2025-02-30", None),
         ("32-JAN-2025", None),
         ("Sept. 5, 2025", "2025-09-05"),
@@ -611,4 +632,9 @@ def test_dates_are_read_however_they_are_written(text: object, iso: str | None) 
 
 def test_day_first_decides_where_both_numbers_could_be_the_month() -> None:
     assert str(read_date("04/05/2026", day_first=True)) == "2026-05-04"
+    assert str(read_date("05/12/2026", day_first=True)) == "2026-12-05"
+    both = {"path": "day", "match": "date"}
+    for field, right in ((both, False), ({**both, "dayFirst": True}, True)):
+        result = accuracy({"day": "04/05/2026"}, field, expected={"day": "4 May 2026"})
+        assert result.verdict is (PASSED if right else FAILED)
     assert str(read_date("01/15/2025", day_first=True)) == "2025-01-15"
