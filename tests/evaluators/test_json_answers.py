@@ -120,6 +120,8 @@ def test_a_long_or_surrogate_value_never_breaks_the_reason() -> None:
         pytest.param("first", 'A set {x} and [1, {"a": 2}] {"b": 1}', [1, {"a": 2}], id="first-readable"),
         pytest.param("first", 'Nested { {"a": 1}', {"a": 1}, id="first-after-a-brace"),
         pytest.param("first", '{"a": NaN} {"a": 1}', {"a": 1}, id="first-not-nan"),
+        pytest.param("first", '{{"a": 1}}', {"a": 1}, id="first-in-two-braces"),
+        pytest.param("first", '1e999 is no {"a": 1}', {"a": 1}, id="first-alone-is-read"),
         pytest.param("first", "42", 42, id="first-of-a-scalar"),
         pytest.param("first", ' "a { b"\n', "a { b", id="first-of-a-text"),
         pytest.param("first", "The answer is 42", None, id="first-needs-a-bracket-in-prose"),
@@ -444,6 +446,8 @@ def test_the_reference_comes_from_the_config_else_from_the_context() -> None:
         ({}, answered("null", expected_data=None)),
         ({}, answered('{"a": 2}', expected_text='{"a": 2}')),
         ({}, answered('{"a": 3}', expected_messages=[{"role": "user", "content": "7"}, expected])),
+        ({}, answered('{"a": 3}', expected_messages=[expected, {"role": "user", "content": "7"}])),
+        ({}, answered('{"a": 3}', expected_messages=[expected, {"role": "assistant", "content": ""}])),
     ]
     for config, ctx in contexts:
         assert run(JsonMatch, config, ctx).verdict is PASSED, (config, ctx.expected.data)

@@ -74,6 +74,7 @@ ARGS = {"city": "Berlin", "days": 3, "hotel": {"stars": 4, "pool": True}}
         pytest.param({"args": "any"}, True, id="any"),
         pytest.param({"args": {"hotel": {"stars": 4}}}, False, id="superset-is-flat"),
         pytest.param({"args": {"hotel": {"stars": 4}}, "argsMatch": "partial"}, True, id="partial-is-deep"),
+        pytest.param({"args": ARGS, "argsMatch": "partial"}, True, id="partial-of-all"),
         pytest.param({"args": {"hotel": {"bar": 1}}, "argsMatch": "partial"}, False, id="partial-missing"),
         pytest.param({"args": {"hotel": {"stars": 4}}, "argsMatch": ["hotel.stars"]}, True, id="path"),
         pytest.param(
