@@ -581,6 +581,7 @@ def test_fields_that_cannot_be_compared_are_left_out_and_none_left_is_missing_da
         pytest.param({"fields": []}, "/fields", id="no-fields"),
         pytest.param({"fields": [{"path": "a..b"}]}, "/fields/0/path", id="path"),
         pytest.param({"fields": [{"path": ""}]}, "/fields/0/path", id="empty-path"),
+        pytest.param({"fields": [{"path": "a" * 1001}]}, "/fields/0/path", id="long-path"),
         pytest.param({"fields": [{"path": "items[*].price"}]}, "/fields/0/path", id="several-places"),
         pytest.param({"fields": [{"path": "a", "match": "fuzzy"}]}, "/fields/0/match", id="match"),
         pytest.param({"fields": [{"path": "a", "weight": -1}]}, "/fields/0/weight", id="weight"),
