@@ -585,6 +585,7 @@ def test_fields_that_cannot_be_compared_are_left_out_and_none_left_is_missing_da
         pytest.param({"fields": [{"path": "items[*].price"}]}, "/fields/0/path", id="several-places"),
         pytest.param({"fields": [{"path": "a", "match": "fuzzy"}]}, "/fields/0/match", id="match"),
         pytest.param({"fields": [{"path": "a", "weight": -1}]}, "/fields/0/weight", id="weight"),
+        pytest.param({"fields": [{"path": "a", "weight": 1e-10}]}, "/fields/0/weight", id="light"),
     ],
 )
 def test_a_wrong_field_is_refused_with_its_place(config: dict[str, Any], where: str) -> None:

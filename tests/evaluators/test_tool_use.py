@@ -182,6 +182,8 @@ def test_the_score_is_the_part_of_expectations_met_and_the_reason_says_the_numbe
     assert result.score == pytest.approx(1 / 3)
     assert result.reason == "1/3 expectations met, unmet: [b (want >=1, got 0), c (want <=0, got 1)]"
     assert [check.met for check in result.checks] == [True, False, False]
+    many = use(*[{"name": "a"}] * 100, {"name": "b"}, messages=[calls("a")])
+    assert [check.met for check in many.checks] == [False] + [True] * 99
 
 
 def test_two_threads_that_read_the_calls_at_once_see_each_of_them_once() -> None:
