@@ -130,6 +130,9 @@ def test_similarity_is_measured_between_the_filled_texts() -> None:
     assert result.score == pytest.approx(2 / 3)
     result = SimilarityCheck.from_config(config).evaluate(_turn("Rome"))
     assert result.verdict is Verdict.FAILED
+    del config["threshold"]
+    for answer, verdict in (("Pari", Verdict.PASSED), ("Par", Verdict.FAILED)):  # 8 / 9 and 6 / 8
+        assert SimilarityCheck.from_config(config).evaluate(_turn(answer)).verdict is verdict
 
 
 def test_huge_texts_are_an_error() -> None:

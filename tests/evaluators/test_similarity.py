@@ -151,6 +151,8 @@ def test_the_threshold_is_inclusive_and_the_reason_says_both_numbers() -> None:
     assert (far.verdict, far.score, far.reason) == (FAILED, 0.5, "Similarity (levenshtein) 0.5 < 0.75")
     rounded = run(TextSimilarity, {"expected": "abcdefghij", "threshold": 0.1}, answered("axxxxxxxxx"))
     assert rounded.verdict is PASSED, "1 - 9 / 10 < 0.1"
+    for answer, verdict in (("abcdx", PASSED), ("abcxx", FAILED)):
+        assert run(TextSimilarity, {"expected": "abcde"}, answered(answer)).verdict is verdict
 
 
 @pytest.mark.parametrize("alias", ["levenshtein", "fuzzy-match", "bleu", "rouge-l", "token-f1"])

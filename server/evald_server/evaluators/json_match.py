@@ -76,8 +76,8 @@ _CHARACTERS_PER_LOOK: Final = 8
 class Comparison:
     """A comparison of two JSON values, leaf by leaf.
 
-    arrays: whether elements are compared by position, or each with the most similar one. ignored: places that are not
-    compared. differences: the first MAX_NAMED of difference_count places that differ. equal_leaves, different_leaves:
+    arrays: whether elements are compared by position, or each with a matching or similar one. ignored: places that
+    are not compared. differences: the first MAX_NAMED of difference_count places that differ. equal_leaves, different_leaves:
     counts. incomplete: the search for matching elements ended early, so the values may match in another order.
     """
 
