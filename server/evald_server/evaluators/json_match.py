@@ -77,8 +77,9 @@ class Comparison:
     """A comparison of two JSON values, leaf by leaf.
 
     arrays: whether elements are compared by position, or each with a matching or similar one. ignored: places that
-    are not compared. differences: the first MAX_NAMED of difference_count places that differ. equal_leaves, different_leaves:
-    counts. incomplete: the search for matching elements ended early, so the values may match in another order.
+    are not compared. differences: the first MAX_NAMED of difference_count places that differ. equal_leaves,
+    different_leaves: counts. incomplete: the search for matching elements ended early, so the values may match in
+    another order.
     """
 
     def __init__(
