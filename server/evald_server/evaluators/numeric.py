@@ -124,13 +124,13 @@ def find_numbers(text: str, check: Callable[[], None] = lambda: None) -> Iterato
 
 
 def _with_ascii_digits(text: str) -> str:
-    """Return the text with digits of all scripts, full-width signs and Arabic separators replaced by ASCII."""
+    """Return the text with digits of all scripts, full-width or small signs and Arabic separators in ASCII."""
     table: dict[int, str] = {0x066B: ".", 0x066C: ","}
     for char in set(text):
         if not char.isascii():
             digit = unicodedata.decimal(char, None)
             plain = str(digit) if digit is not None else unicodedata.normalize("NFKC", char)
-            if digit is not None or (plain in _ASCII_SIGNS and unicodedata.east_asian_width(char) in "FNH"):
+            if digit is not None or (plain in _ASCII_SIGNS and unicodedata.east_asian_width(char) in "FW"):
                 table[ord(char)] = plain
     return text.translate(table)
 
