@@ -128,6 +128,11 @@ def test_negation_swaps_passed_and_failed_only(engine: Engine) -> None:
     )
     assert [result.verdict for result in summary.results] == [FAILED, PASSED, ERROR, SKIPPED]
     assert [result.score for result in summary.results[:2]] == [0.75, 0.75]
+    unscored = engine.run([{"do": do, "negate": True} for do in ("pass", "fail")]).results
+    assert [(result.verdict, result.HasField("score")) for result in unscored] == [
+        (FAILED, False),
+        (PASSED, False),
+    ]
 
 
 def test_what_was_never_seen_does_not_pass_by_being_negated(engine: Engine) -> None:
@@ -150,9 +155,12 @@ def test_an_evaluator_that_answers_nothing_at_all_has_not_passed(engine: Engine,
     assert result.error.code == "CONTRACT_VIOLATION"
 
 
-def test_an_inline_plugin_is_held_to_the_contract(engine: Engine) -> None:
-    engine.registry.register(definition("liar", lambda _ctx: Result(PASSED, "", 1.5)), Origin.PLUGIN)
-    for one in ({"type": "liar"}, {"type": "all-of", "evaluators": [{"type": "liar"}]}):
+@pytest.mark.parametrize("score", [1.5, -0.5, float("nan")])
+@pytest.mark.parametrize("origin", [Origin.BUILT_IN, Origin.PLUGIN], ids=["built-in", "plugin"])
+def test_an_inline_evaluator_is_held_to_the_contract(engine: Engine, origin: Origin, score: float) -> None:
+    engine.registry.register(definition("liar", lambda _ctx: Result(PASSED, "", score)), origin)
+    liar = {"type": "liar"}
+    for one in (liar, {**liar, "threshold": 0.1}, {"type": "all-of", "evaluators": [liar]}):
         assert engine.verdict([one]) is ERROR
 
 
@@ -166,6 +174,11 @@ def test_a_threshold_decides_by_the_score(
     for do in ("pass", "fail"):
         result = engine.run([{"do": do, "score": score, "threshold": threshold}]).results[0]
         assert result.verdict == wanted
+
+
+def test_without_a_score_a_threshold_changes_nothing(engine: Engine) -> None:
+    assert engine.verdict([{"do": "pass", "threshold": 1}]) is PASSED
+    assert engine.verdict([{"do": "fail", "threshold": 0}]) is FAILED
 
 
 def test_names_are_made_unique_and_key_the_metrics(engine: Engine) -> None:
@@ -205,6 +218,9 @@ def test_pending_stands_on_failed_results_of_turns_that_are_not_final(engine: En
     specs = [{"do": "fail", "pending": True}]
     assert engine.run(specs, is_final=False).results[0].pending
     assert not engine.run(specs, is_final=True).results[0].pending
+    for one in ({"negate": True}, {"threshold": 0}):
+        result = engine.run([{**specs[0], **one, "score": 0.5}], is_final=False).results[0]
+        assert (result.verdict, result.pending) == (PASSED, False)
 
 
 @pytest.mark.parametrize("later", [{"do": "pass"}, {"type": "waiting", "do": "pass", "seconds": 30}])
