@@ -11,7 +11,9 @@ from .asking import asking
 from .scripted import evaluate_later
 from .wire import Answer, answer, chunk, completion, events, wire
 
-Outcome: TypeAlias = Literal["passed", "failed", "JUDGE_UNPARSEABLE", "JUDGE_TRUNCATED", "JUDGE_REFUSED"]
+Outcome: TypeAlias = Literal[
+    "passed", "failed", "JUDGE_UNPARSEABLE", "JUDGE_TRUNCATED", "JUDGE_REFUSED", "JUDGE_UNAVAILABLE"
+]
 
 LINES = {"rubric": "Be helpful.", "promptTemplate": "{rubric} {output}"}
 JSON = {"rubric": "Be helpful."}
@@ -44,6 +46,12 @@ def at(index: int, event: dict[str, Any]) -> dict[str, Any]:
     """An event about another choice than the first one."""
     event["choices"][0]["index"] = index
     return event
+
+
+def with_error(body: dict[str, Any]) -> dict[str, Any]:
+    """A completion, or an event of one, whose choice has an error beside its text."""
+    body["choices"][0]["error"] = {"message": "Provider disconnected", "code": 400}
+    return body
 
 
 def without_finish() -> Answer:
@@ -103,6 +111,7 @@ ROWS: dict[str, tuple[dict[str, Any], Answer, Outcome]] = {
     "one of two is cut off": (JSON, choices((GOOD, "stop"), (GOOD, "length")), "JUDGE_UNPARSEABLE"),
     "a choice with nothing": (JSON, choices((GOOD, "stop"), (None, "stop")), "JUDGE_UNPARSEABLE"),
     "no choice": (JSON, choices(), "JUDGE_UNPARSEABLE"),
+    "a choice with an error": (JSON, answer(200, with_error(completion(GOOD))), "JUDGE_UNAVAILABLE"),
     # Finish reasons
     "null finish": (JSON, answer(200, completion(GOOD, None)), "JUDGE_UNPARSEABLE"),
     "null finish, lines": (LINES, answer(200, completion("SCORE: 9", None)), "JUDGE_UNPARSEABLE"),
@@ -134,6 +143,11 @@ ROWS: dict[str, tuple[dict[str, Any], Answer, Outcome]] = {
         JSON,
         stream(chunk(GOOD, "stop"), at(1, chunk(BAD, "stop"))),
         "JUDGE_UNPARSEABLE",
+    ),
+    "stream whose choice has an error": (
+        JSON,
+        stream(chunk(GOOD), with_error(chunk(finish="stop"))),
+        "JUDGE_UNAVAILABLE",
     ),
     "stream of two alike": (JSON, stream(chunk(GOOD, "stop"), at(1, chunk(GOOD, "stop"))), "passed"),
 }

@@ -30,6 +30,7 @@ def test_the_question_is_kept_also_when_no_answer_came() -> None:
     result = judge(ScriptedModels(fault("JUDGE_UNAVAILABLE")), CONFIG)
     assert result.raw_request is not None
     assert [message["role"] for message in result.raw_request["messages"]] == ["system", "user"]
+    assert not result.cached
 
 
 def test_a_long_conversation_is_cut_in_the_request_that_is_kept_but_not_in_the_one_that_is_sent() -> None:
