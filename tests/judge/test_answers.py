@@ -37,9 +37,9 @@ def choices(*said: tuple[Any, Any]) -> Answer:
     return answer(200, body)
 
 
-def stream(*pieces: Any) -> Answer:
-    """A completion as a stream of events."""
-    return answer(200, events(*pieces), content_type="text/event-stream")
+def stream(*pieces: Any, done: bool = True) -> Answer:
+    """A completion as a stream of events. done: it ends with the end marker."""
+    return answer(200, events(*pieces, done=done), content_type="text/event-stream")
 
 
 def at(index: int, event: dict[str, Any]) -> dict[str, Any]:
@@ -111,6 +111,11 @@ ROWS: dict[str, tuple[dict[str, Any], Answer, Outcome]] = {
     "one of two is cut off": (JSON, choices((GOOD, "stop"), (GOOD, "length")), "JUDGE_UNPARSEABLE"),
     "a choice with nothing": (JSON, choices((GOOD, "stop"), (None, "stop")), "JUDGE_UNPARSEABLE"),
     "no choice": (JSON, choices(), "JUDGE_UNPARSEABLE"),
+    "a choice without a message": (
+        JSON,
+        answer(200, {"choices": [{"finish_reason": "stop"}]}),
+        "JUDGE_UNAVAILABLE",
+    ),
     "a choice with an error": (JSON, answer(200, with_error(completion(GOOD))), "JUDGE_UNAVAILABLE"),
     # Finish reasons
     "null finish": (JSON, answer(200, completion(GOOD, None)), "JUDGE_UNPARSEABLE"),
@@ -132,6 +137,16 @@ ROWS: dict[str, tuple[dict[str, Any], Answer, Outcome]] = {
     # Streams
     "stream": (JSON, stream(chunk(GOOD), chunk(finish="stop")), "passed"),
     "stream that says so twice": (JSON, stream(chunk(GOOD, "stop"), chunk(finish="stop")), "passed"),
+    "stream without an end marker": (
+        JSON,
+        stream(chunk(GOOD), chunk(finish="stop"), done=False),
+        "passed",
+    ),
+    "stream with a finish and no delta": (
+        JSON,
+        stream(chunk(GOOD), {"choices": [{"delta": None, "finish_reason": "stop"}]}),
+        "passed",
+    ),
     "stream without finish": (JSON, stream(chunk(GOOD)), "JUDGE_UNPARSEABLE"),
     "stream with unknown finish": (JSON, stream(chunk(GOOD), chunk(finish="banana")), "JUDGE_UNPARSEABLE"),
     "stream with two ends": (

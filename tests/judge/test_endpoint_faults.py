@@ -413,7 +413,7 @@ async def test_a_stream_is_put_together(stream: bool) -> None:
     pieces: list[Any] = [chunk(role="assistant"), chunk('{"score": 0'), chunk('.5, "reasoning": "so so"}')]
     usage = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}}
 
-    body = ": a comment\n\n" + events(*pieces, chunk(finish="stop"), usage)
+    body = ": a comment\n\n" + events(*pieces, usage, chunk(finish="stop"))
     given = answer(200, body, content_type="text/event-stream; charset=utf-8")
     async with wire(given) as server, asking(server.base_url, stream=stream) as judge:
         spending = CallSpending()
