@@ -130,6 +130,16 @@ ROWS: dict[str, tuple[dict[str, Any], Answer, Outcome]] = {
         "JUDGE_UNPARSEABLE",
     ),
     "tool call with lines": (JSON, answer(200, completion("SCORE: 9", "tool_calls")), "JUDGE_UNPARSEABLE"),
+    "tool call beside an answer": (
+        JSON,
+        answer(200, completion(GOOD, tool_calls=[{"id": "1"}])),
+        "JUDGE_UNPARSEABLE",
+    ),
+    "function call beside an answer": (
+        JSON,
+        answer(200, completion(GOOD, function_call={"name": "f"})),
+        "JUDGE_UNPARSEABLE",
+    ),
     "at its limit": (JSON, answer(200, completion(GOOD, "length")), "JUDGE_TRUNCATED"),
     "at Google's limit": (JSON, answer(200, completion(GOOD, "MAX_TOKENS")), "JUDGE_TRUNCATED"),
     "filtered": (JSON, answer(200, completion(GOOD, "content_filter")), "JUDGE_REFUSED"),

@@ -395,6 +395,8 @@ STREAMS: dict[str, tuple[str, str]] = {
     "tool call": (events(chunk(tool_calls=[{"id": "1"}]), chunk(finish="tool_calls")), "JUDGE_UNPARSEABLE"),
     "no content": (events(chunk(finish="stop")), "JUDGE_UNPARSEABLE"),
     "another protocol": (events({"type": "response.created"}), "JUDGE_UNAVAILABLE"),
+    "no objects": (events([chunk(finish="stop")]), "JUDGE_UNAVAILABLE"),
+    "a choice that is no object": (events({"choices": ["stop"]}), "JUDGE_UNAVAILABLE"),
 }
 
 

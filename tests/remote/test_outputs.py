@@ -85,6 +85,11 @@ def test_a_metric_neither_fails_nor_has_a_score(fields: dict[str, Any], field: s
         read_output(Output(**fields), Kind.METRIC)
 
 
+@pytest.mark.parametrize("score", [0.0, 1.0, None])
+def test_a_score_at_the_ends_of_its_range_is_kept_and_none_is_invented(score: float | None) -> None:
+    assert read_output(Output(verdict=2, score=score), Kind.ASSERTION).score == score
+
+
 def test_an_empty_output_is_missing() -> None:
     with pytest.raises(ContractError, match=r"^output: missing"):
         read_output(Output(), Kind.ASSERTION)
