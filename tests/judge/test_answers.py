@@ -22,8 +22,8 @@ GOOD = '{"reasoning": "so", "score": 9}'
 BAD = '{"reasoning": "so", "score": 1}'
 
 
-def text(said: str) -> Answer:
-    """A completion that says this."""
+def text(said: Any) -> Answer:
+    """A completion with this content."""
     return answer(200, completion(said))
 
 
@@ -99,6 +99,18 @@ ROWS: dict[str, tuple[dict[str, Any], Answer, Outcome]] = {
     "a number beyond a double": (JSON, text(GOOD.replace("9", "1" + "0" * 400)), "JUDGE_UNPARSEABLE"),
     "a model's name that is no text": (JSON, answer(200, completion(GOOD) | {"model": "\ud800"}), "passed"),
     "object after prose": (JSON, text(f"It says: {GOOD}"), "JUDGE_UNPARSEABLE"),
+    # Parts of a text
+    "text in parts": (
+        JSON,
+        text([{"type": "text", "text": GOOD[:9]}, {"type": "text", "text": GOOD[9:]}]),
+        "passed",
+    ),
+    "thoughts beside the text": (
+        JSON,
+        text([{"type": "thinking", "text": GOOD}, {"type": "text", "text": BAD}, GOOD]),
+        "failed",
+    ),
+    "thoughts alone": (JSON, text([{"type": "thinking", "text": GOOD}]), "JUDGE_UNPARSEABLE"),
     # Choices
     "two choices that differ": (JSON, choices((GOOD, "stop"), (BAD, "stop")), "JUDGE_UNPARSEABLE"),
     "the same, the other way round": (JSON, choices((BAD, "stop"), (GOOD, "stop")), "JUDGE_UNPARSEABLE"),

@@ -154,6 +154,11 @@ PASSING: dict[str, tuple[Answer, str, str]] = {
         "JUDGE_RATE_LIMITED",
         "rate limit is exceeded",
     ),
+    "an error whose code is a word, in an answer with status 200": (
+        answer(200, {"error": {"message": "Provider returned error", "code": "server_error"}}),
+        "JUDGE_UNAVAILABLE",
+        "HTTP 500",
+    ),
     "500": (answer(500, "Internal Server Error"), "JUDGE_UNAVAILABLE", "HTTP 500"),
     "503": (answer(503, b"", content_type=None), "JUDGE_UNAVAILABLE", "HTTP 503"),
     "408": (answer(408, b""), "JUDGE_UNAVAILABLE", "HTTP 408"),
