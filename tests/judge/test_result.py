@@ -84,6 +84,19 @@ def test_what_needs_no_model_asks_none(config: dict[str, Any], turn: Turn, verdi
     assert not models.default.questions
 
 
+@pytest.mark.parametrize(
+    ("config", "turn"),
+    [
+        ({"onlyFinal": True}, TURN),
+        ({"includeExpected": True}, Turn([{"role": "assistant", "content": "x"}], expected="y")),
+    ],
+)
+def test_a_turn_that_has_what_the_config_wants_is_judged(config: dict[str, Any], turn: Turn) -> None:
+    models = ScriptedModels(score(0.1))
+    assert judge(models, CONFIG | config, turn).score == 0.1
+    assert len(models.default.questions) == 1
+
+
 def test_long_and_broken_texts_of_a_judge_fit_into_a_result() -> None:
     reply = '{"score": 0.9, "hits": ["' + "h" * 9000 + '"], "reasoning": "' + "r" * 9000 + ' \\ud800"}'
     spec = {"type": "llm-judge", "config": CONFIG}
