@@ -8,7 +8,7 @@ import pytest
 from evald.result import Verdict
 from evald.v1.run_service_pb2 import RUN_STATUS_COMPLETED, RUN_STATUS_ERROR
 
-from ..judge.scripted import Reply, criteria, fault
+from ..judge.scripted import Reply, criteria, fault, score
 from .scripted import ScriptedAgent, Talker, play, scenario
 
 PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
@@ -283,6 +283,14 @@ ROWS = {
         "Evaluator assertion failed. ",
         [{"type": "json-schema", "config": {"schema": {}, "onlyFinal": True}}],
         judge=[MET],
+    ),
+    "a judge of the final turn alone, when success ends it": Row(
+        {**SIX, **SUCCESS},
+        FAILED,
+        1,
+        "Evaluator assertion failed. ",
+        [judge(criteria="polite", onlyFinal=True)],
+        judge=[MET, score(0.1)],
     ),
     "final only in a combinator, when success ends it": Row(
         {**SIX, **SUCCESS},
