@@ -223,10 +223,45 @@ def test_junit_says_where_a_case_is_and_what_its_scores_are() -> None:
         "12",
     )
     values = {one.get("name"): one.get("value") for one in case.iter("property")}
+    assert (values["score"], values["trials"]) == ("0.7125", "3 of 4 passed")
     assert values["score: regex (trial 4)"] == "0"
     assert values["value: tool-call-count (trial 1)"] == "1"
     assert "value: token-usage (trial 1)" not in values, "what was not measured is not 0"
     assert suite.get("skipped") == "2", "with the one that the suite's file leaves out"
+    failure = case.find("failure")
+    assert failure is not None
+    assert failure.get("message", "").startswith("3 of 4 trials passed, 4 needed; trial 4: Response does not")
+    assert failure.text == f"trial 4: regex: FAILED: {samples.REASONS['F']}"
+
+    (suite,) = ET.fromstring(
+        written(write_junit, samples.report([samples.case("a", "A", reason="x" * 9000)]))
+    )
+    assert [one.get("name") for one in suite.iterfind("testcase/properties/property")] == [], "one trial"
+    assert len(suite.findtext("testcase/error") or "") == 8000
+
+
+def test_junit_has_the_totals_of_the_suite_run() -> None:
+    (suite,) = ET.fromstring(written(write_junit, samples.rich_report()))
+    assert (suite.get("timestamp"), suite.get("time")) == ("2026-11-22T04:48:28", "62.000")
+    values = {one.get("name"): one.get("value") for one in suite.iterfind("properties/property")}
+    assert list(values) == [
+        *("verdict", "reason", "threshold", "pass_rate", "pass_rate_interval", "mean_score", "suite_run_id")
+    ]
+    assert (values["verdict"], values["threshold"], values["pass_rate"]) == ("FAILED", "0.8", "0.461538")
+    nothing = samples.report([], run_id="")
+    for name in ("create_time", "complete_time", "reason"):
+        nothing.run.ClearField(name)
+    (suite,) = ET.fromstring(written(write_junit, nothing))
+    assert not {"timestamp", "time"} & set(suite.keys())
+    assert [one.get("name") for one in suite.iterfind("properties/property")] == [
+        *("verdict", "reason", "threshold")
+    ]
+    errors = [one.get("message") for one in suite.iterfind("testcase/error")]
+    assert errors == ["no verdict"]
+    (suite,) = ET.fromstring(written(write_junit, samples.report([])))
+    error = suite.find("testcase/error")
+    assert error is not None
+    assert error.get("message") == "No case that counts passed or failed"
 
 
 def test_markdown_stays_below_githubs_limit_and_says_what_it_cuts() -> None:
