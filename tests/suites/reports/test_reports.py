@@ -182,11 +182,22 @@ def test_a_verdict_that_nobody_knows_is_an_error(write: Writer, verdict: int) ->
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 @pytest.mark.parametrize(
-    "given_cases", [["P"], ["P", "P", "P"], ["P", "E"]], ids=["one lost", "one more", "one red"]
+    ("counted", "reported"),
+    [("PP", "P"), ("PP", "PPP"), ("PP", "PE"), ("PPF", "PP"), ("PPE", "PP"), ("PPS", "PP")],
+    ids=[
+        "one lost",
+        "one more",
+        "one red",
+        "one failed case lost",
+        "one error lost",
+        "one skipped case lost",
+    ],
 )
-def test_cases_that_are_not_those_of_the_run_make_no_report(write: Writer, given_cases: list[str]) -> None:
-    run = samples.suite_run([samples.case("a", "P"), samples.case("b", "P")])
-    cases = [samples.case(str(number), letter) for number, letter in enumerate(given_cases)]
+def test_cases_that_are_not_those_of_the_run_make_no_report(
+    write: Writer, counted: str, reported: str
+) -> None:
+    run = samples.suite_run([samples.case(str(number), letter) for number, letter in enumerate(counted)])
+    cases = [samples.case(str(number), letter) for number, letter in enumerate(reported)]
     with pytest.raises(WrongCases, match="read the cases of suite run"):
         written(write, SuiteReport(run, cases))
 
