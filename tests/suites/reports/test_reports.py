@@ -239,16 +239,56 @@ def test_junit_says_where_a_case_is_and_what_its_scores_are() -> None:
     assert values["value: tool-call-count (trial 1)"] == "1"
     assert "value: token-usage (trial 1)" not in values, "what was not measured is not 0"
     assert suite.get("skipped") == "2", "with the one that the suite's file leaves out"
-    failure = case.find("failure")
-    assert failure is not None
-    assert failure.get("message", "").startswith("3 of 4 trials passed, 4 needed; trial 4: Response does not")
-    assert failure.text == f"trial 4: regex: FAILED: {samples.REASONS['F']}"
 
-    (suite,) = ET.fromstring(
-        written(write_junit, samples.report([samples.case("a", "A", reason="x" * 9000)]))
-    )
-    assert [one.get("name") for one in suite.iterfind("testcase/properties/property")] == [], "one trial"
-    assert len(suite.findtext("testcase/error") or "") == 8000
+
+@pytest.mark.parametrize(
+    ("case", "tag", "text"),
+    [
+        pytest.param(
+            samples.case("c", "PF"),
+            "failure",
+            f"2 needed; trial 2: {samples.REASONS['F']}\ntrial 2: regex: FAILED: {samples.REASONS['F']}",
+            id="one trial failed",
+        ),
+        pytest.param(
+            samples.case("c", "E"),
+            "error",
+            f"{samples.REASONS['E']}\nregex: ERROR: TIMEOUT: {samples.REASONS['E']}",
+            id="an evaluator broke",
+        ),
+        pytest.param(
+            samples.case("c", "PA", reason="gone"),
+            "error",
+            "2 needed, 1 in error; trial 2: CONNECTOR_TIMEOUT: gone\ntrial 2: ERROR CONNECTOR_TIMEOUT: gone",
+            id="the agent broke in one trial",
+        ),
+        pytest.param(
+            samples.case("c", "A", reason="gone"),
+            "error",
+            "CONNECTOR_TIMEOUT: gone\nERROR CONNECTOR_TIMEOUT: gone",
+            id="the agent broke",
+        ),
+        pytest.param(
+            samples.dialogue("c", "PF"),
+            "failure",
+            f"Turn 2: {samples.REASONS['F']}\nturn 2: regex: FAILED: {samples.REASONS['F']}",
+            id="one turn failed",
+        ),
+        pytest.param(
+            samples.case("c", "F", reason="x" * 9000),
+            "failure",
+            "x\nregex: FAILED: " + "x" * (8000 - len("regex: FAILED: ")),
+            id="cut",
+        ),
+    ],
+)
+def test_junit_says_why_a_case_did_not_pass(case: suite_service_pb2.CaseResult, tag: str, text: str) -> None:
+    (suite,) = ET.fromstring(written(write_junit, samples.report([case])))
+    (found,) = suite.iterfind("testcase/*[@message]")
+    assert found.tag == tag
+    assert f"{found.get('message')}\n{found.text}".endswith(text)
+    names = {one.get("name") for one in suite.iterfind("testcase/properties/property")}
+    assert ("score" in names, "trials" in names) == (case.HasField("score"), len(case.trials) > 1)
 
 
 def test_junit_has_the_totals_of_the_suite_run() -> None:
