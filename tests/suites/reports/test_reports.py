@@ -233,6 +233,7 @@ def test_junit_says_where_a_case_is_and_what_its_scores_are() -> None:
         "suites/checkout.yaml",
         "12",
     )
+    assert case.get("time") == "3.260", "4 trials of 812 and 3 ms"
     values = {one.get("name"): one.get("value") for one in case.iter("property")}
     assert (values["score"], values["trials"]) == ("0.7125", "3 of 4 passed")
     assert values["score: regex (trial 4)"] == "0"
