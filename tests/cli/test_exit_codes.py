@@ -14,6 +14,12 @@ from evald_server.config import SettingsError
     [
         pytest.param(CommandError(ExitCode.UNREACHABLE, "gone", "start it"), 4, "start it", id="command"),
         pytest.param(errors.InvalidRequest("bad field"), 2, "bad field", id="request"),
+        pytest.param(
+            errors.InvalidRequest("bad", violations=[errors.FieldViolation(*one) for one in ("ax", "by")]),
+            2,
+            "- a: x - b: y",
+            id="two fields",
+        ),
         pytest.param(errors.UnknownEvaluator("regx"), 2, "evald types", id="unknown evaluator"),
         pytest.param(errors.Unauthenticated("no key"), 2, "no key", id="no credentials"),
         pytest.param(errors.PermissionDenied("not yours"), 2, "not yours", id="no permission"),
@@ -37,4 +43,6 @@ def test_the_exit_code_says_who_must_act(
     problem: Exception, code: int, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report_error(problem) == code
-    assert shown in " ".join(capsys.readouterr().err.split())
+    said = capsys.readouterr().err
+    assert shown in " ".join(said.split())
+    assert "Traceback" not in said
