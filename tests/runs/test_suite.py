@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evald.context import EvaluatorContext
-from evald.result import errored, failed, passed
+from evald.result import Kind, errored, failed, measured, passed
 from evald.scope import Scope
 from evald.threads import Threads
 from evald.v1.evaluator_pb2 import EvaluatorSpec
@@ -24,7 +24,7 @@ from evald_server.rpc.admission import Admission
 from evald_server.runs.suite import CaseRun, SuiteSetup
 from evald_server.suites.verdicts import SuiteTotals
 
-from ..engine.scripted import SCRIPTED
+from ..engine.scripted import SCRIPTED, definition
 from .scripted import Answer, ScriptedAgent, invocation
 
 PASSED, FAILED, ERROR = 1, 2, 3
@@ -160,6 +160,16 @@ async def test_a_type_that_has_gone_is_an_error() -> None:
     result = await bench.play(a_case(trials=[["good"]]))
     assert result.verdict == ERROR
     assert "The turn cannot be evaluated" in result.reason
+
+
+async def test_an_assertion_that_becomes_a_metric_meanwhile_passes_no_case() -> None:
+    bench = Bench()
+    assert (await bench.play(a_case(trials=[["bad"]]))).verdict == FAILED
+    bench.registry.remove("judge")
+    bench.registry.register(definition("judge", lambda _ctx: measured(1), Kind.METRIC), Origin.PLUGIN)
+    result = await bench.play(a_case(trials=[["bad"]]))
+    assert result.verdict == ERROR
+    assert "its type is a metric now" in result.reason
 
 
 async def test_evaluators_see_turn_attempt_expected_and_duration() -> None:
