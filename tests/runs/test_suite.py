@@ -12,6 +12,7 @@ from evald.context import EvaluatorContext
 from evald.result import Kind, errored, failed, measured, passed
 from evald.scope import Scope
 from evald.threads import Threads
+from evald.v1.evaluation_service_pb2 import EvaluateOptions
 from evald.v1.evaluator_pb2 import EvaluatorSpec
 from evald.v1.suite_service_pb2 import CaseResult, SuiteOpen, SuiteRun
 from evald_server import wire_pb2
@@ -65,7 +66,7 @@ class Bench:
             "run",
             first,
             specs,
-            b"",
+            first.options.SerializeToString(),
             self.engine,
             self._note,
             connector=agent,
@@ -170,6 +171,16 @@ async def test_an_assertion_that_becomes_a_metric_meanwhile_passes_no_case() -> 
     result = await bench.play(a_case(trials=[["bad"]]))
     assert result.verdict == ERROR
     assert "its type is a metric now" in result.reason
+
+
+async def test_options_of_a_case_replace_those_of_the_suite_even_if_all_are_defaults() -> None:
+    bench = Bench(options=EvaluateOptions(aggregation=2, threshold=0.0))  # by weighted mean
+    case = a_case(trials=[["bad"]])
+    lenient = await bench.play(case)
+    case.options = EvaluateOptions(fail_fast=False).SerializeToString()
+    strict = await bench.play(case)
+    assert (lenient.verdict, strict.verdict) == (PASSED, FAILED)
+    assert lenient.conditions_sha256 != strict.conditions_sha256
 
 
 async def test_evaluators_see_turn_attempt_expected_and_duration() -> None:
