@@ -190,22 +190,30 @@ async def test_evaluators_see_turn_attempt_expected_and_duration() -> None:
         seen.append(
             (ctx.turn, ctx.attempt, ctx.is_final, ctx.run_duration_ms, ctx.expected and ctx.expected.text)
         )
+        assert ctx.metadata == {"item": "x"}
         return passed("seen")
 
     bench = Bench()
     bench.registry.register(SCRIPTED._replace(type="look", compile=lambda _config: look), Origin.PLUGIN)
-    case = a_case(turns=2)
+    case = a_case(turns=2, metadata={"item": "x"})
     for turn in case.turns:
         turn.evaluators.append(EvaluatorSpec(type="look").SerializeToString())
     case.turns[0].expected.text = "first"
     for _ in range(2):
         case.recorded_trials.add(answers=[invocation("good", 100), invocation("good", 200)])
-    await bench.play(case)
+    for unknown in (0, 1):
+        trial = case.recorded_trials.add(answers=[invocation("good", 100), invocation("good", 200)])
+        trial.answers[unknown].ClearField("latency")
+    assert (await bench.play(case)).verdict == PASSED
     assert seen == [
         (1, 1, False, 100, "first"),
         (2, 1, True, 300, None),
         (1, 2, False, 100, "first"),
         (2, 2, True, 300, None),
+        (1, 3, False, None, "first"),
+        (2, 3, True, None, None),
+        (1, 4, False, 100, "first"),
+        (2, 4, True, None, None),
     ]
 
 
