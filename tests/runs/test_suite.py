@@ -188,7 +188,10 @@ async def test_evaluators_see_turn_attempt_expected_and_duration() -> None:
 
     def look(ctx: EvaluatorContext) -> Any:
         seen.append(
-            (ctx.turn, ctx.attempt, ctx.is_final, ctx.run_duration_ms, ctx.expected and ctx.expected.text)
+            (
+                *(ctx.turn, ctx.attempt, ctx.is_final, ctx.run_duration_ms, ctx.last_invocation.latency_ms),
+                ctx.expected and ctx.expected.text,
+            )
         )
         assert ctx.metadata == {"item": "x"}
         return passed("seen")
@@ -206,14 +209,14 @@ async def test_evaluators_see_turn_attempt_expected_and_duration() -> None:
         trial.answers[unknown].ClearField("latency")
     assert (await bench.play(case)).verdict == PASSED
     assert seen == [
-        (1, 1, False, 100, "first"),
-        (2, 1, True, 300, None),
-        (1, 2, False, 100, "first"),
-        (2, 2, True, 300, None),
-        (1, 3, False, None, "first"),
-        (2, 3, True, None, None),
-        (1, 4, False, 100, "first"),
-        (2, 4, True, None, None),
+        (1, 1, False, 100, 100, "first"),
+        (2, 1, True, 300, 200, None),
+        (1, 2, False, 100, 100, "first"),
+        (2, 2, True, 300, 200, None),
+        (1, 3, False, None, None, "first"),
+        (2, 3, True, None, 200, None),
+        (1, 4, False, 100, 100, "first"),
+        (2, 4, True, None, None, None),
     ]
 
 

@@ -48,6 +48,12 @@ P40 = "P" * 40
             "P" * 39 + "E", {"threshold": 0.8, "max_error_rate": 0.025}, "GO", id="as many as accepted"
         ),
         pytest.param(
+            "P" * 71 + "E" * 29,
+            {"threshold": 0.5, "max_error_rate": 0.29},
+            "GO",
+            id="as many as accepted, although 0.29 * 100 is below 29",
+        ),
+        pytest.param(
             "P" * 20 + "F" * 18 + "EE",
             {"threshold": 0.9, "max_error_rate": 0.05},
             "NO-GO",
