@@ -33,7 +33,8 @@ def files(tmp_path: Path) -> Pair:
     """Writes two files of results."""
 
     def write(base: str, new: str, suffix: str = ".json") -> tuple[str, str]:
-        return _write(tmp_path / f"base{suffix}", base), _write(tmp_path / f"new{suffix}", new)
+        # A file with one suite run is compared with another one whatever their targets.
+        return _write(tmp_path / f"base{suffix}", base, "old"), _write(tmp_path / f"new{suffix}", new)
 
     return write
 
