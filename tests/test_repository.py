@@ -82,6 +82,15 @@ def test_locks_name_no_download_address(files: list[Path]) -> None:
     assert not offenders
 
 
+def test_nothing_lies_at_the_top_that_a_command_left_there(files: list[Path]) -> None:
+    """A command that is tried out in the checkout writes its files there."""
+    top = {path.relative_to(ROOT).parts[0] for path in files}
+    folders = {".ci", "benchmarks", "client", "deploy", "docs", "examples", "protos", "server", "tests"}
+    texts = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md"}
+    tools = {".dockerignore", ".gitignore", "Dockerfile", "Makefile", "pyproject.toml"}
+    assert top <= folders | texts | tools
+
+
 def test_no_file_is_a_link_to_somewhere_else(files: list[Path]) -> None:
     offenders = [str(path) for path in files if not path.resolve().is_relative_to(ROOT.resolve())]
     assert not offenders

@@ -24,6 +24,10 @@ _MAX_HOSTS: Final = 1000
 # wake-up and, in a batch, a message of answers.
 _GROUP_SECONDS: Final = 0.1
 
+LONGEST_WAIT_OF_CALLS: Final = 1.0
+"""Maximum seconds that a call with one turn waits for its principal's limit of turns per second; beyond that it is
+refused. Without a wait, a batch of the same principal, which waits for every turn, would leave nothing to its calls."""
+
 
 @dataclass(slots=True)
 class _TokenBucket:

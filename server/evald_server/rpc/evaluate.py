@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 from evald.v1 import evaluation_service_pb2
 from evald_server import wire_pb2
 from evald_server.auth.current_call import caller
+from evald_server.auth.limits import LONGEST_WAIT_OF_CALLS
 from evald_server.engine.engine import Engine
 from evald_server.engine.planner import LARGE_BYTES
 from evald_server.engine.response import event_of, events_of, fill_aggregated, fill_event
@@ -21,10 +22,6 @@ from .server import Context, RpcStream, parse
 from .trace_context import scope_of, trace_id_of
 
 NAME: Final = "evald.v1.EvaluationService"
-
-# Maximum seconds that a call waits for its principal's limit of turns per second; beyond that it is refused. Without
-# a wait, a batch of the same principal, which waits for every turn, would leave nothing to its calls.
-_LONGEST_WAIT: Final = 1.0
 
 Request: TypeAlias = wire_pb2.EvaluateRequest
 _UnaryResponse = evaluation_service_pb2.EvaluateUnaryResponse
@@ -98,7 +95,7 @@ class EvaluateService:
         self._metrics.evaluated(run, rpc, request.labels, partial(trace_id_of, context))
 
     async def _unary(self, request: Request, context: Context) -> StoredResponse:
-        await self._admission.turns.take(longest_wait=_LONGEST_WAIT)
+        await self._admission.turns.take(longest_wait=LONGEST_WAIT_OF_CALLS)
         # Concurrent calls run back to back up to their response: 17 to 28 % more calls/s at 16 in flight.
         data, run = await self._batcher.run(self._start_unary, request, context)
         if not run.finished:
@@ -126,7 +123,7 @@ class EvaluateService:
         """Send all messages except the last, which contains the summary, and return the last and the run."""
         context = stream.context
         evaluation_id = request.request_id or self._engine.new_id()
-        await self._admission.turns.take(longest_wait=_LONGEST_WAIT)
+        await self._admission.turns.take(longest_wait=LONGEST_WAIT_OF_CALLS)
         last, run = await self._batcher.run(self._start_stream, request, evaluation_id, context)
         if run.finished:
             return last, run
