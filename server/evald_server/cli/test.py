@@ -416,9 +416,10 @@ class _Testing:
         for suite in {id(one.suite): one.suite for one in self._wanted}.values():
             if suite.skipped:
                 names = ", ".join(case_id for case_id, _ in suite.skipped[:SHOWN_CASES])
+                many = len(suite.skipped) > 1
                 say(
                     ("left out", "yellow"),
-                    f"  {len(suite.skipped)} cases of {clean(suite.name)}: {clean(names, 200)}",
+                    f"  {len(suite.skipped)} case{'s' * many} of {clean(suite.name)}: {clean(names, 200)}",
                 )
         for one in ended:
             say_verdict(one.run)
