@@ -202,6 +202,7 @@ def test_an_error_counts_as_the_largest_fall_of_the_score_that_it_can_hide(
     [
         pytest.param("P" * 40, "P" * 35 + "F" * 5, 4, "INCONCLUSIVE", id="with them fixed, 1 of 40 broke"),
         pytest.param("P" * 40 + "F" * 40, "P" * 20 + "F" * 60, 1, "BLOCK", id="too few to matter"),
+        pytest.param("P" * 40, "P" * 20 + "F" * 20, 1, "BLOCK", id="too few, and none failed in both"),
     ],
 )
 def test_another_judge_may_hide_as_many_fixed_cases_as_it_judged(
