@@ -11,7 +11,7 @@ from evald.v1.run_service_pb2 import RUN_STATUS_COMPLETED, RUN_STATUS_ERROR
 from evald_server.engine.registry import Origin
 
 from ..engine.scripted import definition
-from ..judge.scripted import Reply, criteria, fault
+from ..judge.scripted import Reply, criteria, fault, score
 from .fake_store import FakeStore
 from .scripted import ScriptedAgent, Talker, engine, go_on, parts, play, queued, scenario
 
@@ -287,6 +287,14 @@ ROWS = {
         "Evaluator assertion failed. ",
         [{"type": "json-schema", "config": {"schema": {}, "onlyFinal": True}}],
         judge=[MET],
+    ),
+    "a judge of the final turn alone, when success ends it": Row(
+        {**SIX, **SUCCESS},
+        FAILED,
+        1,
+        "Evaluator assertion failed. ",
+        [judge(criteria="polite", onlyFinal=True)],
+        judge=[MET, score(0.1)],
     ),
     "final only in a combinator, when success ends it": Row(
         {**SIX, **SUCCESS},
