@@ -3,8 +3,10 @@
 import argparse
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import grpc
 import pytest
@@ -186,9 +188,11 @@ def test_wrong_usage_is_refused(evald: Any, tmp_path: Path, arguments: tuple[str
 
 @pytest.fixture
 async def stored(tmp_path: Path) -> Callable[..., Any]:
-    """Runs suites on a server that stores them in a directory; returns the ids."""
+    """Runs suites on a server that stores them in a directory; returns the ids. interrupted: before the last case."""
 
-    async def store(*runs: str, name: str = "checkout", target: str = "staging") -> list[str]:
+    async def store(
+        *runs: str, name: str = "checkout", target: str = "staging", interrupted: bool = False
+    ) -> list[str]:
         arguments = argparse.Namespace(
             server=None, plugins=None, code_allow=None, config=None, data_dir=str(tmp_path / "data")
         )
@@ -200,8 +204,12 @@ async def stored(tmp_path: Path) -> Callable[..., Any]:
                     recorded(f"case-{number:02}", "hello" if letter == "P" else "goodbye")
                     for number, letter in enumerate(letters)
                 ]
-                outcome = await play(stub, opened(suite=name, target=target), cases)
-                ids.append(outcome.run.id)
+                ids.append(str(uuid4()))
+                first = opened(suite=name, target=target, suite_run_id=ids[-1])
+                if interrupted:
+                    first.case_count = len(cases) + 1
+                with pytest.raises(grpc.aio.AioRpcError) if interrupted else nullcontext():
+                    await play(stub, first, cases)
         return ids
 
     return store
@@ -233,6 +241,16 @@ async def test_stored_suite_runs_are_compared_by_id_and_by_age(
     assert (gated.returncode, gated.stdout.splitlines()[-1]) == (3, "INCONCLUSIVE"), gated.stdout
     missing = evald("compare", "--suite", "nowhere", *data)
     assert (missing.returncode, 'no suite run of "nowhere"' in missing.stderr) == (2, True)
+    (half,) = await stored("P" * 19, interrupted=True)
+    for words in ((third, half), ("--suite", "checkout")):
+        done = evald("compare", *words, *data, "--json")
+        (found,) = json.loads(done.stdout)["comparisons"]
+        assert (done.returncode, found["new"]["id"]) == (3, half)
+        assert found["reason"] == "The new run did not complete"
+    gate.write_text("gates:\n  - {suite: checkout, threshold: 0.5}\n")
+    gated = evald("compare", "--gate", str(gate), *data)
+    assert (gated.returncode, gated.stdout.splitlines()[-1]) == (3, "INCONCLUSIVE"), gated.stdout
+    assert evald("compare", half, third, *data).returncode == 3
 
 
 async def test_a_gate_is_about_every_target_of_a_stored_suite(

@@ -22,24 +22,25 @@ def _totals(*verdicts: Verdict) -> RunTotals:
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "code", "rate"),
+    ("verdicts", "verdict", "code", "rate"),
     [
-        pytest.param((PASSED, PASSED), ExitCode.PASSED, 1.0, id="all passed"),
-        pytest.param((PASSED, SKIPPED), ExitCode.PASSED, 1.0, id="skipped counts for nothing"),
-        pytest.param((PASSED, FAILED, ERROR), ExitCode.FAILED, 0.5, id="failed outranks error"),
-        pytest.param((PASSED, ERROR), ExitCode.INCONCLUSIVE, 1.0, id="error outranks passed"),
-        pytest.param((ERROR, ERROR), ExitCode.INCONCLUSIVE, None, id="all errors"),
-        pytest.param((SKIPPED,), ExitCode.INCONCLUSIVE, None, id="nothing was judged"),
-        pytest.param((), ExitCode.INCONCLUSIVE, None, id="nothing at all"),
+        pytest.param((PASSED, PASSED), PASSED, ExitCode.PASSED, 1.0, id="all passed"),
+        pytest.param((PASSED, SKIPPED), PASSED, ExitCode.PASSED, 1.0, id="skipped counts for nothing"),
+        pytest.param((PASSED, FAILED, ERROR), FAILED, ExitCode.FAILED, 0.5, id="failed outranks error"),
+        pytest.param((PASSED, ERROR), ERROR, ExitCode.INCONCLUSIVE, 1.0, id="error outranks passed"),
+        pytest.param((ERROR, ERROR), ERROR, ExitCode.INCONCLUSIVE, None, id="all errors"),
+        pytest.param((SKIPPED,), SKIPPED, ExitCode.INCONCLUSIVE, None, id="nothing was judged"),
+        pytest.param((), SKIPPED, ExitCode.INCONCLUSIVE, None, id="nothing at all"),
     ],
 )
 def test_the_exit_code_says_the_worst(
-    verdicts: tuple[Verdict, ...], code: ExitCode, rate: float | None
+    verdicts: tuple[Verdict, ...], verdict: Verdict, code: ExitCode, rate: float | None
 ) -> None:
     totals = _totals(*verdicts)
     assert totals.conversations.exit_code is code
     summary = totals.to_dict()
-    assert summary["exitCode"] == code
+    assert (summary["verdict"], summary["exitCode"]) == (verdict.name, code)
+    assert summary["conversationCount"] == summary["turnCount"] == len(verdicts)
     assert summary.get("passRate") == rate
     if verdicts:
         assert summary["evaluators"]["check"].get("passRate") == rate

@@ -202,6 +202,7 @@ def test_an_error_counts_as_the_largest_fall_of_the_score_that_it_can_hide(
     [
         pytest.param("P" * 40, "P" * 35 + "F" * 5, 4, "INCONCLUSIVE", id="with them fixed, 1 of 40 broke"),
         pytest.param("P" * 40 + "F" * 40, "P" * 20 + "F" * 60, 1, "BLOCK", id="too few to matter"),
+        pytest.param("P" * 40, "P" * 20 + "F" * 20, 1, "BLOCK", id="too few, and none failed in both"),
     ],
 )
 def test_another_judge_may_hide_as_many_fixed_cases_as_it_judged(
@@ -266,12 +267,12 @@ def test_scores_that_fall_give_a_warning_though_no_verdict_changes(
 
 
 def test_the_figures_are_those_of_the_pairs() -> None:
-    nothing = [None] * 4
-    base = _cases("PPPPFFE.PS..P.", [0.9, 0.9, 0.9, 0.9, 0.1, 0.1, None, None, 0.9, None, *nothing])
-    new = _cases("PPPFPFPPE.FE.P", [0.9, 0.9, 0.9, 0.3, 0.9, 0.1, 0.9, 0.9, None, None, *nothing])
+    nothing = [None] * 6
+    base = _cases("PPPPFFE.PS..P..P", [0.9, 0.9, 0.9, 0.9, 0.1, 0.1, None, None, 0.9, None, *nothing])
+    new = _cases("PPPFPFPPE.FE.PE.", [0.9, 0.9, 0.9, 0.3, 0.9, 0.1, 0.9, 0.9, None, None, *nothing])
     got = _compare(base, new)
     assert (got.pair_count, got.broken_count, got.fixed_count, got.error_count) == (6, 1, 1, 2)
-    assert (got.base_only_count, got.new_only_count) == (1, 4)
+    assert (got.base_only_count, got.new_only_count) == (2, 5)
     assert got.pass_rate_change.value == 0
     assert (got.pass_rate_change.low, got.pass_rate_change.high) == change_interval(3, 1, 1, 1)
     assert got.smallest_detectable_drop == smallest_detectable_drop(6, 1 / 6)
@@ -284,7 +285,7 @@ def test_the_figures_are_those_of_the_pairs() -> None:
         "turn F",
     )
     assert not got.changes[1].HasField("new_score")
-    assert (got.base.suite, got.new.case_count) == ("checkout", 12)
+    assert (got.base.suite, got.new.case_count) == ("checkout", 13)
 
 
 def test_nothing_is_said_about_scores_that_are_not_there() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from evald.v1 import evaluation_service_pb2, message_pb2, result_pb2, run_service_pb2, suite_service_pb2
 from evald_server.suites.reports.report import measured, measures
+from evald_server.suites.statistics import wilson
 from evald_server.suites.verdicts import (
     SuiteTotals,
     case_verdict,
@@ -168,10 +169,17 @@ def test_weights_count_in_the_pass_rate_and_in_the_verdict() -> None:
     # Two cases of weights 3 and 1 say as much as 1.6 equal ones.
     assert run.pass_rate.high - run.pass_rate.low > 0.8
     assert suite([case("a", "P", weight=0)], 0.5).verdict == VERDICTS["E"]
+    assert suite([case("a", "P"), case("b", "E")]).error_share == 0.5
     assert (
         suite([case(str(i), "P", weight=0.1) for i in range(9)] + [case("x", "F", weight=0.1)], 0.9).verdict
         == 1
     )
+
+
+def test_cases_are_counted_by_verdict() -> None:
+    run = suite(case(str(number), letter) for number, letter in enumerate("PPPPFFFEES"))
+    counts = (run.passed_count, run.failed_count, run.error_count, run.skipped_count)
+    assert (run.case_count, *counts) == (10, 4, 3, 2, 1)
 
 
 @pytest.mark.parametrize(("letter", "wanted"), [("F", "F"), ("E", "E"), ("P", "P")])
@@ -214,6 +222,9 @@ def test_trials_give_pass_at_k_and_pass_hat_k_and_unstable_cases() -> None:
     for estimate in run.trial_estimates:
         for share in (estimate.any_passes, estimate.all_pass):
             assert 0 <= share.low <= share.value <= share.high <= 1
+    # By one trial, 10 cases with 4 independent trials say as much as 40 cases.
+    single = suite([case(str(number), "PPFF") for number in range(10)]).trial_estimates[0].all_pass
+    assert (single.low, single.high) == pytest.approx(wilson(20, 40))
 
 
 def test_one_trial_has_no_estimates_and_mixed_numbers_are_said() -> None:
@@ -244,6 +255,7 @@ def test_evaluators_are_counted_over_all_turns_and_provenance_is_kept_once() -> 
     made.trials[0].turns[0].evaluation.results.append(_result("latency", "P", kind=2))
     made.trials[0].turns[0].evaluation.results.append(_result("unavailable", "P", kind=2))
     made.trials[0].turns[0].evaluation.metrics["latency"] = 30.0
+    made.trials[1].turns[0].evaluation.results.append(_result("strict", "F"))
     run = suite([made, made])
     assert (run.evaluators["regex"].passed_count, run.evaluators["regex"].error_count) == (2, 2)
     assert not run.evaluators["regex"].HasField("mean_value")
@@ -254,7 +266,9 @@ def test_evaluators_are_counted_over_all_turns_and_provenance_is_kept_once() -> 
         "regex#2": (1, 0),
         "latency": (2, 0),
         "unavailable": (2, 0),
+        "strict": (1, 0),
     }
+    assert (run.evaluators["strict"].failed_count, run.evaluators["strict"].error_count) == (2, 0)
     assert {name for name, totals in run.evaluators.items() if measures(totals)} == {"latency", "unavailable"}
     assert [(p.name, p.provenance.config_sha256) for p in run.provenance] == [
         ("regex", "aa"),
@@ -299,8 +313,9 @@ def test_what_was_not_reported_is_absent_not_zero() -> None:
     turn.token_usage.input_tokens = 10
     turn.cost.CopyFrom(message_pb2.Cost(currency_code="USD", amount=0.5))
     turn.evaluation.token_usage.output_tokens = 7
+    made.trials[1].turns[0].latency.CopyFrom(Duration(nanos=500_000_000))
     run = suite([made, case("b", "P")])
-    assert run.mean_latency_seconds == 1.5
+    assert run.mean_latency_seconds == 1.0
     assert (run.token_usage.input_tokens, run.token_usage.HasField("output_tokens")) == (10, False)
     assert (run.cost.amount, run.cost.currency_code) == (0.5, "USD")
     assert run.evaluator_token_usage.output_tokens == 7
