@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evald.evaluator import define_evaluator
-from evald.result import Kind, Result, TokenUsage, Verdict, passed, unproven
+from evald.result import Check, Kind, Result, TokenUsage, Verdict, passed, unproven
 from evald_server.engine.plan import Limits
 from evald_server.engine.registry import Origin
 
@@ -128,6 +128,11 @@ def test_negation_swaps_passed_and_failed_only(engine: Engine) -> None:
     )
     assert [result.verdict for result in summary.results] == [FAILED, PASSED, ERROR, SKIPPED]
     assert [result.score for result in summary.results[:2]] == [0.75, 0.75]
+    unscored = engine.run([{"do": do, "negate": True} for do in ("pass", "fail")]).results
+    assert [(result.verdict, result.HasField("score")) for result in unscored] == [
+        (FAILED, False),
+        (PASSED, False),
+    ]
 
 
 def test_what_was_never_seen_does_not_pass_by_being_negated(engine: Engine) -> None:
@@ -150,9 +155,12 @@ def test_an_evaluator_that_answers_nothing_at_all_has_not_passed(engine: Engine,
     assert result.error.code == "CONTRACT_VIOLATION"
 
 
-def test_an_inline_plugin_is_held_to_the_contract(engine: Engine) -> None:
-    engine.registry.register(definition("liar", lambda _ctx: Result(PASSED, "", 1.5)), Origin.PLUGIN)
-    for one in ({"type": "liar"}, {"type": "all-of", "evaluators": [{"type": "liar"}]}):
+@pytest.mark.parametrize("score", [1.5, -0.5, float("nan")])
+@pytest.mark.parametrize("origin", [Origin.BUILT_IN, Origin.PLUGIN], ids=["built-in", "plugin"])
+def test_an_inline_evaluator_is_held_to_the_contract(engine: Engine, origin: Origin, score: float) -> None:
+    engine.registry.register(definition("liar", lambda _ctx: Result(PASSED, "", score)), origin)
+    liar = {"type": "liar"}
+    for one in (liar, {**liar, "threshold": 0.1}, {"type": "all-of", "evaluators": [liar]}):
         assert engine.verdict([one]) is ERROR
 
 
@@ -166,6 +174,11 @@ def test_a_threshold_decides_by_the_score(
     for do in ("pass", "fail"):
         result = engine.run([{"do": do, "score": score, "threshold": threshold}]).results[0]
         assert result.verdict == wanted
+
+
+def test_without_a_score_a_threshold_changes_nothing(engine: Engine) -> None:
+    assert engine.verdict([{"do": "pass", "threshold": 1}]) is PASSED
+    assert engine.verdict([{"do": "fail", "threshold": 0}]) is FAILED
 
 
 def test_names_are_made_unique_and_key_the_metrics(engine: Engine) -> None:
@@ -205,6 +218,9 @@ def test_pending_stands_on_failed_results_of_turns_that_are_not_final(engine: En
     specs = [{"do": "fail", "pending": True}]
     assert engine.run(specs, is_final=False).results[0].pending
     assert not engine.run(specs, is_final=True).results[0].pending
+    for one in ({"negate": True}, {"threshold": 0}):
+        result = engine.run([{**specs[0], **one, "score": 0.5}], is_final=False).results[0]
+        assert (result.verdict, result.pending) == (PASSED, False)
 
 
 @pytest.mark.parametrize("later", [{"do": "pass"}, {"type": "waiting", "do": "pass", "seconds": 30}])
@@ -242,6 +258,36 @@ def test_waiting_evaluators_run_side_by_side(engine: Engine) -> None:
     assert engine.run([{"type": "together"}] * 8, seconds=20).verdict == PASSED
 
 
+def test_the_score_of_a_call_whose_assertions_all_passed_is_the_lowest_one(engine: Engine) -> None:
+    shadow = {"do": "pass", "score": 0.2, "enforcement": 2}
+    summary = engine.run([{"do": "pass", "score": 0.9}, {"do": "pass"}, shadow])
+    assert (summary.verdict, summary.score, summary.min_score) == (PASSED, 0.9, 0.9)
+    assert engine.run([{"do": "pass", "score": 1.0}, shadow]).score == 1.0
+
+
+def test_the_times_of_results_lie_within_that_of_the_evaluation(engine: Engine) -> None:
+    """Each result has the time of its own evaluator, and a start of its own if it had to wait for it."""
+    before = time.time_ns()
+    summary = engine.run(
+        [
+            {"do": "pass"},
+            {"do": "error"},
+            {"type": "waiting", "do": "pass", "seconds": 0.05, "threshold": 0.5},
+        ]
+    )
+    # Durations are of another clock, and this one may be corrected meanwhile.
+    after = time.time_ns() + 10_000_000
+    durations = [result.duration.ToNanoseconds() for result in summary.results]
+    started = summary.start_time.ToNanoseconds()
+    assert min(durations) > 0
+    assert durations[2] >= 50_000_000
+    assert sum(durations) <= summary.duration.ToNanoseconds() <= after - before
+    assert before <= started <= after
+    inline = sum(durations[:2])
+    assert [result.HasField("start_time") for result in summary.results] == [False, False, True]
+    assert started + inline <= summary.results[2].start_time.ToNanoseconds() <= after - durations[2]
+
+
 def test_at_most_max_concurrency_run_at_a_time(engine: Engine) -> None:
     running, most = 0, 0
 
@@ -256,6 +302,37 @@ def test_at_most_max_concurrency_run_at_a_time(engine: Engine) -> None:
     engine.registry.register(definition("counting", count, inline=False), Origin.PLUGIN)
     engine.run([{"type": "counting"}] * 6, {"max_concurrency": 2})
     assert most == 2
+
+
+def test_a_result_is_a_success_when_its_verdict_is_no_failure_and_no_error(engine: Engine) -> None:
+    specs: list[dict[str, Any]] = [{"do": do} for do in ("pass", "fail", "error", "skip")]
+    specs += [{"do": "pass", "score": 0.5}, {"do": "fail", "score": 0.5}]
+    specs += [{"type": "gauge", "do": do} for do in ("measure", "error")]
+    found = [result.success for result in engine.run(specs).results]
+    assert found == [True, False, False, True, True, False, True, True]  # no metric can fail a turn
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"metadata": {"a": "b"}},
+        {"checks": [Check("said", met=True)]},
+        {"token_usage": TokenUsage(3, 4)},
+        {"cost_usd": 0.5},
+        {"raw_request": {"a": "b"}},
+        {"instance_id": "here"},
+        {"cached": True},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_what_comes_with_a_plain_pass_is_in_its_result(engine: Engine, given: dict[str, Any]) -> None:
+    result = Result(PASSED, "", score=1.0, **given)
+    engine.registry.register(definition("rich", lambda _ctx: result), Origin.BUILT_IN)
+    (name,) = given
+    name = "cost" if name == "cost_usd" else name
+    shown = {field.name for field, _ in engine.run([{"type": "rich"}]).results[0].ListFields()}
+    plain = {field.name for field, _ in engine.run([{"do": "pass", "score": 1.0}]).results[0].ListFields()}
+    assert shown == plain - {"reason"} | {name}
 
 
 def test_what_a_metric_spent_is_in_the_summary_though_all_assertions_passed(engine: Engine) -> None:

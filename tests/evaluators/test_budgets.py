@@ -230,6 +230,8 @@ def test_several_token_budgets_all_have_to_hold_and_the_lowest_score_counts() ->
         ("Output tokens 600 > 400", False),
         ("Total tokens 1000 > 900", False),
     ]
+    second = run(TokenBudget, {"maxInput": 300, "maxOutput": 400}, context(usage=USAGE))
+    assert (second.verdict, second.score, second.value) == (FAILED, 0.5, 600)
     roomy = run(TokenBudget, {"maxInput": 400, "maxOutput": 600}, context(usage=USAGE))
     assert (roomy.verdict, roomy.score) == (PASSED, 1)
 
@@ -242,6 +244,9 @@ def test_several_token_budgets_all_have_to_hold_and_the_lowest_score_counts() ->
         pytest.param(CostWithin, {"maxUsd": 1}, "No cost data available", id="cost"),
         pytest.param(CompletedWithin, {"limitMs": 1}, "No run duration available", id="run"),
         pytest.param(ExecutionLimits, {"maxTurns": 1}, "Turns data not available", id="limits"),
+        pytest.param(
+            ExecutionLimits, {"maxTokens": 1}, "Token usage data not available", id="limit-of-tokens"
+        ),
     ],
 )
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ ITEM = {
     "label": "Paris",
     "nested": {"list": [1, {"a b": "deep"}], "none": None, "yes": True, "half": 1.5},
     "trap": "{{sample.output_text}}",
+    "text": '{"a": 1}',
+    "arguments": {"a": 2},
 }
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"city": "Paris"}'}}
 
@@ -60,6 +62,7 @@ def test_an_operation_compares_as_the_graders_guide_says(
         ("{{item.nested.none}} {{item.nested.yes}} {{item.nested.half}}", "null true 1.5"),
         ('{{item["nested"].list}}', '[1, {"a b": "deep"}]'),
         ("{{item.trap}}", "{{sample.output_text}}"),
+        ("{{item.arguments.a}}", "2"),
         ("{{sample.output_json.city}}", "Rome"),
         ("{{sample.output_tools[0].function.name}}", "find"),
         ("{{sample.output_tools[0].function.arguments}}", '{"city": "Paris"}'),
@@ -83,9 +86,12 @@ def test_a_template_is_filled_in_once_with_plain_text(template: str, text: str) 
         ("{{item.gone}}", Verdict.ERROR),
         ("{{item.nested.list[7]}}", Verdict.ERROR),
         ("{{item.label.deeper}}", Verdict.ERROR),
+        ("{{item.label[0]}}", Verdict.ERROR),
+        ("{{item.text.a}}", Verdict.ERROR),
         ("{{sample.output_json.city}}", Verdict.FAILED),
         ("{{sample.output_tools[0].function.name}}", Verdict.FAILED),
         ("{{sample.output_tools[0].function.arguments.gone}}", Verdict.FAILED),
+        ("{{sample.choices[0].finish_reason}}", Verdict.FAILED),
     ],
 )
 @pytest.mark.parametrize("operation", ["eq", "ne"])
@@ -129,6 +135,9 @@ def test_similarity_is_measured_between_the_filled_texts() -> None:
     assert result.score == pytest.approx(2 / 3)
     result = SimilarityCheck.from_config(config).evaluate(_turn("Rome"))
     assert result.verdict is Verdict.FAILED
+    del config["threshold"]
+    for answer, verdict in (("Pari", Verdict.PASSED), ("Par", Verdict.FAILED)):  # 8 / 9 and 6 / 8
+        assert SimilarityCheck.from_config(config).evaluate(_turn(answer)).verdict is verdict
 
 
 def test_huge_texts_are_an_error() -> None:

@@ -109,6 +109,9 @@ def test_a_long_or_surrogate_value_never_breaks_the_reason() -> None:
         pytest.param("fenced", 'Here:\n```json\n{"a": 1}\n```\nDone', {"a": 1}, id="fenced"),
         pytest.param("fenced", '```\n{"a": 1}\n```', {"a": 1}, id="fenced-unmarked"),
         pytest.param("fenced", '```py\nx\n```\n```JSON\n{"a": 1}\n```', {"a": 1}, id="fenced-marked-one"),
+        pytest.param("fenced", '```\n{"a": 1}\n```\n```\n{"b": 1}\n```', {"a": 1}, id="fenced-first"),
+        pytest.param("fenced", '```py\nx\n```\n```json x\n{"a": 1}\n```', {"a": 1}, id="fenced-title"),
+        pytest.param("fenced", '```\n```\n```json\n{"a": 1}\n```', {"a": 1}, id="fenced-after-empty"),
         pytest.param("fenced", '~~~json\n{"a": 1}\n~~~', {"a": 1}, id="fenced-tildes"),
         pytest.param("fenced", '```json\n{"a": 1}', {"a": 1}, id="fenced-open-end"),
         pytest.param("fenced", '{"a": 1}', {"a": 1}, id="fenced-without-fence"),
@@ -117,6 +120,8 @@ def test_a_long_or_surrogate_value_never_breaks_the_reason() -> None:
         pytest.param("first", 'A set {x} and [1, {"a": 2}] {"b": 1}', [1, {"a": 2}], id="first-readable"),
         pytest.param("first", 'Nested { {"a": 1}', {"a": 1}, id="first-after-a-brace"),
         pytest.param("first", '{"a": NaN} {"a": 1}', {"a": 1}, id="first-not-nan"),
+        pytest.param("first", '{{"a": 1}}', {"a": 1}, id="first-in-two-braces"),
+        pytest.param("first", '1e999 is no {"a": 1}', {"a": 1}, id="first-alone-is-read"),
         pytest.param("first", "42", 42, id="first-of-a-scalar"),
         pytest.param("first", ' "a { b"\n', "a { b", id="first-of-a-text"),
         pytest.param("first", "The answer is 42", None, id="first-needs-a-bracket-in-prose"),
@@ -262,6 +267,10 @@ def match(got: Any, wanted: Any, **config: Any) -> Result:
         pytest.param(None, None, 1, id="null"),
         pytest.param({"a": None}, {}, 0, id="null-is-not-missing"),
         pytest.param([1, 2, 3], [1, 2], 2 / 3, id="more-elements"),
+        pytest.param([1, 2], [1, 2, 3], 2 / 3, id="fewer-elements"),
+        pytest.param({}, {"a": {}}, 0, id="lacks-an-empty-one"),
+        pytest.param({"a": []}, {}, 0, id="has-an-empty-one-more"),
+        pytest.param({"a": {}, "b": 1}, {"a": {}, "b": 2}, 1 / 2, id="empty-ones-agree"),
         pytest.param([2, 1], [1, 2], 0, id="order-of-elements"),
         pytest.param({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 1}, "d": 3}, 2 / 3, id="nested"),
     ],
@@ -280,7 +289,24 @@ def test_json_is_compared_leaf_by_leaf(got: Any, wanted: Any, score: float) -> N
         pytest.param({"mode": "subset"}, [1, 2, 3], [1, 2], 1, id="subset-elements"),
         pytest.param({"mode": "superset"}, {"a": 1}, {"a": 1, "b": 2}, 1, id="superset"),
         pytest.param({"mode": "superset"}, {"a": 1, "c": 1}, {"a": 1, "b": 2}, 1 / 2, id="superset-more"),
+        pytest.param({"mode": "superset"}, [], [1], 1, id="superset-of-no-elements"),
+        pytest.param({"mode": "subset"}, [1], [], 1, id="subset-without-elements"),
         pytest.param({"arrays": "unordered"}, [3, 1, 2], [1, 2, 3], 1, id="unordered"),
+        pytest.param({"arrays": "unordered"}, [1, 1.5], [1.5, 1], 1, id="unordered-fractions"),
+        pytest.param(
+            {"arrays": "unordered"},
+            [{"a": n, "b": [n, 0]} for n in range(100)],
+            [{"b": [0, n], "a": float(n)} for n in range(100, 0, -1)],
+            298 / 300,
+            id="unordered-equal-ones-need-no-search",
+        ),
+        pytest.param(
+            {"arrays": "unordered"},
+            [{"x": 1, "y": 1}, {"a": 1, "b": 1, "c": 2}, {"a": 1, "b": 1, "c": 1}],
+            [{"a": 1, "b": 1, "c": 1}, {"a": 1, "b": 9, "c": 9}, {"x": 1, "y": 2}],
+            5 / 8,
+            id="unordered-most-similar",
+        ),
         pytest.param(
             {"arrays": "unordered"},
             [{"b": 1, "a": [2, 1]}],
@@ -302,6 +328,29 @@ def test_json_is_compared_leaf_by_leaf(got: Any, wanted: Any, score: float) -> N
             1,
             id="most-in-common",
         ),
+        pytest.param(
+            {"arrays": "unordered", "tolerance": 0.1}, [1.1, 1.2], [1.0, 1.1], 1, id="equal-ones-part"
+        ),
+        pytest.param(
+            {"arrays": "unordered", "tolerance": 0.1}, [1.1, 1.3], [1.0, 1.1], 1 / 2, id="too-far-to-part"
+        ),
+        pytest.param(
+            {"arrays": "unordered", "ignore": ["[0].id"]},
+            [{"id": 1}, {"id": 7}],
+            [{"id": 1}, {"id": 1}],
+            1,
+            id="ignored-in-one-place",
+        ),
+        pytest.param(
+            {"arrays": "unordered", "mode": "subset"},
+            [{"a": {}, "b": {}, "c": 1}, {"a": {"k": 1}, "b": {"k": 1}}],
+            [{"a": {}, "b": {}}, {"c": 1}],
+            1,
+            id="match-beats-most-in-common",
+        ),
+        pytest.param(
+            {"arrays": "unordered", "mode": "superset"}, [{}], [1, {"a": 1}], 1, id="empty-one-matches"
+        ),
         pytest.param({"arrays": "unordered"}, [{"a": 1}] * 2, [{"a": 1}] * 3, 2 / 3, id="unordered-fewer"),
         pytest.param(
             {"arrays": "unordered", "mode": "superset"},
@@ -313,6 +362,7 @@ def test_json_is_compared_leaf_by_leaf(got: Any, wanted: Any, score: float) -> N
         pytest.param({"ignore": ["b"]}, {"a": 1, "b": 2}, {"a": 1, "b": 3}, 1, id="ignore"),
         pytest.param({"ignore": ["b"]}, {"a": 1, "b": 2}, {"a": 1}, 1, id="ignore-extra"),
         pytest.param({"ignore": ["x.id"]}, {"x": {"id": 1}}, {}, 1, id="ignore-all-of-it"),
+        pytest.param({"ignore": ["x.id"]}, {}, {"x": {"id": 1}}, 1, id="ignore-all-that-lacks"),
         pytest.param(
             {"ignore": ["items[*].id"]}, {"items": [{"id": 1}]}, {"items": [{"id": 2}]}, 1, id="every"
         ),
@@ -330,6 +380,19 @@ def test_json_is_compared_leaf_by_leaf(got: Any, wanted: Any, score: float) -> N
 )
 def test_the_comparison_may_be_loosened(config: dict[str, Any], got: Any, wanted: Any, score: float) -> None:
     assert match(got, wanted, **config).score == pytest.approx(score)
+
+
+@pytest.mark.parametrize(
+    ("config", "ended_early"), [({"tolerance": 0.1}, True), ({"mode": "subset"}, True), ({}, False)], ids=str
+)
+def test_a_search_in_any_order_that_ends_early_proves_no_difference(
+    config: dict[str, Any], ended_early: bool
+) -> None:
+    uses_the_budget_up = "x" * 400_000
+    for much, unproven in ((uses_the_budget_up, ended_early), ("", False)):
+        result = match([1.5, [2], much], [1, [2], 3], arrays="unordered", **config)
+        assert (result.verdict, result.unproven) == (FAILED, unproven)
+        assert ("search ended" in result.reason) is unproven
 
 
 def test_differences_are_listed_with_their_places() -> None:
@@ -383,6 +446,8 @@ def test_the_reference_comes_from_the_config_else_from_the_context() -> None:
         ({}, answered("null", expected_data=None)),
         ({}, answered('{"a": 2}', expected_text='{"a": 2}')),
         ({}, answered('{"a": 3}', expected_messages=[{"role": "user", "content": "7"}, expected])),
+        ({}, answered('{"a": 3}', expected_messages=[expected, {"role": "user", "content": "7"}])),
+        ({}, answered('{"a": 3}', expected_messages=[expected, {"role": "assistant", "content": ""}])),
     ]
     for config, ctx in contexts:
         assert run(JsonMatch, config, ctx).verdict is PASSED, (config, ctx.expected.data)
@@ -426,7 +491,12 @@ def accuracy(got: Any, *fields: dict[str, Any], **config: Any) -> Result:
         pytest.param(
             {"path": "amount", "match": "numeric"}, {"amount": "1,500.00"}, True, id="number-as-text"
         ),
+        pytest.param(
+            {"path": "amount", "match": "numeric"}, {"amount": 1500.4}, False, id="equal-by-default"
+        ),
         pytest.param({"path": "amount", "match": "numeric"}, {"amount": "about"}, False, id="no-number"),
+        pytest.param({"path": "number", "match": "numeric"}, {"number": 1}, False, id="no-number-expected"),
+        pytest.param({"path": "amount", "match": "numeric"}, {"amount": "0,1,500"}, False, id="other-commas"),
         pytest.param({"path": "amount", "match": "numeric"}, {"amount": "1_500"}, False, id="underscore"),
         pytest.param({"path": "amount", "match": "numeric"}, {"amount": "150,0"}, False, id="decimal-comma"),
         pytest.param({"path": "amount", "match": "numeric"}, {"amount": True}, False, id="true-is-no-number"),
@@ -457,6 +527,10 @@ def accuracy(got: Any, *fields: dict[str, Any], **config: Any) -> Result:
             {"path": "date", "match": "date"}, {"date": "2025-01-15 to 2025-02-28"}, False, id="two-days"
         ),
         pytest.param({"path": "date", "match": "date"}, {"date": "soon"}, False, id="no-date"),
+        pytest.param({"path": "number", "match": "date"}, {"number": "INV-001"}, False, id="no-dates"),
+        pytest.param(
+            {"path": "number", "match": "date"}, {"number": "2025-01-15"}, False, id="no-date-expected"
+        ),
         pytest.param({"path": "number"}, {}, False, id="missing"),
     ],
 )
@@ -475,12 +549,17 @@ def test_the_score_is_the_weight_of_right_fields() -> None:
         ("amount: missing, but required", False),
     ]
     assert accuracy({"number": "INV-001"}, *fields, aggregation="all").score == 0.0
+    last = accuracy({"amount": 1500}, *fields)
+    assert (last.verdict, last.score) == (FAILED, 0.25)
 
 
 def test_a_field_without_weight_decides_nothing_unless_all_must_be_right() -> None:
     fields: list[dict[str, Any]] = [{"path": "number"}, {"path": "amount", "weight": 0}]
     assert accuracy({"number": "INV-001"}, *fields).verdict is PASSED
     assert accuracy({"number": "INV-001"}, *fields, aggregation="all").verdict is FAILED
+    for amount, verdict in ((1500, PASSED), (1501, FAILED)):
+        alone = accuracy({"amount": amount}, fields[1])
+        assert (alone.verdict, alone.score) == (verdict, float(verdict is PASSED))
 
 
 def test_a_wrong_field_decides_however_little_it_weighs() -> None:
@@ -502,9 +581,11 @@ def test_fields_that_cannot_be_compared_are_left_out_and_none_left_is_missing_da
         pytest.param({"fields": []}, "/fields", id="no-fields"),
         pytest.param({"fields": [{"path": "a..b"}]}, "/fields/0/path", id="path"),
         pytest.param({"fields": [{"path": ""}]}, "/fields/0/path", id="empty-path"),
+        pytest.param({"fields": [{"path": "a" * 1001}]}, "/fields/0/path", id="long-path"),
         pytest.param({"fields": [{"path": "items[*].price"}]}, "/fields/0/path", id="several-places"),
         pytest.param({"fields": [{"path": "a", "match": "fuzzy"}]}, "/fields/0/match", id="match"),
         pytest.param({"fields": [{"path": "a", "weight": -1}]}, "/fields/0/weight", id="weight"),
+        pytest.param({"fields": [{"path": "a", "weight": 1e-10}]}, "/fields/0/weight", id="light"),
     ],
 )
 def test_a_wrong_field_is_refused_with_its_place(config: dict[str, Any], where: str) -> None:
@@ -528,6 +609,9 @@ def test_a_wrong_ignored_path_is_refused_with_its_place() -> None:
         ("2025-01-15T103000.5Z", "2025-01-15"),
         ("2025-01-15 to 2025-02-28", None),
         ("2025-01-15 10:00 to 2025-02-28 10:00", None),
+        ("15.01.2025 or 16.01.2025", None),
+        ("15 January 2025 or 16 January 2025", None),
+        ("January 15, 2025 or January 16, 2025", None),
         ("2025/1/5", "2025-01-05"),
         ("15-JAN-2025", "2025-01-15"),
         ("15 January 2025", "2025-01-15"),
@@ -537,6 +621,7 @@ def test_a_wrong_ignored_path_is_refused_with_its_place() -> None:
         ("15/01/2025", "2025-01-15"),
         ("15.01.2025", "2025-01-15"),
         ("04/05/2026", "2026-04-05"),
+        ("12/05/2026", "2026-12-05"),
         ("2025-02-30", None),
         ("32-JAN-2025", None),
         ("Sept. 5, 2025", "2025-09-05"),
@@ -553,4 +638,9 @@ def test_dates_are_read_however_they_are_written(text: object, iso: str | None) 
 
 def test_day_first_decides_where_both_numbers_could_be_the_month() -> None:
     assert str(read_date("04/05/2026", day_first=True)) == "2026-05-04"
+    assert str(read_date("05/12/2026", day_first=True)) == "2026-12-05"
+    both = {"path": "day", "match": "date"}
+    for field, right in ((both, False), ({**both, "dayFirst": True}, True)):
+        result = accuracy({"day": "04/05/2026"}, field, expected={"day": "4 May 2026"})
+        assert result.verdict is (PASSED if right else FAILED)
     assert str(read_date("01/15/2025", day_first=True)) == "2025-01-15"

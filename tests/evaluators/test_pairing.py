@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evald_server.evaluators.pairing import Pairs, Weights, pair_in_any_order, pair_in_order
+from evald_server.evaluators.pairing import Pairs, Weights, match_as_many, pair_in_any_order, pair_in_order
 
 SIZE = 5
 
@@ -52,6 +52,22 @@ def test_no_pairing_in_any_order_is_better(weights: list[dict[int, int]]) -> Non
     assert pairs == sorted(pairs)
     assert len({right for _, right in pairs}) == len({left for left, _ in pairs}) == len(pairs)
     assert total(weights, pairs) == best_by_trying_all(weights, in_order=False)
+
+
+@settings(max_examples=100, deadline=None)
+@given(tables, st.integers(0, SIZE))
+def test_no_more_pairs_match_whatever_is_paired_before(weights: list[dict[int, int]], known: int) -> None:
+    pairs: dict[int, int] = {}
+    for left, row in enumerate(weights[:known]):
+        unused = row.keys() - pairs.values()
+        if unused:
+            pairs[left] = min(unused)
+    before = set(pairs)
+    assert match_as_many(range(len(weights)), range(SIZE), lambda left, right: right in weights[left], pairs)
+    assert all(right in weights[left] for left, right in pairs.items())
+    assert before <= set(pairs)
+    ones = [dict.fromkeys(row, 1) for row in weights]
+    assert len(set(pairs.values())) == len(pairs) == best_by_trying_all(ones, in_order=False)
 
 
 def names(wanted: str, made: str) -> list[dict[int, int]]:

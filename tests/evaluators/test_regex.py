@@ -127,7 +127,8 @@ def test_a_pattern_means_what_it_means_in_javascript(
         (r"\cJ", r"invalid escape sequence: \c"),
         (r"\u{110000}", r"invalid escape sequence: \x{110000"),
         (r"\u12", r"invalid escape sequence: \u"),
-        (r"\ud83d", "half of a surrogate pair"),
+        (r"\ud800", "half of a surrogate pair"),
+        (r"\u{dfff}", "half of a surrogate pair"),
         ("[^]", "missing ]"),
         ("(" * 1010, "missing )"),
         ("é" * 600, "got 1200 bytes, wanted at most 1024"),
@@ -159,8 +160,9 @@ def test_a_pattern_over_1_kib_is_refused() -> None:
 
 
 @pytest.mark.parametrize("must_match", [True, False])
-def test_without_an_assistant_message_it_fails(must_match: bool) -> None:
-    result = run(Regex, {"pattern": "a", "mustMatch": must_match}, context())
+@pytest.mark.parametrize("message", ["last", "first", "all"])
+def test_without_an_assistant_message_it_fails(message: str, must_match: bool) -> None:
+    result = run(Regex, {"pattern": "a", "mustMatch": must_match, "message": message}, context())
     assert (result.verdict, result.score, result.reason) == (FAILED, 0, "No assistant message found")
 
 
@@ -277,6 +279,7 @@ def test_a_refused_pattern_prints_nothing(capfd: pytest.CaptureFixture[str]) -> 
         ("a.é/[b-]", "", "a.é/[b-]"),
         (r"\u0041[\u00e9-\u{1F600}]", "", r"\x{41}[\x{E9}-\x{1F600}]"),
         (r"\ud83d\ude00", "u", r"\x{1F600}"),
+        (r"\ud7ff\ue000", "", r"\x{D7FF}\x{E000}"),
         (r"\\u0041\\\u0041", "", r"\\u0041\\\x{41}"),
         ("a", "gu", "a"),
         ("a|b", "smi", "(?ims)a|b"),

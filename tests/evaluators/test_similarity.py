@@ -13,12 +13,7 @@ from evald_server.evaluators.similarity import (
     MEASURES,
     Measure,
     TextSimilarity,
-    bleu,
-    fuzzy_match,
-    gleu,
     levenshtein_similarity,
-    rouge_l,
-    rouge_n,
     token_f1,
 )
 
@@ -52,9 +47,9 @@ REFERENCE = [
 def test_it_measures_as_the_reference_implementations_do(
     answer: str, expected: str, wanted_bleu: float, wanted_rouge: float, wanted_ratio: float
 ) -> None:
-    assert bleu(answer, expected) == pytest.approx(wanted_bleu, abs=1e-9)
-    assert rouge_l(answer, expected) == pytest.approx(wanted_rouge, abs=1e-9)
-    assert fuzzy_match(answer, expected) == pytest.approx(wanted_ratio, abs=1e-9)
+    assert MEASURES["bleu"](answer, expected) == pytest.approx(wanted_bleu, abs=1e-9)
+    assert MEASURES["rouge-l"](answer, expected) == pytest.approx(wanted_rouge, abs=1e-9)
+    assert MEASURES["fuzzy-match"](answer, expected) == pytest.approx(wanted_ratio, abs=1e-9)
 
 
 # answer, expected, and what rouge_score 0.1.2 (rouge1 to rouge5, F, without stemmer) and NLTK 3.10.4
@@ -90,8 +85,9 @@ NGRAM_REFERENCE = [
 def test_ngrams_count_as_in_the_reference_implementations(
     answer: str, expected: str, rouge: tuple[float, ...], wanted_gleu: float
 ) -> None:
-    assert [rouge_n(order, answer, expected) for order in range(1, 6)] == pytest.approx(rouge, abs=1e-9)
-    assert gleu(answer, expected) == pytest.approx(wanted_gleu, abs=1e-9)
+    orders: list[Measure] = ["rouge-1", "rouge-2", "rouge-3", "rouge-4", "rouge-5"]
+    assert [MEASURES[order](answer, expected) for order in orders] == pytest.approx(rouge, abs=1e-9)
+    assert MEASURES["gleu"](answer, expected) == pytest.approx(wanted_gleu, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +151,8 @@ def test_the_threshold_is_inclusive_and_the_reason_says_both_numbers() -> None:
     assert (far.verdict, far.score, far.reason) == (FAILED, 0.5, "Similarity (levenshtein) 0.5 < 0.75")
     rounded = run(TextSimilarity, {"expected": "abcdefghij", "threshold": 0.1}, answered("axxxxxxxxx"))
     assert rounded.verdict is PASSED, "1 - 9 / 10 < 0.1"
+    for answer, verdict in (("abcdx", PASSED), ("abcxx", FAILED)):
+        assert run(TextSimilarity, {"expected": "abcde"}, answered(answer)).verdict is verdict
 
 
 @pytest.mark.parametrize("alias", ["levenshtein", "fuzzy-match", "bleu", "rouge-l", "token-f1"])
@@ -192,6 +190,12 @@ def test_texts_that_would_hold_up_the_server_are_an_error(
     assert large.error
     assert large.error.code == "INPUT_TOO_LARGE"
     assert run(TextSimilarity, config, answered("b" * 9)).verdict is FAILED
+    if measure == "levenshtein":
+        edits = {**config, "maxDistance": 99}
+        assert run(TextSimilarity, edits, answered("b" * 10)).verdict is ERROR
+        assert run(TextSimilarity, edits, answered("b" * 9)).verdict is PASSED
+    if measure in {"levenshtein", "fuzzy-match"}:
+        assert run(TextSimilarity, {**config, "expected": "a"}, answered("b" * 99)).verdict is FAILED
 
 
 @pytest.mark.parametrize("config", [{"threshold": 1.1}, {"threshold": -0.1}, {"measure": "cosine"}])
@@ -206,6 +210,10 @@ def test_a_distance_is_compared_in_edits(most: int, verdict: Verdict) -> None:
     result = evaluator.evaluate(answered("kitten"))
     assert (result.verdict, result.value) == (verdict, 3)
     assert result.score == pytest.approx(4 / 7)
+    for answer, same in (("sitting", Verdict.PASSED), ("sittin", Verdict.FAILED)):
+        assert (
+            run(TextSimilarity, {"expected": "sitting", "maxDistance": 0}, answered(answer)).verdict is same
+        )
 
 
 @pytest.mark.parametrize("more", [{"measure": "bleu"}, {"threshold": 0.5}])

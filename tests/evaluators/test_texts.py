@@ -138,6 +138,7 @@ def test_an_alias_of_contains_implies_its_config(
         pytest.param(EndsWith, {"text": "CAT", "ignoreCase": True}, "the cat", True, id="ends-fold"),
         pytest.param(EndsWith, {"text": "CAT", "ignoreCase": True}, "cat", True, id="ends-fold-whole"),
         pytest.param(EndsWith, {"text": "SS", "ignoreCase": True}, "groß", True, id="ends-fold-longer"),
+        pytest.param(EndsWith, {"text": "SSSSAB", "ignoreCase": True}, "ßßab", True, id="ends-fold-twice"),
         pytest.param(EndsWith, {"text": "", "ignoreCase": True}, "x", True, id="ends-empty"),
         pytest.param(EndsWith, {"text": "longer"}, "er", False, id="ends-too-short"),
     ],
@@ -193,7 +194,7 @@ def test_the_finish_reason_has_to_be_an_allowed_one(
     ctx = context()
     ctx._pb.last_invocation.metadata.update(metadata)
     result = run(FinishReason, {"allowed": ["stop", "end_turn"]}, ctx)
-    assert (result.verdict, result.reason) == (verdict, reason)
+    assert (result.verdict, result.score, result.reason) == (verdict, float(verdict is PASSED), reason)
 
 
 _READERS: list[tuple[type[Evaluator], dict[str, Any]]] = [
@@ -238,6 +239,8 @@ def test_what_would_hold_up_the_server_is_an_error(
     assert (large.verdict, large.error.code) == (ERROR, "INPUT_TOO_LARGE")
     assert "at most 9" in large.reason
     assert run(evaluator, config, answered("a")).verdict is not ERROR
+    if evaluator is ExactMatch:
+        assert run(evaluator, {"expected": "a"}, answered("a" * 10)).verdict is FAILED
 
 
 def test_a_long_text_is_cut_in_a_reason() -> None:

@@ -69,10 +69,12 @@ ARGS = {"city": "Berlin", "days": 3, "hotel": {"stars": 4, "pool": True}}
         pytest.param({"args": {**ARGS, "days": True}, "argsMatch": "exact"}, False, id="3-is-not-true"),
         pytest.param({"args": {**ARGS, "x": 1}, "argsMatch": "subset"}, True, id="subset-with-less"),
         pytest.param({"args": {"city": "Berlin"}, "argsMatch": "subset"}, False, id="subset-with-more"),
+        pytest.param({"args": {**ARGS, "days": 4}, "argsMatch": "subset"}, False, id="subset-differs"),
         pytest.param({"args": {"city": "Bonn"}, "argsMatch": "ignore"}, True, id="ignore"),
         pytest.param({"args": "any"}, True, id="any"),
         pytest.param({"args": {"hotel": {"stars": 4}}}, False, id="superset-is-flat"),
         pytest.param({"args": {"hotel": {"stars": 4}}, "argsMatch": "partial"}, True, id="partial-is-deep"),
+        pytest.param({"args": ARGS, "argsMatch": "partial"}, True, id="partial-of-all"),
         pytest.param({"args": {"hotel": {"bar": 1}}, "argsMatch": "partial"}, False, id="partial-missing"),
         pytest.param({"args": {"hotel": {"stars": 4}}, "argsMatch": ["hotel.stars"]}, True, id="path"),
         pytest.param(
@@ -85,6 +87,11 @@ ARGS = {"city": "Berlin", "days": 3, "hotel": {"stars": 4, "pool": True}}
         pytest.param({"args": {"days": 3.6}, "tolerance": 0.5}, False, id="beyond-tolerance"),
         pytest.param(
             {"args": {"city": "Berlin"}, "argsMatch": "exact", "ignore": ["d*", "hotel"]}, True, id="ignored"
+        ),
+        pytest.param(
+            {"args": {"city": "Berlin"}, "argsMatch": "exact", "ignore": ["ays", "day", "hotel"]},
+            False,
+            id="ignored-by-whole-names",
         ),
         pytest.param(
             {"args": {"city": "Berlin"}, "argsMatch": "exact", "ignore": ["hotel"], "defaults": {"days": 3}},
@@ -107,6 +114,21 @@ def test_partial_compares_arrays_element_by_element() -> None:
     rule = {"name": "a", "args": {"x": [{"k": 1}]}, "argsMatch": "partial"}
     assert use(rule, messages=[call("a", {"x": [{"k": 1, "l": 2}]})]).verdict is Verdict.PASSED
     assert use(rule, messages=[call("a", {"x": [{"k": 1}, {}]})]).verdict is Verdict.FAILED
+
+
+@pytest.mark.parametrize(
+    "rule", [{"args": {}}, {"args": {"x": 1}}, {"args": {"x": 1}, "argsMatch": ["x"]}], ids=str
+)
+@pytest.mark.parametrize("made", ["[1]", "null", '"x"', "1"])
+def test_arguments_that_are_no_object_never_fit(rule: dict[str, Any], made: str) -> None:
+    for mode in (
+        rule,
+        {**rule, "ignore": ["y"]},
+        {"argsMatch": "exact", **rule},
+        {"argsMatch": "subset", **rule},
+    ):
+        result = use({"name": "a", **mode}, messages=[call("a", made)], is_final=True)
+        assert (result.verdict, result.unproven) == (Verdict.FAILED, False)
 
 
 def test_arguments_that_are_not_json_never_fit_and_the_reason_says_so() -> None:
@@ -144,6 +166,7 @@ def test_a_call_whose_arguments_are_not_json_may_be_the_one(
         pytest.param("first", 1, True, id="first"),
         pytest.param("first", 3, False, id="not-the-first"),
         pytest.param("last", 3, True, id="last"),
+        pytest.param("last", 2, False, id="not-the-last"),
         pytest.param(1, 2, True, id="index"),
         pytest.param(3, 3, False, id="beyond"),
     ],
@@ -159,6 +182,8 @@ def test_the_score_is_the_part_of_expectations_met_and_the_reason_says_the_numbe
     assert result.score == pytest.approx(1 / 3)
     assert result.reason == "1/3 expectations met, unmet: [b (want >=1, got 0), c (want <=0, got 1)]"
     assert [check.met for check in result.checks] == [True, False, False]
+    many = use(*[{"name": "a"}] * 100, {"name": "b"}, messages=[calls("a")])
+    assert [check.met for check in many.checks] == [False] + [True] * 99
 
 
 def test_two_threads_that_read_the_calls_at_once_see_each_of_them_once() -> None:
@@ -194,6 +219,7 @@ def test_no_expectations_pass_where_the_agent_has_answered() -> None:
         pytest.param({"name": "a", "maxCalls": 0}, {}, False, id="called-too-often"),
         pytest.param({"name": "a", "args": {"n": 1}, "occurrence": "first"}, {}, False, id="first-was-wrong"),
         pytest.param({"name": "a", "args": {"n": 1}, "occurrence": "last"}, {}, True, id="last-may-change"),
+        pytest.param({"name": "a", "args": {"n": 1}, "occurrence": 1}, {}, True, id="next-may-come"),
     ],
 )
 def test_a_verdict_is_pending_while_calls_are_only_missing(
@@ -202,6 +228,8 @@ def test_a_verdict_is_pending_while_calls_are_only_missing(
     result = use(expectation, messages=[calls("a")], **facts)
     assert result.verdict is Verdict.FAILED
     assert result.pending is pending
+    lost = use(expectation, {"name": "a", "maxCalls": 0}, messages=[calls("a")], **facts)
+    assert not lost.pending, "no later call takes one back"
 
 
 def test_scope_turn_leaves_earlier_turns_out() -> None:
@@ -262,6 +290,16 @@ def test_the_budget_counts_the_turn_unless_told_otherwise() -> None:
     result = run(ToolCallBudget, {"maxCalls": 1, "scope": "conversation"}, ctx)
     assert result.reason == "3 tool call(s), exceeding budget of 1: a, b, c"
     assert result.metadata == {"toolCallCount": 3, "toolNames": ["a", "b", "c"]}
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "config"), [(ToolCallBudget, {"maxCalls": 0}), (ToolUse, {"expectations": []})]
+)
+def test_that_a_silent_turn_has_no_calls_proves_nothing(evaluator: Any, config: dict[str, Any]) -> None:
+    ctx = context([USER, {"role": "assistant", "content": "Hello"}, USER])
+    for scope, verdict in (("turn", Verdict.FAILED), ("conversation", Verdict.PASSED)):
+        result = run(evaluator, {**config, "scope": scope}, ctx)
+        assert (result.verdict, result.unproven) == (verdict, verdict is Verdict.FAILED)
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,12 @@ def test_expected_messages_are_the_reference_when_the_config_has_none() -> None:
     assert run(Trajectory, {"mode": "exact"}, ctx).verdict is PASSED
     ctx = context([USER, call("find", {"a": 1})], expected_messages=REFERENCE)
     assert run(Trajectory, {"mode": "exact"}, ctx).verdict is FAILED
-    assert run(Trajectory, {"mode": "exact", "argsMatchOverrides": {"find": "ignore"}}, ctx).verdict is PASSED
+    ignored = {"mode": "exact", "argsMatchOverrides": {"find": "ignore"}}
+    assert run(Trajectory, ignored, ctx).verdict is PASSED
+    for made, verdict in (("[1]", PASSED), ("[2]", FAILED), ("{}", FAILED), ("{broken", FAILED)):
+        ctx = context([USER, call("find", made)], expected_messages=[USER, call("find", "[1]")])
+        assert run(Trajectory, {"mode": "exact"}, ctx).verdict is verdict
+        assert run(Trajectory, ignored, ctx).verdict is PASSED
 
 
 def test_expected_messages_without_calls_expect_none() -> None:

@@ -57,7 +57,7 @@ def adjust(evaluator: PlannedEvaluator, result: Result) -> Result:
     verdict, score = result.verdict, result.score
     if verdict not in (_PASSED, _FAILED) or result.unproven:
         return result
-    reason, pending = result.reason, result.pending
+    reason = result.reason
     if evaluator.threshold is not None and score is not None:
         verdict = _PASSED if reaches(score, evaluator.threshold) else _FAILED
         if verdict is not result.verdict:
@@ -66,10 +66,10 @@ def adjust(evaluator: PlannedEvaluator, result: Result) -> Result:
     if evaluator.negate:
         verdict = _FAILED if verdict is _PASSED else _PASSED
         score = None if score is None else 1 - score
-        reason, pending = f"Negated: {reason}", False
+        reason = f"Negated: {reason}"
     adjusted = copy(result)
     adjusted.verdict, adjusted.score, adjusted.reason = verdict, score, reason
-    adjusted.pending = pending and verdict is _FAILED
+    adjusted.pending = result.pending and verdict is _FAILED
     return adjusted
 
 

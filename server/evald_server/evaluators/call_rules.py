@@ -157,9 +157,7 @@ class Arguments:
         if self._paths is not None:
             for text, path in self._paths:
                 mine, known = lookup(got, path), lookup(wanted, path)
-                if mine is MISSING and known is MISSING:
-                    continue
-                if mine is MISSING or known is MISSING or not equal(mine, known, tolerance, check):
+                if not equal(mine, known, tolerance, check):  # MISSING equals itself alone
                     return Mismatch(text, mine, known)
             return None
         if not isinstance(got, dict) or not isinstance(wanted, dict):

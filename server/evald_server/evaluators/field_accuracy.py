@@ -72,7 +72,7 @@ class FieldRule(BaseModel):
             mine, known = _number(got), _number(wanted)
             if mine is None or known is None:
                 return f"{shown(wanted if known is None else got)} is not a number"
-            right = within(mine, known, self.tolerance, relative=self.relative) or mine == known
+            right = within(mine, known, self.tolerance, relative=self.relative)
         else:
             day, known_day = (read_date(value, day_first=self.day_first) for value in (got, wanted))
             if day is None or known_day is None:
@@ -211,10 +211,8 @@ class FieldAccuracy(Reference, type="field-accuracy", kind=ASSERTION, inline=Tru
             return missing(self.on_missing, "None of the fields can be compared")
         wrong = [check.text for check in checks if not check.met]
         good = len(checks) - len(wrong)
-        score = right / total if total else float(not wrong)
-        if not total:
-            holds = not wrong
-        if self.aggregation == "all":
+        score = right / total if total else 0.0
+        if self.aggregation == "all" or not total:
             holds, score = not wrong, float(not wrong)
         reason = f"{good} of {len(checks)} field(s) right"
         if wrong:

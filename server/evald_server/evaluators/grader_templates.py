@@ -14,6 +14,7 @@ from evald.result import Result, errored, unproven
 from evald.strict_json import TooLarge, parse_json
 
 from .results import no_answer
+from .texts import finish_reason_of
 
 _VARIABLE: Final = re.compile(r"\{\{([^{}]*)\}\}")
 _PATH: Final = re.compile(r"""\s*(item|sample)((?:\.\w+|\[\d{1,9}\]|\['[^'\]]*'\]|\["[^"\]]*"\])*)\s*""")
@@ -141,8 +142,9 @@ def _output_tools(ctx: EvaluatorContext) -> list[dict[str, Any]]:
 
 def _choices(ctx: EvaluatorContext) -> list[dict[str, Any]]:
     message = {"role": "assistant", "content": ctx.answer, "tool_calls": _output_tools(ctx)}
-    finish = ctx.last_invocation.metadata_text("finish_reason")
-    return [{"index": 0, "message": message, "finish_reason": finish}]
+    finish = finish_reason_of(ctx)
+    # Absent rather than null, which would be a text that differs from every finish reason.
+    return [{"index": 0, "message": message, **({} if finish is None else {"finish_reason": finish})}]
 
 
 # The variables in the graders' guide, except audio: https://developers.openai.com/api/docs/guides/graders

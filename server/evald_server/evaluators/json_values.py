@@ -123,7 +123,7 @@ def parse_path(text: str) -> Path:
     position = 0
     while position < len(text):
         found = _STEP.match(text, position)
-        if found is None or (position == 0 and text[0] == "."):
+        if found is None or text[0] == ".":
             raise ValueError(f"got {text!r}, wanted a path such as 'items[0].name' or '/items/0/name'")
         index, key = found.groups()
         steps.append(key if key is not None else ANY if index == ANY else int(index))

@@ -124,13 +124,13 @@ def find_numbers(text: str, check: Callable[[], None] = lambda: None) -> Iterato
 
 
 def _with_ascii_digits(text: str) -> str:
-    """Return the text with digits of all scripts, full-width signs and Arabic separators replaced by ASCII."""
+    """Return the text with digits of all scripts, full-width or small signs and Arabic separators in ASCII."""
     table: dict[int, str] = {0x066B: ".", 0x066C: ","}
     for char in set(text):
         if not char.isascii():
             digit = unicodedata.decimal(char, None)
             plain = str(digit) if digit is not None else unicodedata.normalize("NFKC", char)
-            if digit is not None or (plain in _ASCII_SIGNS and unicodedata.east_asian_width(char) in "FNH"):
+            if digit is not None or (plain in _ASCII_SIGNS and unicodedata.east_asian_width(char) in "FW"):
                 table[ord(char)] = plain
     return text.translate(table)
 
@@ -181,7 +181,8 @@ def _han_number(text: str, first: float | None = None) -> float | None:
 
     first: the number of the digits before them.
     Returns None if the text is not one number or is ambiguous: 三四 is three or four, 一百五 is 105 in Japan and 150
-    in China.
+    in China. A unit without a number is one of it (百, 一万百), but not after zero or after a larger unit than 千 (零万,
+    三亿万).
     """
     if len(text) > 1 and not any(char in _HAN_UNITS for char in text):
         digits = "".join(str(_HAN_DIGITS.find(_HAN_SAME.get(char, char))) for char in text)
@@ -192,22 +193,22 @@ def _han_number(text: str, first: float | None = None) -> float | None:
         unit = _HAN_UNITS.get(piece)
         if unit is None:
             digit = _HAN_DIGITS.find(_HAN_SAME.get(piece, piece))
-            if current is not None or (digit < 0 and not piece.isdigit()):
+            if current is not None:
                 return None
             if digit or text == piece:
                 current = float(piece) if digit < 0 else float(digit)  # ASCII digits: 1億2000万
             else:
                 after_zero = True  # 一百零五
         elif unit < 10**4:
-            if unit >= last_unit:
+            if unit >= last_unit or (after_zero and current is None and not section and not total):
                 return None
             section += (1 if current is None else current) * unit
             current, last_unit, after_zero = None, unit, False
         else:
-            if unit >= largest:
+            if unit >= largest or (current is None and (after_zero or (not section and largest < inf))):
                 return None
-            section += current or 0
-            total += (section or 1) * unit
+            section += 1 if current is None and not section else current or 0
+            total += section * unit
             section, current, largest, last_unit, after_zero = 0.0, None, unit, inf, False
     if current is not None and len(text) > 1 and last_unit != 10 and not after_zero:
         return None

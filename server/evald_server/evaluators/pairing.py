@@ -4,7 +4,9 @@
 result has the largest possible sum of weights, which a greedy pairing may miss.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from .json_values import CheckTime, unlimited
@@ -99,3 +101,47 @@ def _assign(weights: Weights, right: int, check: CheckTime) -> Pairs:
             column = came_from[column]
     pairs = [(row_of[column] - 1, column - 1) for column in range(1, right + 1) if row_of[column]]
     return sorted((row, column) for row, column in pairs if column in weights[row])
+
+
+def match_as_many(
+    left: Sequence[int],
+    right: Sequence[int],
+    matches: Callable[[int, int], bool | None],
+    pairs: dict[int, int],
+    check: CheckTime = unlimited,
+) -> bool:
+    """Extend `pairs`, from left to right, to a largest set of matching pairs, by augmenting paths.
+
+    A paired item stays paired, but maybe with another one. matches: None ends the search. check: called regularly, may
+    raise. Takes at most left * left * right calls of `matches`. Returns whether the search came to its end. Source:
+    C. Berge, PNAS 43(9), 1957.
+    """
+    partner = {other: item for item, other in pairs.items()}
+    free = dict.fromkeys(other for other in right if other not in partner)
+    for start in left:
+        if start in pairs:
+            continue
+        came_from: dict[int, int] = {}
+        pending = deque([start])
+        end = None
+        while pending and end is None:
+            check()
+            item = pending.popleft()
+            for other in chain(free, partner):
+                if other in came_from:
+                    continue
+                match = matches(item, other)
+                if match is None:
+                    return False
+                if match:
+                    came_from[other] = item
+                    if other in free:
+                        end = other
+                        break
+                    pending.append(partner[other])
+        if end is not None:
+            del free[end]
+        while end is not None:  # each item of the path takes the partner of the next one
+            item = partner[end] = came_from[end]
+            pairs[item], end = end, pairs.get(item)
+    return True

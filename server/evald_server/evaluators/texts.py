@@ -256,6 +256,12 @@ class LengthWithin(
         return failed(reason, 0.0, length)
 
 
+def finish_reason_of(ctx: EvaluatorContext) -> str | None:
+    """Return the finish reason in the invocation's metadata, None if there is none."""
+    found = map(ctx.last_invocation.metadata_text, ("finish_reason", "finishReason", "stop_reason"))
+    return next((reason for reason in found if reason is not None), None)
+
+
 class FinishReason(
     Evaluator,
     type="finish-reason",
@@ -274,12 +280,8 @@ class FinishReason(
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Return score 1 or 0."""
-        invocation = ctx.last_invocation
-        for key in ("finish_reason", "finishReason", "stop_reason"):
-            actual = invocation.metadata_text(key)
-            if actual is not None:
-                break
-        else:
+        actual = finish_reason_of(ctx)
+        if actual is None:
             return missing(self.on_missing, "No finish reason available")
         if actual in self.allowed:
             return passed(f"Finish reason {quoted(actual)} is allowed", 1.0)
