@@ -321,9 +321,9 @@ ROWS = {
         SIX,
         FAILED,
         1,
-        "Failure criteria was triggered. gave up",
+        "Failure criteria was triggered. both",
         [judge(successCriteria="books"), judge(failureCriteria="rude")],
-        judge=[MET, FAILURE],
+        judge=[MET, BOTH],
     ),
     "all skipped": Row(SIX, SKIPPED, 3, "All assertions were skipped", [does("skip")], limit_reached=True),
     "the agent's greeting needs the user": Row(
