@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evald.blocks import TooMany, UnreadableContent
 from evald.evaluator import define_evaluator
 from evald.result import Check, Kind, Result, TokenUsage, Verdict, passed, unproven
+from evald.strict_json import TooLarge
 from evald_server.engine.plan import Limits
 from evald_server.engine.registry import Origin
 
@@ -59,6 +61,28 @@ def test_what_an_evaluator_raised_stays_in_the_log(engine: Engine, caplog: pytes
     assert "secret-7f3a" not in str(summary)
     assert "secret-7f3a" in caplog.text
     assert error.metadata["incident"] in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("problem", "code"),
+    [
+        (TooLarge("too deep"), "INPUT_TOO_LARGE"),
+        (TooMany("messages", "blocks", 9, 8), "INPUT_TOO_LARGE"),
+        (UnreadableContent("messages/0", "a call", "a text"), "UNREADABLE_CONTENT"),
+        (RecursionError(), "INPUT_TOO_LARGE"),
+        (ValueError(), "EVALUATOR_EXCEPTION"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_an_exception_is_an_error_with_its_code(engine: Engine, problem: Exception, code: str) -> None:
+    def fail(_ctx: Any) -> Any:
+        raise problem
+
+    engine.registry.register(definition("fails", fail), Origin.BUILT_IN)
+    engine.registry.register(definition("acme.fails", fail), Origin.PLUGIN)
+    results = engine.run([{"type": "fails", "negate": True}, {"type": "acme.fails"}]).results
+    own = "EVALUATOR_EXCEPTION" if isinstance(problem, RecursionError) else code
+    assert [(result.verdict, result.error.code) for result in results] == [(ERROR, code), (ERROR, own)]
 
 
 def test_a_nonsense_answer_names_the_field(engine: Engine) -> None:
@@ -218,9 +242,16 @@ def test_pending_stands_on_failed_results_of_turns_that_are_not_final(engine: En
     specs = [{"do": "fail", "pending": True}]
     assert engine.run(specs, is_final=False).results[0].pending
     assert not engine.run(specs, is_final=True).results[0].pending
-    for one in ({"negate": True}, {"threshold": 0}):
-        result = engine.run([{**specs[0], **one, "score": 0.5}], is_final=False).results[0]
-        assert (result.verdict, result.pending) == (PASSED, False)
+    passing, pending = {"do": "pass", "score": 0.5}, {**specs[0], "score": 0.5}
+    for one, verdict, stands in (
+        ({**pending, "negate": True}, PASSED, False),
+        ({**pending, "threshold": 0}, PASSED, False),
+        ({**pending, "threshold": 1}, FAILED, True),
+        ({**passing, "negate": True}, FAILED, False),
+        ({**passing, "threshold": 1}, FAILED, False),
+    ):
+        result = engine.run([one], is_final=False).results[0]
+        assert (result.verdict, result.pending) == (verdict, stands)
 
 
 @pytest.mark.parametrize("later", [{"do": "pass"}, {"type": "waiting", "do": "pass", "seconds": 30}])

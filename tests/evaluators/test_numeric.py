@@ -89,6 +89,11 @@ def test_the_numbers_of_a_text(text: str, found: list[float]) -> None:
         ("三萬", 30_000),
         ("万", 10_000),
         ("百万", 1_000_000),
+        ("零", 0),
+        ("二〇", 20),
+        ("一二三", 123),
+        ("一千零十", 1010),
+        ("一亿二百万", 102_000_000),
         ("一万零十", 10_010),
         ("一万百", 10_100),
         ("二亿", 200_000_000),
@@ -103,6 +108,8 @@ def test_the_numbers_of_a_text(text: str, found: list[float]) -> None:
         ("一百五", None),
         ("百五", None),
         ("一万五", None),
+        ("一万二万", None),
+        ("二三十", None),
         ("1.5\u00bd万", None),
         ("零万", None),
         ("〇百", None),
@@ -212,6 +219,14 @@ def test_a_miss_in_the_last_of_many_digits_scores_less_than_one() -> None:
 )
 def test_it_falls_back_to_what_the_context_expects(facts: dict[str, Any], verdict: Verdict) -> None:
     assert run(Numeric, {"onMissing": "skip"}, answered("42", **facts)).verdict is verdict
+
+
+def test_an_expected_number_in_the_config_wins_and_nan_is_none() -> None:
+    assert run(Numeric, {"expected": 42}, answered("42", expected_data=41)).verdict is PASSED
+    ctx = answered("42")
+    ctx._pb.expected.data.number_value = float("nan")
+    result = run(Numeric, {}, ctx)
+    assert (result.verdict, result.unproven) == (FAILED, True)
 
 
 def test_without_an_assistant_message_it_fails() -> None:

@@ -211,9 +211,10 @@ class FieldAccuracy(Reference, type="field-accuracy", kind=ASSERTION, inline=Tru
             return missing(self.on_missing, "None of the fields can be compared")
         wrong = [check.text for check in checks if not check.met]
         good = len(checks) - len(wrong)
-        score = right / total if total else 0.0
         if self.aggregation == "all" or not total:
             holds, score = not wrong, float(not wrong)
+        else:
+            score = right / total
         reason = f"{good} of {len(checks)} field(s) right"
         if wrong:
             reason += f"; wrong: {'; '.join(wrong[:MAX_NAMED])}"
