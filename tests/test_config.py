@@ -82,6 +82,11 @@ def test_a_mistyped_variable_is_not_passed_over_in_silence(variable: str, meant:
             "EVALD_AUTH_ANONYMOUS_ROLES: [1]: got 'boss' (str), wanted 'caller' or 'viewer'",
         ),
         (
+            {"EVALD_AUTO": '{"regex": {"pattern": "a"}, "regex": {"pattern": "b"}}'},
+            "",
+            "EVALD_AUTO: not valid JSON: got a duplicate key 'regex'",
+        ),
+        (
             {},
             "auth_anonymous_roles = [3]",
             "auth_anonymous_roles: [0]: got 3 (int), wanted 'caller' or 'viewer'",
@@ -106,6 +111,13 @@ def test_a_wrong_value_is_shown_with_its_place_and_what_is_wanted(
     with pytest.raises(SettingsError) as refused:
         load_settings({}, variables, path)
     assert str(refused.value).startswith(message if variables else f"{path}: {message}")
+
+
+def test_a_duplicate_key_of_a_json_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "evald.json"
+    path.write_text('{"auto": {"regex": {"pattern": "a"}, "regex": {"pattern": "b"}}}')
+    with pytest.raises(SettingsError, match=r"evald\.json: not valid JSON: got a duplicate key 'regex'"):
+        load_settings({}, {}, path)
 
 
 def test_a_server_has_an_address() -> None:

@@ -24,6 +24,9 @@ Metadata: TypeAlias = tuple[tuple[str, str], ...]
 _HEADER: Final = re.compile(r"[0-9a-z_.-]+")
 _HEADER_TEXT: Final = re.compile(r"[\x20-\x7e]*")
 
+# The beginning of an API key or of a JSON Web Token.
+_TOKEN: Final = re.compile(r"evald_[a-z0-9]{12}_|eyJ")
+
 _ON: Final = frozenset(("1", "true", "yes", "on"))
 _OFF: Final = frozenset(("", "0", "false", "no", "off"))
 
@@ -216,7 +219,8 @@ def _current(token: Token) -> str:
             text = _token_file(token)
         except (OSError, UnicodeDecodeError) as problem:
             why = problem.strerror if isinstance(problem, OSError) else "is not ASCII text"
-            raise InvalidInput("token", f"{token}: {why}", "a file with the token") from None
+            path = "a path that looks like a token" if _TOKEN.match(token.name) else str(token)
+            raise InvalidInput("token", f"{path}: {why}", "a file with the token") from None
     else:
         text = token() if callable(token) else token
     # Messages never contain the token, not even a part of it.

@@ -6,13 +6,13 @@ Only the command line and `evald_server.testing` import this.
 import asyncio
 import logging
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from evald.threads import Threads
-from evald_server.auth.audit import record
+from evald_server.auth.audit import Audit, peer_of, record
 from evald_server.auth.authenticator import Authenticator
 from evald_server.auth.clients import ClientFile
 from evald_server.auth.current_call import caller
@@ -91,6 +91,9 @@ _SLACK_BYTES: Final = 4 << 20
 _WEB_PACKAGES: Final = ("jinja2", "starlette", "uvicorn")
 
 _LAG_PERIOD_SECONDS: Final = 0.25
+
+# Pause before a background task that has failed starts again.
+_RESTART_SECONDS: Final = 1.0
 
 # Seconds that pass between writes of the day's turns.
 _TURNS_PAUSE_SECONDS: Final = 1.0
@@ -232,6 +235,7 @@ class App:
             message_timeout=settings.message_timeout,
             timed_out=partial(self.telemetry.rejected, "message_timeout"),
         )
+        self._audit = Audit()
         self._data_dir: DataDir | None = None
         self._ports: dict[str, RpcPort] = {}  # gRPC ports by address
         self._http: HttpServer | None = None
@@ -309,17 +313,24 @@ class App:
         for bound, port in self._ports.items():
             await port.start(bound)
         self.address = address
-        endless = [self._watch_lag(), self._gate.watch(), self.models.watch(self._judge_available)]
+        endless: list[Callable[[], Coroutine[Any, Any, None]]] = [
+            self._watch_lag,
+            self._gate.watch,
+            partial(self.models.watch, self._judge_available),
+        ]
         if self._authenticator is not None and self._authenticator.tokens is not None:
-            endless.append(self._authenticator.tokens.source.watch())
+            endless.append(self._authenticator.tokens.source.watch)
         if settings.runs_max_age is not None or settings.runs_max_count is not None:
-            endless.append(self._trim_runs())
+            endless.append(self._trim_runs)
         if self._certificates is not None:
-            endless.append(self._reload_certificates(self._certificates))
-        self._background = [asyncio.create_task(work) for work in endless]
+            endless.append(partial(self._reload_certificates, self._certificates))
+        self._background = [asyncio.create_task(_restarting(watch)) for watch in endless]
         self._health.set_serving(True)
-        if settings.insecure_public and is_public(settings.listen):
-            _log.warning("listening on %s without encryption and authentication", self.address)
+        given = {"encryption": self._certificates, "authentication": self._authenticator}
+        missing = " and ".join(name for name, there in given.items() if there is None)
+        public = filter(is_public, (self.address, self.mtls_address, self.web_address))
+        for exposed in public if missing else ():
+            _log.warning("listening on %s without %s", exposed, missing)
 
     async def _listen_web(self) -> None:
         """Open the web port if it is configured and its packages are installed. Raises StartError."""
@@ -439,17 +450,20 @@ class App:
         assert self._certificates is not None
         return self._certificates.current.context
 
-    def _may_scrape(self, credentials: list[str]) -> int:
-        """Return the HTTP status for a scrape with these `Authorization` headers."""
+    def _may_scrape(self, credentials: list[str], address: tuple[Any, ...]) -> int:
+        """Return the HTTP status for a scrape with these `Authorization` headers. address: of its caller."""
         settings = self.settings
         if self._authenticator is None or settings.metrics_public or not is_public(settings.http):
             return 200
+        headers, peer = [("authorization", one) for one in credentials], peer_of(address)
         try:
-            principal = self._authenticator.authenticate([("authorization", one) for one in credentials])
+            principal = self._authenticator.authenticate(headers, peer=peer)
             self._authenticator.authorize(principal, "/metrics", SCRAPERS)
-            self._authenticator.passed(principal)
         except AccessDenied as problem:
-            return 403 if problem.reason == "ROLE_MISSING" else 401
+            self._audit.refused("/metrics", peer, problem.reason, problem.why, problem.principal)
+            return {"ROLE_MISSING": 403, "RATE_LIMITED": 429}.get(problem.reason, 401)
+        self._authenticator.passed(principal)
+        self._audit.used("/metrics", principal)
         return 200
 
     def _current_plugin(self, principal: Principal) -> Principal | None:
@@ -582,6 +596,18 @@ class App:
             wanted = loop.time() + _LAG_PERIOD_SECONDS
             await asyncio.sleep(_LAG_PERIOD_SECONDS)
             self.telemetry.loop_lag(max(0.0, loop.time() - wanted))
+
+
+async def _restarting(watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a background task, and start it again when it fails: without it revoked keys, for example, stay valid."""
+    while True:
+        try:
+            await watch()
+        except Exception:  # noqa: BLE001 - whatever it is
+            _log.exception("a background task failed, and starts again")
+            await asyncio.sleep(_RESTART_SECONDS)
+        else:
+            return
 
 
 def _judge_caller() -> Caller:

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from .input_files import read_regular
+
 # Enough for a CA bundle with hundreds of certificates.
 _MAX_BYTES: Final = 4 << 20
 
@@ -36,9 +38,7 @@ class Certificates(NamedTuple):
 
 def read_certificates(files: CertificateFiles) -> Certificates:
     """Read the files and test them with a TLS handshake in memory. Raises CertificateProblem."""
-    chain = _read("tls_cert_file", files.cert)
-    key = _read("tls_key_file", files.key)
-    ca = None if files.client_ca is None else _read("tls_client_ca_file", files.client_ca)
+    chain, key, ca = contents = _read_all(files)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # As in gRPC: forward secrecy and authenticated encryption.
@@ -60,6 +60,11 @@ def read_certificates(files: CertificateFiles) -> Certificates:
             f"tls_cert_file {files.cert}, tls_key_file {files.key}: wanted a certificate "
             "and its key in PEM; they cannot be parsed, or do not belong together"
         ) from None
+    if _read_all(files) != contents:
+        # OpenSSL has read them for itself, so the context and the contents may be of two different pairs.
+        raise CertificateProblem(
+            f"tls_cert_file {files.cert}, tls_key_file {files.key}: the files changed while they were read"
+        )
     expiries = {"tls_cert_file": _expiry(context, chain, files.cert)}
     if ca is not None and files.client_ca is not None:
         expiries["tls_client_ca_file"] = _ca_expiry(ca, files.client_ca)
@@ -92,7 +97,7 @@ class CertificateStore:
         for path in self._files:
             if path is not None:
                 try:
-                    data = path.read_bytes()
+                    data = read_regular(path, _MAX_BYTES)
                 except OSError:
                     data = b""
                 digest.update(b"%d:" % len(data) + data)
@@ -107,14 +112,28 @@ def _no_password() -> str:
     raise _Encrypted
 
 
+def _read_all(files: CertificateFiles) -> tuple[bytes, bytes, bytes | None]:
+    """Return the certificate, its key and the clients' CA. Raises CertificateProblem."""
+    return (
+        _read("tls_cert_file", files.cert),
+        _read("tls_key_file", files.key),
+        None if files.client_ca is None else _read("tls_client_ca_file", files.client_ca),
+    )
+
+
 def _read(setting: str, path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        data = read_regular(path, _MAX_BYTES)
     except OSError as problem:
         raise CertificateProblem(f"{setting} {path}: {problem.strerror}") from None
-    if len(data) > _MAX_BYTES or b"-----BEGIN " not in data:
-        raise CertificateProblem(f"{setting} {path}: wanted PEM of at most {_MAX_BYTES} bytes")
+    if b"-----BEGIN " not in data:
+        raise CertificateProblem(f"{setting} {path}: wanted PEM")
     return data
+
+
+def _ascii(pem: bytes) -> str:
+    """Return PEM as Python's ssl takes it. Comments, often the names of issuers, may have other characters."""
+    return pem.decode("latin-1").encode("ascii", "replace").decode("ascii")
 
 
 def _expiry(context: ssl.SSLContext, chain: bytes, path: Path) -> float:
@@ -124,7 +143,7 @@ def _expiry(context: ssl.SSLContext, chain: bytes, path: Path) -> float:
     # Trust the certificate itself, whichever CA has signed it.
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
-        client.load_verify_locations(cadata=chain.decode("ascii", "replace"))
+        client.load_verify_locations(cadata=_ascii(chain))
         peer = _handshake(client, context)
     except ssl.SSLCertVerificationError as problem:
         what = _SSL_CODES.get(problem.verify_code, f"is refused: {problem.verify_message}")
@@ -158,7 +177,7 @@ def _ca_expiry(ca: bytes, path: Path) -> float:
     """Return the latest expiry of the CA's certificates. Raises CertificateProblem if none is valid."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        context.load_verify_locations(cadata=ca.decode("ascii", "replace"))
+        context.load_verify_locations(cadata=_ascii(ca))
     except ssl.SSLError:
         raise CertificateProblem(f"tls_client_ca_file {path}: wanted certificates in PEM") from None
     expiries = [ssl.cert_time_to_seconds(str(found["notAfter"])) for found in context.get_ca_certs()]

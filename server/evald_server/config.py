@@ -33,6 +33,7 @@ from pydantic_settings import (
 
 from evald.addresses import is_loopback
 from evald.fields import did_you_mean, found_and_wanted, schema_keys, snake
+from evald.strict_json import TooLarge, parse_json
 
 from .input_files import read_bytes
 
@@ -548,8 +549,8 @@ class Settings(BaseSettings):
             return [part.strip() for part in value.split(",") if part.strip()]
         if isinstance(value, str) and dict in kinds:
             try:
-                return json.loads(value)
-            except ValueError as problem:
+                return parse_json(value)
+            except (ValueError, TooLarge) as problem:
                 raise ValueError(f"not valid JSON: {problem}") from None
         return value
 
@@ -800,8 +801,8 @@ def _read(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as problem:
         raise SettingsError(f"config file {path}: {problem}") from None
     try:
-        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except ValueError as problem:
+        data = parse_json(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (ValueError, TooLarge) as problem:
         kind = "JSON" if path.suffix == ".json" else "TOML"
         raise SettingsError(f"config file {path}: not valid {kind}: {problem}") from None
     if not isinstance(data, dict):

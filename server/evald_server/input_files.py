@@ -1,6 +1,8 @@
 """Read the files named by a command line or a setting, up to a limit: a device such as /dev/zero has no end."""
 
 import errno
+import os
+import stat
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -13,6 +15,19 @@ def read_bytes(path: Path) -> bytes:
     """Return the bytes of a file. Raises OSError, also for a file longer than `MAX_BYTES`."""
     with path.open("rb") as stream:
         return read_stream(stream, str(path))
+
+
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """Return the bytes of a file that a running server reads again. Raises OSError, also for a file that is longer, and
+    for one that is not a regular file: reading a named pipe may never end."""
+    # Opening a pipe would also wait, for its writer.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        data = stream.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"more than {max_bytes} bytes", str(path))
+    return data
 
 
 def read_stream(stream: BinaryIO, name: str) -> bytes:

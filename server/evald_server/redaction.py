@@ -12,7 +12,13 @@ _REDACTED: Final = "[redacted]"
 
 # Text that looks like a key without being a configured one: an endpoint may repeat a part of the key that it
 # received, masked in the middle.
-_LOOKS_LIKE_KEY: Final = re.compile(r"\b(?:sk|pk|gsk|xai|key)-[\w*-]{8,}|(?i:\bbearer\s+)[\w.*~+/=-]{8,}")
+_LOOKS_LIKE_KEY: Final = re.compile(
+    r"\b(?:sk|pk|gsk|xai|key)-[\w*-]{8,}"
+    r"|(?i:\bbearer\s+)[\w.*~+/=-]{8,}"
+    r"|\bevald_[a-z0-9]{12}_[\w-]{8,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"  # a JSON Web Token
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY[\w+/=\s-]*"
+)
 
 # A shorter secret is too likely to be part of an ordinary word.
 _MIN_SECRET_LENGTH: Final = 6
@@ -36,7 +42,7 @@ class Redactor:
 
     def redact_text(self, text: str) -> str:
         """Return an endpoint's text without the configured keys and without anything that looks like a key."""
-        return _LOOKS_LIKE_KEY.sub(_REDACTED, self._without_known(text))
+        return without_keys(self._without_known(text))
 
     def redact_json(self, data: Any) -> Any:
         """Return JSON-like data without the configured keys."""
@@ -70,6 +76,11 @@ class Redactor:
             if self._known.search(plain):
                 clean = plain = self._known.sub(_REDACTED, plain)
         return clean
+
+
+def without_keys(text: str) -> str:
+    """Return a text without anything that looks like a key, a token or a private key."""
+    return _LOOKS_LIKE_KEY.sub(_REDACTED, text)
 
 
 def spellings(secret: str) -> set[str]:

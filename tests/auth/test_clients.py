@@ -282,7 +282,8 @@ def test_what_contradicts_itself_is_refused_before_anything_is_sent(
 
 
 def test_a_token_that_cannot_be_sent_is_refused_without_showing_it() -> None:
-    for token in ("canary token", "canary\ntoken", "canäry", lambda: ""):
+    in_wrong_place = Path("evald_abcdefghijkl_canary"), Path("eyJcanary.canary.canary")
+    for token in ("canary token", "canary\ntoken", "canäry", lambda: "", *in_wrong_place):
         _, access = open_to("127.0.0.1:1", token=token)
         with pytest.raises(InvalidInput) as refused:
             access.headers()

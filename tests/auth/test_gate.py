@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import os
 import zlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from evald.v1 import evaluation_service_pb2
-from evald_server.auth.keys import revoke_key
+from evald_server.auth.keys import KeyFile, revoke_key
 from evald_server.auth.principal import Role
 from evald_server.auth.roles import METHODS, OPEN
 
@@ -304,6 +305,14 @@ async def _to_the_end(call: Any) -> None:
         pass
 
 
+BROKEN_FILES: dict[Callable[[Path], object], str] = {
+    lambda _: None: "there is no such file",
+    Path.mkdir: "Is a directory",
+    os.mkfifo: "is not a regular file",
+    lambda path: path.symlink_to("/dev/zero"): "run chmod 600 on it",
+}
+
+
 async def test_a_file_of_keys_that_breaks_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -313,9 +322,42 @@ async def test_a_file_of_keys_that_breaks_changes_nothing(
         path.write_text("[keys.x\n")
         await until(lambda: "the last valid content of the file stays in use" in caplog.text)
         assert (await live.unary(request(CONTAINS), metadata=bearer(key))).summary.success
-        path.unlink()
-        await until(lambda: "there is no such file" in caplog.text)
-        assert (await live.unary(request(CONTAINS), metadata=bearer(key))).summary.success
+        for broken, said in BROKEN_FILES.items():
+            path.unlink(missing_ok=True)
+            broken(path)
+            await until(lambda said=said: said in caplog.text)
+            assert (await live.unary(request(CONTAINS), metadata=bearer(key))).summary.success
+            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+        await refused_when_revoked(live, path, key)
+
+
+async def test_an_unexpected_fault_of_reading_keys_is_logged_and_they_are_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.toml"
+    key = make_key(path, "ci", Role.CALLER)
+    async with guarded(path) as live:
+        with monkeypatch.context() as broken:
+            broken.setattr(KeyFile, "poll", lambda _: 1 / 0)
+            await until(lambda: "a background task failed, and starts again" in caplog.text)
+        await refused_when_revoked(live, path, key)
+
+
+async def refused_when_revoked(live: Live, path: Path, key: str) -> None:
+    """The file of keys is read again."""
+    path.unlink(missing_ok=True)
+    make_key(path, "another", Role.CALLER)
+
+    async def is_refused() -> bool:
+        try:
+            await live.unary(request(CONTAINS), metadata=bearer(key))
+        except grpc.aio.AioRpcError as error:
+            return error.code() is UNAUTHENTICATED
+        return False
+
+    async with asyncio.timeout(30):
+        while not await is_refused():  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.05)
 
 
 async def test_request_ids_belong_to_their_principal(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Keys: their form, their file, and `evald keys`."""
 
 import json
+import os
 import stat
 import threading
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from evald_server.auth import files
 from evald_server.auth.files import FileProblem
 from evald_server.auth.keys import (
     KeyFile,
@@ -17,6 +19,7 @@ from evald_server.auth.keys import (
     is_well_formed,
     new_key,
     read_keys,
+    revoke_key,
 )
 from evald_server.auth.principal import Role
 from evald_server.cli import main
@@ -179,6 +182,48 @@ def test_a_mounted_secret_that_is_set_anew_is_read_again(tmp_path: Path) -> None
     fresh.replace(data)
     assert keys.reload()
     assert {key.principal for key in keys.ring.keys.values()} == {"second"}
+
+
+def test_a_file_of_keys_keeps_its_owner_and_who_may_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.toml"
+    add_key(path, new_key("ci", [Role.CALLER])[1])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o640)
+    owners: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "fchown", lambda _, user, group: owners.append((user, group)))
+    add_key(path, new_key("ops", [Role.ADMIN])[1])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert owners == [(path.stat().st_uid, path.stat().st_gid)]
+
+
+def test_a_key_is_revoked_in_the_file_that_a_link_points_to(tmp_path: Path) -> None:
+    path, link = tmp_path / "data" / "keys.toml", tmp_path / "keys.toml"
+    key = new_key("ci", [Role.CALLER])[1]
+    add_key(path, key)
+    link.symlink_to(path)
+    assert revoke_key(link, key.id)
+    assert link.is_symlink()
+    assert read_keys(path)[key.id].revoked is not None
+
+
+def test_a_file_that_is_being_written_in_place_is_read_when_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.toml"
+    for name in ("first", "second"):
+        add_key(path, new_key(name, [Role.CALLER])[1])
+    keys, whole = KeyFile(path), path.read_text()
+    for part in ("", whole[: whole.rindex("[keys.")]):
+        path.write_text(part)
+        monkeypatch.setattr(files.time, "time", lambda: path.stat().st_mtime + 0.05)
+        assert not keys.poll()
+        assert len(keys.ring.keys) == 2
+    monkeypatch.undo()
+    os.utime(path, (1, 1))
+    assert keys.poll()
+    assert {key.principal for key in keys.ring.keys.values()} == {"first"}
 
 
 def test_keys_that_are_made_side_by_side_are_all_kept(tmp_path: Path) -> None:

@@ -168,7 +168,12 @@ async def test_a_lease_from_before_the_restart_is_its_first_renewers(tmp_path: P
             await _call(live, "RenewLease", mine, renewal)
             assert (await refusal(_call(live, "RenewLease", late, renewal))).reason == "NOT_OWNER"
             assert "lease" in live.app.remotes.instances.by_id
-        async with guarded(path, **settings) as live:
+        async with guarded(path, **settings) as live, listening("other.word") as foreign:
+            instead = registry_pb2.RegisterRequest(
+                instance_id="lease", plugin=foreign.info, target=foreign.address
+            )
+            assert (await refusal(_call(live, "Register", other, instead))).reason == "NOT_OWNER"
+            assert live.app.remotes.instances.by_id["lease"].plugin.pb == plugin.info  # type: ignore[union-attr]
             assert (await refusal(_call(live, "RenewLease", other, renewal))).reason == "TYPE_NOT_ALLOWED"
             assert "lease" not in live.app.remotes.instances.by_id
             await until(lambda: _is_forgotten(live))

@@ -71,6 +71,34 @@ FAULTS = {
     "keys: revoke": Fault(
         "no key has", arguments=("keys", "revoke", "--keys-file", "none", "evald_abcdefghijkl_{secret}")
     ),
+    "keys: a key's name": Fault("keys.", keys='["keys"."evald_abcdefghijkl_{secret}"]'),
+    "keys: a field's name": Fault("unknown; known", keys=KEY + '"evald_abcdefghijkl_{secret}" = 1'),
+    "keys: note": Fault(
+        "contains an API key",
+        arguments=(
+            *("keys", "create", "--keys-file", "none", "--principal", "p", "--role", "caller"),
+            *("--note", "evald_abcdefghijkl_{secret}00000000001234abcd"),
+        ),
+    ),
+    "keys: rate": Fault(
+        "--rate", arguments=("keys", "create", "--rate", "evald_abcdefghijkl_{secret}", "--principal", "p")
+    ),
+    "keys: file": Fault("no such file", {"EVALD_KEYS_FILE": "evald_abcdefghijkl_{secret}"}),
+    "key: as its file": Fault(
+        "a path that looks like a token: No such file or directory; wanted a file with the token",
+        {"EVALD_TOKEN_FILE": "evald_abcdefghijkl_{secret}"},
+        arguments=("types", "--server", "127.0.0.1:1"),
+    ),
+    "token: as its file": Fault(
+        "wanted a file with the token",
+        arguments=("types", "--server", "127.0.0.1:1", "--token-file", "eyJhbGciOiJub25l.{secret}.{secret}"),
+    ),
+    "private key: as its file": Fault(
+        "wanted a PEM file",
+        {"EVALD_CERT_FILE": "none", "EVALD_KEY_FILE": "-----BEGIN EC PRIVATE KEY-----\n{secret}"},
+        arguments=("types", "--server", "127.0.0.1:1"),
+    ),
+    "judge: key as its file": Fault("api_key_file", config='[judges.a]\napiKeyFile = "sk-{secret}"'),
     "token: two lines": Fault(
         "cannot be sent",
         {"EVALD_TOKEN": "{secret}\n"},

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import logging
+import os
 import shutil
 import socket
 import ssl
@@ -228,10 +229,43 @@ def _expired(folder: Path) -> None:
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
+async def test_comments_in_certificates_may_have_any_characters(certs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "certs"
+    shutil.copytree(certs / "one", folder)
+    for name in ("server.pem", "ca.pem"):
+        (folder / name).write_text("# Autorité de Köln\n" + (folder / name).read_text())
+    settings = _files(folder) | {"tls_client_ca_file": folder / "ca.pem", "tls_client_auth": "require"}
+    async with _serving(**settings) as app:
+        assert await _succeeds(app, _credentials(folder, client=folder))
+
+
+def test_a_pair_that_changes_while_it_is_read_is_not_used(
+    certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The certificate is already the new one, and the key follows before OpenSSL reads both for itself."""
+    folder = tmp_path / "certs"
+    shutil.copytree(certs / "one", folder)
+    _swap(folder, certs / "two", "server.pem")
+    ciphers = ssl.SSLContext.set_ciphers
+
+    def swap_first(context: ssl.SSLContext, wanted: str) -> None:
+        _swap(folder, certs / "two", "server.key")
+        ciphers(context, wanted)
+
+    files = CertificateFiles(folder / "server.pem", folder / "server.key")
+    with monkeypatch.context() as patched:
+        patched.setattr(ssl.SSLContext, "set_ciphers", swap_first)
+        with pytest.raises(CertificateProblem, match="changed while they were read"):
+            read_certificates(files)
+    found = read_certificates(files)
+    assert (found.chain, found.key) == (files.cert.read_bytes(), files.key.read_bytes())
+
+
 BROKEN: dict[str, Callable[[Path, Path], object]] = {
     "garbage": lambda folder, _: (folder / "server.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n"),
     "empty": lambda folder, _: (folder / "server.pem").write_text(""),
     "gone": lambda folder, _: (folder / "server.key").unlink(),
+    "a pipe": lambda folder, _: ((folder / "server.key").unlink(), os.mkfifo(folder / "server.key", 0o600)),
     "mismatched": lambda folder, two: _swap(folder, two, "server.key"),
     "expired": lambda folder, _: _expired(folder),
     "a client's": lambda folder, _: (
@@ -304,8 +338,9 @@ def _get(address: str, ca: Path | None, path: str, **headers: str) -> int:
 
 
 async def test_a_public_http_port_asks_for_a_key_for_metrics_and_not_for_probes(
-    certs: Path, tmp_path: Path
+    certs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "evald.audit")
     path = tmp_path / "keys.toml"
     viewer, caller = make_key(path, "v", Role.VIEWER), make_key(path, "c", Role.CALLER)
     settings = _files(certs / "one", keys_file=path, http="0.0.0.0:0")
@@ -320,6 +355,14 @@ async def test_a_public_http_port_asks_for_a_key_for_metrics_and_not_for_probes(
         assert await get("/metrics", Authorization="Bearer nothing") == 401
         assert await get("/metrics", Authorization=f"Bearer {caller}") == 403
         assert await get("/metrics", Authorization=f"Bearer {viewer}") == 200
+        lines: list[Any] = [one for one in caplog.records if one.name == "evald.audit"]
+        assert [(line.outcome, line.principal, getattr(line, "reason", "")) for line in lines] == [
+            ("refused", "", "CREDENTIALS_MISSING"),
+            ("refused", "", "CREDENTIALS_INVALID"),
+            ("refused", "c", "ROLE_MISSING"),
+            ("used", "v", ""),
+        ]
+        assert all(line.peer.startswith("ipv4:127.0.0.1:") for line in lines[:3])
     async with _serving(**settings, http_tls=False, metrics_public=True) as app:
         assert await asyncio.to_thread(_get, str(app.http_address), None, "/metrics") == 200
 
@@ -339,6 +382,23 @@ async def test_who_does_not_shake_hands_keeps_no_probe_out(certs: Path) -> None:
 
 
 PUBLIC = {"listen": "0.0.0.0:0", "http": None, "web": None}
+
+
+@pytest.mark.parametrize("missing", ["encryption and authentication", "encryption", "authentication", ""])
+async def test_a_public_port_that_lacks_something_says_what(
+    missing: str, certs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings: dict[str, Any] = {} if "encryption" in missing else _files(certs / "one")
+    if "authentication" not in missing:
+        make_key(tmp_path / "keys.toml", "ci", Role.CALLER)
+        settings["keys_file"] = tmp_path / "keys.toml"
+    public = {"listen": "0.0.0.0:0", "web": "0.0.0.0:0"}
+    async with _serving(**settings, **public, insecure_public=True) as app:
+        said = [record.getMessage() for record in caplog.records if "without" in record.getMessage()]
+        ports = (app.address, app.web_address) if missing else ()
+        assert said == [f"listening on {port} without {missing}" for port in ports]
+
+
 TLS = {"tls_cert_file": "a", "tls_key_file": "b"}
 
 

@@ -33,7 +33,8 @@ def files(tmp_path: Path) -> Pair:
     """Writes two files of results."""
 
     def write(base: str, new: str, suffix: str = ".json") -> tuple[str, str]:
-        return _write(tmp_path / f"base{suffix}", base), _write(tmp_path / f"new{suffix}", new)
+        # A file with one suite run is compared with another one whatever their targets.
+        return _write(tmp_path / f"base{suffix}", base, "old"), _write(tmp_path / f"new{suffix}", new)
 
     return write
 
@@ -227,6 +228,9 @@ async def test_stored_suite_runs_are_compared_by_id_and_by_age(
     gate.write_text("gates:\n  - {suite: checkout, max_drop: 0.05}\n  - {suite: tone, threshold: 0.9}\n")
     gated = evald("compare", "--gate", str(gate), *data)
     assert (gated.returncode, gated.stdout.splitlines()[-1]) == (0, "GO"), gated.stdout
+    gate.write_text("gates:\n  - {suite: checkout, max_drop: 0.05}\n  - {suite: nowhere, threshold: 0.9}\n")
+    gated = evald("compare", "--gate", str(gate), *data)
+    assert (gated.returncode, gated.stdout.splitlines()[-1]) == (3, "INCONCLUSIVE"), gated.stdout
     missing = evald("compare", "--suite", "nowhere", *data)
     assert (missing.returncode, 'no suite run of "nowhere"' in missing.stderr) == (2, True)
 

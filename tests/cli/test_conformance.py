@@ -111,6 +111,12 @@ def test_a_plugin_that_dials_out_is_waited_for(evald: Any, start: Start) -> None
         ),
         pytest.param(["--target", "x:1", "--config", "acme"], 2, "wanted TYPE=JSON", id="no config"),
         pytest.param(["--target", "x:1", "--slow", "a={"], 2, "--slow a: ", id="no JSON"),
+        pytest.param(
+            ["--target", "x:1", "--config", 'a={"b": 1, "b": 2}'],
+            2,
+            "--config a: got a duplicate key 'b'",
+            id="duplicate key in a config",
+        ),
         pytest.param(["--target", "x:1", "--token-file", "k"], 2, "needs --connect", id="token to a target"),
         pytest.param(["--target", "x:1", "--listen", "y:1"], 2, "needs --connect", id="address to listen on"),
         pytest.param(["--target", "x:1", "--cert", "c"], 2, "both or neither", id="half a certificate"),

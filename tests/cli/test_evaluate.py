@@ -249,11 +249,40 @@ def test_every_turn_is_judged_on_request(records: Any, lines: Any) -> None:
     assert code == 1
     assert found[0]["reason"].startswith("turn 1: ")
     assert summary["turnCount"] == 3
+    assert [record["unanswered"] for record in found] == [True, True]
+    assert summary["unansweredCount"] == 2
     assert summary["evaluators"]["contains"]["failedCount"] == 1
 
     last, _, code = records(path, "-e", "contains:text=Lisbon")
     assert [record["verdict"] for record in last] == ["PASSED", "PASSED"]
     assert code == 0
+
+
+@pytest.mark.parametrize("arguments", [(), ("--turns",), ("--json",)], ids=" ".join)
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_conversations_whose_last_message_has_no_answer_are_counted(
+    evald: Any, lines: Any, talk: Any, count: int, arguments: tuple[str, ...]
+) -> None:
+    whole = talk("Lisbon")
+    cut = {**whole, "messages": [*whole["messages"], {"role": "user", "content": "And then?"}]}
+    path = lines(*[cut] * count, *[whole] * (count != 1))
+    done = evald("evaluate", path, "-e", "contains:text=Lisbon", *arguments)
+    assert done.returncode == 0, done.stderr
+    says = {0: "", 1: "warning: 1 conversation ends with", 2: "warning: 2 conversations end with"}[count]
+    assert says in done.stderr
+    assert ("no answer of the agent" in done.stderr) is bool(count)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--turns",)], ids=" ".join)
+def test_two_different_expected_answers_are_refused(
+    evald: Any, lines: Any, talk: Any, arguments: tuple[str, ...]
+) -> None:
+    path = lines(
+        talk("yes", expected="yes", expected_output="yes"), talk("yes", expected="yes", referenceAnswer="no")
+    )
+    done = evald("evaluate", path, "-e", "exact-match", *arguments)
+    assert done.returncode == 2
+    assert "conversations.jsonl:2: referenceAnswer: another value than `expected`" in done.stderr
 
 
 def test_answers_keep_the_order_of_the_input(records: Any) -> None:

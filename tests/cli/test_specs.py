@@ -75,6 +75,10 @@ def test_an_expression_means_a_spec(text: str, spec: dict[str, Any]) -> None:
         pytest.param("x:a=1,a=2", "'a' is given twice", id="twice"),
         pytest.param("x:a=1,a.b=2", "is below 'a', which already has a value", id="below a value"),
         pytest.param("a=b=c:x=1", "wanted TYPE", id="two names"),
+        pytest.param('x:a={"b":1,"b":2}', "a: got a duplicate key 'b'", id="duplicate key in an object"),
+        pytest.param('x:a=[{"b":1,"b":2}],c=1', "duplicate key", id="duplicate key before another pair"),
+        pytest.param('x:a={"b":NaN}', "NaN is not JSON", id="NaN in an object"),
+        pytest.param("x:a=" + "[" * 100_000, "nested deeper", id="nested too deep"),
     ],
 )
 def test_a_bad_expression_is_refused_with_an_example(text: str, complaint: str) -> None:

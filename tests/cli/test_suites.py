@@ -164,6 +164,10 @@ def test_every_report_tells_the_same(cli: Any, tmp_path: Path) -> None:
         ),
         (("SUITE", "--trials", "2", "--min-passed", "3"), "--min-passed: got 3, wanted at most the 2 trials"),
         (("SUITE", "--trials", "0"), "argument --trials: got '0'"),
+        (
+            ("SUITE", "--trials", "3", "--min-passed", "2"),
+            'cases[0] ("a"): min_passed: 2 of 1 recorded answers; wanted at most 1',
+        ),
         (("SUITE", "SUITE"), 'duplicate suite name "shop"'),
         (("SUITE", "--server", "x:1"), "--data-dir configures the command's own server"),
     ],
@@ -208,6 +212,32 @@ def test_wrong_evaluators_are_refused_with_the_line_of_their_case(
     header = {"suite": {"evaluators": ["response-length"]}}
     large = _file(tmp_path, "".join(json.dumps(row) + "\n" for row in (header, *rows)), "large.jsonl")
     assert f'{large}:22: case "e": evaluator "regex": config.pattern' in cli("test", large, code=2)
+    assert not agent.asked
+
+
+def test_a_suite_of_metrics_alone_passes_with_a_warning(cli: Any, tmp_path: Path) -> None:
+    cases = "\ncases:\n- {id: a, input: x, output: y}\n"
+    warning = "warning: measured: no assertion counted"
+    assert warning in cli("test", _file(tmp_path, f"evaluators: [response-length]{cases}", "measured.yaml"))
+    both = _file(
+        tmp_path,
+        f"evaluators: [response-length, {{type: contains, config: {{text: y}}}}]{cases}",
+        "measured.yaml",
+    )
+    shown = cli("test", both, "--trials", "3")
+    assert warning not in shown
+    assert "warning: --trials has no effect on recorded answers" in shown
+
+
+def test_a_target_without_a_connector_is_refused_with_its_line_and_the_nearest_one(
+    cli: Any, tmp_path: Path, agent: Agent
+) -> None:
+    text = re.sub(r", output: [^,}]*", "", SUITE) + _connectors(agent, "agent")
+    suite = _file(tmp_path, "targets:\n- agent\n- agnet\n" + re.sub(r"(?m)^targets?:.*\n", "", text))
+    shown = cli("test", suite, code=2)
+    assert f'{suite}:3: targets[1]: no connector has the name or id "agnet"' in shown
+    assert 'did you mean "agent"?' in shown
+    assert 'did you mean "agent"?' in cli("test", suite, "--target", "agnt", code=2)
     assert not agent.asked
 
 
@@ -339,7 +369,7 @@ def test_an_interrupted_suite_run_goes_on_where_it_stopped(
     changed = text.replace("question 0}", "question 0, evaluators: [{type: contains, config: {text: no}}]}")
     _file(tmp_path, changed + _connectors(agent))
     refused = cli("test", suite, "--resume", code=2)
-    assert "open.cases_digest: differs from the value that the suite run was started with" in refused
+    assert "open.cases_digest: the cases differ from those that the suite run was started with" in refused
     _file(tmp_path, text + _connectors(agent))
     asked = Counter(agent.asked)
     shown = [json.loads(line) for line in cli("test", suite, "--json", "--resume").splitlines()]

@@ -35,6 +35,13 @@ def _spec(name: str, *children: dict[str, Any], negate: bool = False, **config: 
     return {"type": name, "negate": negate, "config": {"evaluators": list(children), **config}}
 
 
+def _nested(levels: int) -> dict[str, Any]:
+    spec = _child("pass")
+    for _ in range(levels):
+        spec = _spec("all-of", spec)
+    return spec
+
+
 # The verdict, and " pending" where a later turn can still change it.
 @pytest.mark.parametrize(
     ("children", "all_of", "any_of"),
@@ -273,6 +280,13 @@ def test_a_shadow_child_is_shown_and_decides_nothing(
             "or a formula",
         ),
         (_spec("all-of", _child("pass", weight=1e10)), "/config/evaluators/0", "from 1e-9 to 1e9"),
+        (
+            _spec("all-of", _child("pass"), {"type": "gauge", "config": {"do": "measure"}}),
+            "/config/evaluators/1/type",
+            "accepts only assertions",
+        ),
+        (_nested(5), f"/config/evaluators{4 * '/0/config/evaluators'}/0", "at most 4 levels deep"),
+        (_spec("all-of", *(100 * [_child("pass")])), "/config/evaluators/99", "at most 100"),
     ],
 )
 def test_what_a_child_cannot_have_is_refused(
@@ -283,3 +297,8 @@ def test_what_a_child_cannot_have_is_refused(
     (violation,) = refused.value.violations
     assert violation.path == path
     assert message in violation.message
+
+
+def test_combinators_at_the_limits_run(engine: Engine) -> None:
+    assert engine.verdict([_nested(4)]) == PASSED
+    assert engine.verdict([_spec("all-of", *(99 * [_child("pass")]))]) == PASSED

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from evald.blocks import TooMany, UnreadableContent
 from evald.evaluator import define_evaluator
-from evald.result import Kind, Result, TokenUsage, Verdict, passed, unproven
+from evald.result import Check, Kind, Result, TokenUsage, Verdict, passed, unproven
 from evald.strict_json import TooLarge
 from evald_server.engine.plan import Limits
 from evald_server.engine.registry import Origin
@@ -289,6 +289,36 @@ def test_waiting_evaluators_run_side_by_side(engine: Engine) -> None:
     assert engine.run([{"type": "together"}] * 8, seconds=20).verdict == PASSED
 
 
+def test_the_score_of_a_call_whose_assertions_all_passed_is_the_lowest_one(engine: Engine) -> None:
+    shadow = {"do": "pass", "score": 0.2, "enforcement": 2}
+    summary = engine.run([{"do": "pass", "score": 0.9}, {"do": "pass"}, shadow])
+    assert (summary.verdict, summary.score, summary.min_score) == (PASSED, 0.9, 0.9)
+    assert engine.run([{"do": "pass", "score": 1.0}, shadow]).score == 1.0
+
+
+def test_the_times_of_results_lie_within_that_of_the_evaluation(engine: Engine) -> None:
+    """Each result has the time of its own evaluator, and a start of its own if it had to wait for it."""
+    before = time.time_ns()
+    summary = engine.run(
+        [
+            {"do": "pass"},
+            {"do": "error"},
+            {"type": "waiting", "do": "pass", "seconds": 0.05, "threshold": 0.5},
+        ]
+    )
+    # Durations are of another clock, and this one may be corrected meanwhile.
+    after = time.time_ns() + 10_000_000
+    durations = [result.duration.ToNanoseconds() for result in summary.results]
+    started = summary.start_time.ToNanoseconds()
+    assert min(durations) > 0
+    assert durations[2] >= 50_000_000
+    assert sum(durations) <= summary.duration.ToNanoseconds() <= after - before
+    assert before <= started <= after
+    inline = sum(durations[:2])
+    assert [result.HasField("start_time") for result in summary.results] == [False, False, True]
+    assert started + inline <= summary.results[2].start_time.ToNanoseconds() <= after - durations[2]
+
+
 def test_at_most_max_concurrency_run_at_a_time(engine: Engine) -> None:
     running, most = 0, 0
 
@@ -303,6 +333,37 @@ def test_at_most_max_concurrency_run_at_a_time(engine: Engine) -> None:
     engine.registry.register(definition("counting", count, inline=False), Origin.PLUGIN)
     engine.run([{"type": "counting"}] * 6, {"max_concurrency": 2})
     assert most == 2
+
+
+def test_a_result_is_a_success_when_its_verdict_is_no_failure_and_no_error(engine: Engine) -> None:
+    specs: list[dict[str, Any]] = [{"do": do} for do in ("pass", "fail", "error", "skip")]
+    specs += [{"do": "pass", "score": 0.5}, {"do": "fail", "score": 0.5}]
+    specs += [{"type": "gauge", "do": do} for do in ("measure", "error")]
+    found = [result.success for result in engine.run(specs).results]
+    assert found == [True, False, False, True, True, False, True, True]  # no metric can fail a turn
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"metadata": {"a": "b"}},
+        {"checks": [Check("said", met=True)]},
+        {"token_usage": TokenUsage(3, 4)},
+        {"cost_usd": 0.5},
+        {"raw_request": {"a": "b"}},
+        {"instance_id": "here"},
+        {"cached": True},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_what_comes_with_a_plain_pass_is_in_its_result(engine: Engine, given: dict[str, Any]) -> None:
+    result = Result(PASSED, "", score=1.0, **given)
+    engine.registry.register(definition("rich", lambda _ctx: result), Origin.BUILT_IN)
+    (name,) = given
+    name = "cost" if name == "cost_usd" else name
+    shown = {field.name for field, _ in engine.run([{"type": "rich"}]).results[0].ListFields()}
+    plain = {field.name for field, _ in engine.run([{"do": "pass", "score": 1.0}]).results[0].ListFields()}
+    assert shown == plain - {"reason"} | {name}
 
 
 def test_what_a_metric_spent_is_in_the_summary_though_all_assertions_passed(engine: Engine) -> None:

@@ -1,5 +1,6 @@
 """JSON that may be right and is larger than evald reads gives ERROR, whatever evaluator reads it."""
 
+import json
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from evald.context import EvaluatorContext, OutOfTime
 from evald.evaluator import assertion
 from evald.foreign import guarded
 from evald.result import Verdict
-from evald.strict_json import TooLarge
+from evald.strict_json import TooLarge, parse_json, refuse_huge_numbers
 
 from .contexts import answered, calls, context
 from .engine import as_json, deep, evaluate
@@ -99,6 +100,23 @@ def test_json_that_has_a_key_twice_passes_neither_way(name: str) -> None:
     ctx = answered(twice) if name in READS_THE_ANSWER else context([_call(twice)])
     for result in evaluate(_both_ways(_spec(name, (READS_THE_ANSWER | READS_THE_CALL)[name])), ctx).results:
         assert result.verdict == Verdict.FAILED, result
+
+
+def test_long_json_is_read_as_short_json_is() -> None:
+    data = {"a": [{"whole": number, "half": number / 2} for number in range(5_000)]}
+    text = json.dumps(data)
+    assert len(text) > 100_000
+    assert parse_json(text, lambda: None) == json.loads(text) == data
+    for more in (', "a": 1}', ', "b": NaN}'):
+        with pytest.raises(ValueError, match=r"duplicate key|NaN"):
+            parse_json(text[:-1] + more, lambda: None)
+
+
+@pytest.mark.parametrize("before", [0, 99_400, 99_700, 99_996, 99_998, 99_999, 100_000, 250_000])
+@pytest.mark.parametrize("number", ["1e999", "-1E+400", "9" * 309 + ".5"], ids=lambda number: number[:9])
+def test_a_number_beyond_a_double_is_found_wherever_it_stands(before: int, number: str) -> None:
+    with pytest.raises(TooLarge):
+        refuse_huge_numbers(f"{' ' * before}[{number}]", lambda: None)
 
 
 def test_reading_long_json_stops_when_the_time_is_up() -> None:

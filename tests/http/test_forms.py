@@ -94,13 +94,14 @@ def test_text_that_is_no_number_is_kept_for_the_server_to_refuse() -> None:
     assert found == {"maxMs": "soon", "scoreFormula": "ratio"}
 
 
-def test_text_that_is_no_json_is_named_and_shown_again() -> None:
+@pytest.mark.parametrize("text", ['{"type": ', '{"type": "object", "type": "array"}', '{"minimum": NaN}'])
+def test_text_that_is_no_json_is_named_and_shown_again(text: str) -> None:
     problems = Problems()
     schema = SCHEMAS["json-schema"]
-    found = data_of(schema, {"json:/schema": '{"type": '}, problems)
+    found = data_of(schema, {"json:/schema": text}, problems)
     field = fields_of(schema, found, "", problems)
     box = next(one for one in field.fields if one.pointer == "/schema")
-    assert box.value == '{"type": '
+    assert box.value == text
     assert "not valid JSON" in box.errors[0]
 
 

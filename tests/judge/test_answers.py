@@ -11,7 +11,9 @@ from .asking import asking
 from .scripted import evaluate_later
 from .wire import Answer, answer, chunk, completion, events, wire
 
-Outcome: TypeAlias = Literal["passed", "failed", "JUDGE_UNPARSEABLE", "JUDGE_TRUNCATED", "JUDGE_REFUSED"]
+Outcome: TypeAlias = Literal[
+    "passed", "failed", "JUDGE_UNPARSEABLE", "JUDGE_TRUNCATED", "JUDGE_REFUSED", "JUDGE_UNAVAILABLE"
+]
 
 LINES = {"rubric": "Be helpful.", "promptTemplate": "{rubric} {output}"}
 JSON = {"rubric": "Be helpful."}
@@ -20,8 +22,8 @@ GOOD = '{"reasoning": "so", "score": 9}'
 BAD = '{"reasoning": "so", "score": 1}'
 
 
-def text(said: str) -> Answer:
-    """A completion that says this."""
+def text(said: Any) -> Answer:
+    """A completion with this content."""
     return answer(200, completion(said))
 
 
@@ -35,15 +37,21 @@ def choices(*said: tuple[Any, Any]) -> Answer:
     return answer(200, body)
 
 
-def stream(*pieces: Any) -> Answer:
-    """A completion as a stream of events."""
-    return answer(200, events(*pieces), content_type="text/event-stream")
+def stream(*pieces: Any, done: bool = True) -> Answer:
+    """A completion as a stream of events. done: it ends with the end marker."""
+    return answer(200, events(*pieces, done=done), content_type="text/event-stream")
 
 
 def at(index: int, event: dict[str, Any]) -> dict[str, Any]:
     """An event about another choice than the first one."""
     event["choices"][0]["index"] = index
     return event
+
+
+def with_error(body: dict[str, Any]) -> dict[str, Any]:
+    """A completion, or an event of one, whose choice has an error beside its text."""
+    body["choices"][0]["error"] = {"message": "Provider disconnected", "code": 400}
+    return body
 
 
 def without_finish() -> Answer:
@@ -91,6 +99,18 @@ ROWS: dict[str, tuple[dict[str, Any], Answer, Outcome]] = {
     "a number beyond a double": (JSON, text(GOOD.replace("9", "1" + "0" * 400)), "JUDGE_UNPARSEABLE"),
     "a model's name that is no text": (JSON, answer(200, completion(GOOD) | {"model": "\ud800"}), "passed"),
     "object after prose": (JSON, text(f"It says: {GOOD}"), "JUDGE_UNPARSEABLE"),
+    # Parts of a text
+    "text in parts": (
+        JSON,
+        text([{"type": "text", "text": GOOD[:9]}, {"type": "text", "text": GOOD[9:]}]),
+        "passed",
+    ),
+    "thoughts beside the text": (
+        JSON,
+        text([{"type": "thinking", "text": GOOD}, {"type": "text", "text": BAD}, GOOD]),
+        "failed",
+    ),
+    "thoughts alone": (JSON, text([{"type": "thinking", "text": GOOD}]), "JUDGE_UNPARSEABLE"),
     # Choices
     "two choices that differ": (JSON, choices((GOOD, "stop"), (BAD, "stop")), "JUDGE_UNPARSEABLE"),
     "the same, the other way round": (JSON, choices((BAD, "stop"), (GOOD, "stop")), "JUDGE_UNPARSEABLE"),
@@ -103,6 +123,12 @@ ROWS: dict[str, tuple[dict[str, Any], Answer, Outcome]] = {
     "one of two is cut off": (JSON, choices((GOOD, "stop"), (GOOD, "length")), "JUDGE_UNPARSEABLE"),
     "a choice with nothing": (JSON, choices((GOOD, "stop"), (None, "stop")), "JUDGE_UNPARSEABLE"),
     "no choice": (JSON, choices(), "JUDGE_UNPARSEABLE"),
+    "a choice without a message": (
+        JSON,
+        answer(200, {"choices": [{"finish_reason": "stop"}]}),
+        "JUDGE_UNAVAILABLE",
+    ),
+    "a choice with an error": (JSON, answer(200, with_error(completion(GOOD))), "JUDGE_UNAVAILABLE"),
     # Finish reasons
     "null finish": (JSON, answer(200, completion(GOOD, None)), "JUDGE_UNPARSEABLE"),
     "null finish, lines": (LINES, answer(200, completion("SCORE: 9", None)), "JUDGE_UNPARSEABLE"),
@@ -116,6 +142,16 @@ ROWS: dict[str, tuple[dict[str, Any], Answer, Outcome]] = {
         "JUDGE_UNPARSEABLE",
     ),
     "tool call with lines": (JSON, answer(200, completion("SCORE: 9", "tool_calls")), "JUDGE_UNPARSEABLE"),
+    "tool call beside an answer": (
+        JSON,
+        answer(200, completion(GOOD, tool_calls=[{"id": "1"}])),
+        "JUDGE_UNPARSEABLE",
+    ),
+    "function call beside an answer": (
+        JSON,
+        answer(200, completion(GOOD, function_call={"name": "f"})),
+        "JUDGE_UNPARSEABLE",
+    ),
     "at its limit": (JSON, answer(200, completion(GOOD, "length")), "JUDGE_TRUNCATED"),
     "at Google's limit": (JSON, answer(200, completion(GOOD, "MAX_TOKENS")), "JUDGE_TRUNCATED"),
     "filtered": (JSON, answer(200, completion(GOOD, "content_filter")), "JUDGE_REFUSED"),
@@ -123,6 +159,16 @@ ROWS: dict[str, tuple[dict[str, Any], Answer, Outcome]] = {
     # Streams
     "stream": (JSON, stream(chunk(GOOD), chunk(finish="stop")), "passed"),
     "stream that says so twice": (JSON, stream(chunk(GOOD, "stop"), chunk(finish="stop")), "passed"),
+    "stream without an end marker": (
+        JSON,
+        stream(chunk(GOOD), chunk(finish="stop"), done=False),
+        "passed",
+    ),
+    "stream with a finish and no delta": (
+        JSON,
+        stream(chunk(GOOD), {"choices": [{"delta": None, "finish_reason": "stop"}]}),
+        "passed",
+    ),
     "stream without finish": (JSON, stream(chunk(GOOD)), "JUDGE_UNPARSEABLE"),
     "stream with unknown finish": (JSON, stream(chunk(GOOD), chunk(finish="banana")), "JUDGE_UNPARSEABLE"),
     "stream with two ends": (
@@ -134,6 +180,11 @@ ROWS: dict[str, tuple[dict[str, Any], Answer, Outcome]] = {
         JSON,
         stream(chunk(GOOD, "stop"), at(1, chunk(BAD, "stop"))),
         "JUDGE_UNPARSEABLE",
+    ),
+    "stream whose choice has an error": (
+        JSON,
+        stream(chunk(GOOD), with_error(chunk(finish="stop"))),
+        "JUDGE_UNAVAILABLE",
     ),
     "stream of two alike": (JSON, stream(chunk(GOOD, "stop"), at(1, chunk(GOOD, "stop"))), "passed"),
 }

@@ -3,11 +3,14 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from evald.result import TokenUsage
 from evald_server.day_totals import DayTotals
 from evald_server.judge.budget import Budget, Caller
+from evald_server.judge.chat_completion import parse_completion
 from evald_server.judge.prompt_request import CallSpending, JudgeError
 
 from .asking import asking, fault, question
@@ -224,6 +227,24 @@ async def test_costs_are_counted_and_used_up() -> None:
         assert spending.cost_usd == pytest.approx(sent * COST)
         assert spending.cost_usd <= 12.0
         assert judge.counted.costs == [pytest.approx(COST)] * sent
+
+
+@pytest.mark.parametrize(
+    ("counts", "read"),
+    [
+        ((100, 10, 110), TokenUsage(100, 10, 110)),
+        ((0, 0, 1 << 40), TokenUsage(0, 0, 1 << 40)),
+        ((-100, 10, -90), TokenUsage(None, 10, None)),
+        ((True, 10, 1 << 41), TokenUsage(None, 10, None)),
+        (("100", 1.5, None), None),
+    ],
+)
+def test_tokens_that_cannot_be_are_not_counted_and_so_lower_no_costs(
+    counts: tuple[Any, Any, Any], read: TokenUsage | None
+) -> None:
+    usage = dict(zip(("prompt_tokens", "completion_tokens", "total_tokens"), counts, strict=True))
+    found = parse_completion(json.dumps(completion() | {"usage": usage}).encode(), "application/json")
+    assert found.usage == read
 
 
 async def test_many_requests_at_once_stay_below_the_ceiling_together() -> None:

@@ -64,6 +64,8 @@ def test_nobody_is_asked_about_an_answer_without_content(text: str) -> None:
         "Ja.",
         "👍",
         "✅",
+        "👍!",
+        "✅ Solution",
         "是",
         "Solution: 42",
         "The answer is: Ghent",
@@ -88,6 +90,8 @@ def test_a_turn_of_tool_calls_needs_no_text_but_punctuation_is_none() -> None:
 def test_what_is_expected_is_not_hollow() -> None:
     turn = Turn([ASKED, {"role": "assistant", "content": " : "}], expected=":")
     assert judge(ScriptedModels(score(0.9)), {"criteria": "c"}, turn).verdict is Verdict.PASSED
+    turn = Turn([ASKED, {"role": "assistant", "content": " : "}], expected="::")
+    assert judge(ScriptedModels(score(0.9)), {"criteria": "c"}, turn).unproven
 
 
 @pytest.mark.parametrize("messages", [[ASKED], [], [{"role": "assistant", "content": "hi"}, ASKED]])

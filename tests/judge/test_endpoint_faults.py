@@ -154,6 +154,11 @@ PASSING: dict[str, tuple[Answer, str, str]] = {
         "JUDGE_RATE_LIMITED",
         "rate limit is exceeded",
     ),
+    "an error whose code is a word, in an answer with status 200": (
+        answer(200, {"error": {"message": "Provider returned error", "code": "server_error"}}),
+        "JUDGE_UNAVAILABLE",
+        "HTTP 500",
+    ),
     "500": (answer(500, "Internal Server Error"), "JUDGE_UNAVAILABLE", "HTTP 500"),
     "503": (answer(503, b"", content_type=None), "JUDGE_UNAVAILABLE", "HTTP 503"),
     "408": (answer(408, b""), "JUDGE_UNAVAILABLE", "HTTP 408"),
@@ -395,6 +400,8 @@ STREAMS: dict[str, tuple[str, str]] = {
     "tool call": (events(chunk(tool_calls=[{"id": "1"}]), chunk(finish="tool_calls")), "JUDGE_UNPARSEABLE"),
     "no content": (events(chunk(finish="stop")), "JUDGE_UNPARSEABLE"),
     "another protocol": (events({"type": "response.created"}), "JUDGE_UNAVAILABLE"),
+    "no objects": (events([chunk(finish="stop")]), "JUDGE_UNAVAILABLE"),
+    "a choice that is no object": (events({"choices": ["stop"]}), "JUDGE_UNAVAILABLE"),
 }
 
 
@@ -413,7 +420,7 @@ async def test_a_stream_is_put_together(stream: bool) -> None:
     pieces: list[Any] = [chunk(role="assistant"), chunk('{"score": 0'), chunk('.5, "reasoning": "so so"}')]
     usage = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}}
 
-    body = ": a comment\n\n" + events(*pieces, chunk(finish="stop"), usage)
+    body = ": a comment\n\n" + events(*pieces, usage, chunk(finish="stop"))
     given = answer(200, body, content_type="text/event-stream; charset=utf-8")
     async with wire(given) as server, asking(server.base_url, stream=stream) as judge:
         spending = CallSpending()

@@ -21,7 +21,14 @@ PROMPT = [
     },
 ]
 SCORE = {"grader": {"input": PROMPT}}
-RANGE = {"grader": {"input": PROMPT, "range": [1, 7], "passThreshold": 5.5}}
+SCALE = {"grader": {"input": PROMPT, "range": [1, 7]}}
+
+
+def limited(least: float) -> dict[str, Any]:
+    return {"grader": {"input": PROMPT, "range": [1, 7], "passThreshold": least}}
+
+
+RANGE = limited(5.5)
 LABEL = {"grader": {"input": PROMPT, "labels": ["good", "bad", "ugly"], "passingLabels": ["good", "ugly"]}}
 TURN = Turn(
     [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ignore {{item.question}}"}],
@@ -36,6 +43,11 @@ TURN = Turn(
         (SCORE, {"reasoning": "so", "score": 0.79}, FAILED, 0.79, 0.79),
         (RANGE, {"reasoning": "so", "score": 5.5}, PASSED, 0.75, 5.5),
         (RANGE, {"reasoning": "so", "score": 1}, FAILED, 0, 1),
+        (SCALE, {"reasoning": "so", "score": 5.8}, PASSED, pytest.approx(0.8), 5.8),
+        (SCALE, {"reasoning": "so", "score": 5.7}, FAILED, pytest.approx(4.7 / 6), 5.7),
+        (limited(1), {"reasoning": "so", "score": 1}, PASSED, 0, 1),
+        (limited(7), {"reasoning": "so", "score": 7}, PASSED, 1, 7),
+        (limited(7), {"reasoning": "so", "score": 6.9}, FAILED, pytest.approx(5.9 / 6), 6.9),
         (LABEL, {"reasoning": "so", "label": "ugly"}, PASSED, 1, None),
         (LABEL, {"reasoning": "so", "label": "bad"}, FAILED, 0, None),
     ],
@@ -78,7 +90,11 @@ def test_every_value_stands_in_a_fence_in_the_place_of_its_variable() -> None:
     judge(models, LABEL, TURN)
     (question,) = models.default.questions
     assert question.system_message == "You grade."
+    assert question.schema is not None
+    assert question.schema["properties"]["label"]["enum"] == ["good", "bad", "ugly"]
     told, shown = outside(question.user_message), inside(question.user_message)
+    assert "You grade." not in told
+    assert '["good", "bad", "ugly"]' in told
     assert "Why" not in told
     assert "Ignore" not in told
     assert told.index("Q:") < told.index("A:") < told.index("Again:")
@@ -94,7 +110,10 @@ def test_a_system_message_with_a_variable_is_shown_with_its_value_in_the_fence()
     grader = {"input": [{"role": "system", "content": "Rate {{item.question}}"}]}
     models = ScriptedModels({"reasoning": "so", "score": 1})
     judge(models, {"grader": grader}, TURN)
-    assert "Why" not in models.default.questions[0].system_message
+    (question,) = models.default.questions
+    assert "Why" not in question.system_message
+    assert question.schema is not None
+    assert question.schema["properties"]["score"]["type"] == "number"
     assert [line["variable"] for line in inside(models.default.questions[0].user_message)] == [
         "item.question"
     ]
@@ -127,6 +146,10 @@ def test_no_judge_is_asked_without_a_value_for_every_variable(content: str, verd
         ({"input": PROMPT, "passingLabels": ["a"]}, "passingLabels without labels"),
         (
             {"input": PROMPT, "labels": ["a"], "passingLabels": ["a"], "range": [0, 1]},
+            "not allowed with labels",
+        ),
+        (
+            {"input": PROMPT, "labels": ["a"], "passingLabels": ["a"], "passThreshold": 0.5},
             "not allowed with labels",
         ),
         ({"input": PROMPT, "range": [1, 1]}, "wanted a minimum below the maximum"),

@@ -76,6 +76,7 @@ def test_every_item_is_a_check_with_the_judges_evidence_in_the_order_of_the_conf
         {"checks": [{"id": "a", "satisfied": True}, {"satisfied": True}]},
         {"checks": {"a": True, "b": True}},
         {"checks": ["a", "b"]},
+        {"checks": ["id: a, satisfied", "id: b, satisfied"]},
         {"a": True, "b": True},
     ],
 )

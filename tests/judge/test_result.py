@@ -30,6 +30,7 @@ def test_the_question_is_kept_also_when_no_answer_came() -> None:
     result = judge(ScriptedModels(fault("JUDGE_UNAVAILABLE")), CONFIG)
     assert result.raw_request is not None
     assert [message["role"] for message in result.raw_request["messages"]] == ["system", "user"]
+    assert not result.cached
 
 
 def test_a_long_conversation_is_cut_in_the_request_that_is_kept_but_not_in_the_one_that_is_sent() -> None:
@@ -81,6 +82,19 @@ def test_what_needs_no_model_asks_none(config: dict[str, Any], turn: Turn, verdi
     models = ScriptedModels(score(1))
     assert judge(models, config, turn).verdict is verdict
     assert not models.default.questions
+
+
+@pytest.mark.parametrize(
+    ("config", "turn"),
+    [
+        ({"onlyFinal": True}, TURN),
+        ({"includeExpected": True}, Turn([{"role": "assistant", "content": "x"}], expected="y")),
+    ],
+)
+def test_a_turn_that_has_what_the_config_wants_is_judged(config: dict[str, Any], turn: Turn) -> None:
+    models = ScriptedModels(score(0.1))
+    assert judge(models, CONFIG | config, turn).score == 0.1
+    assert len(models.default.questions) == 1
 
 
 def test_long_and_broken_texts_of_a_judge_fit_into_a_result() -> None:

@@ -53,8 +53,7 @@ def test_it_opens_when_half_of_the_last_calls_failed_and_at_least_five(outcomes:
 
 def _opened() -> tuple[CircuitBreaker, Clock]:
     breaker, clock = _breaker()
-    for _ in range(5):
-        _call(breaker, worked=False)
+    assert [_call(breaker, worked=False) for _ in range(5)] == [False] * 4 + [True]
     return breaker, clock
 
 
@@ -69,8 +68,10 @@ def test_one_call_at_a_time_probes_after_the_wait_and_closes_it() -> None:
     assert not breaker.allows("a"), "one probe at a time"
     breaker.end(probe=probe, worked=True)
     assert not breaker.is_open
-    # The failures of before are forgotten.
-    assert not _call(breaker, worked=False)
+    # The failures of before are forgotten, and the next opening is like the first one.
+    assert [_call(breaker, worked=False) for _ in range(5)] == [False] * 4 + [True]
+    assert not breaker.allows("a")
+    clock.now = 2.0
     assert breaker.allows("a")
 
 
@@ -99,8 +100,11 @@ def test_calls_from_before_the_opening_change_nothing_after_it() -> None:
     late = [breaker.begin("a") for _ in range(3)]
     for _ in range(5):
         _call(breaker, worked=False)
+    clock.now = 0.5
     for probe in late:
         assert not breaker.end(probe=probe, worked=True)
+    for _ in range(5):
+        assert not breaker.end(probe=False, worked=False)
     assert breaker.is_open
     clock.now = 1.0
     assert breaker.allows("a")

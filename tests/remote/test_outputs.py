@@ -9,7 +9,7 @@ from google.protobuf.struct_pb2 import ListValue, Struct, Value
 
 from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb2
 from evald.plugin.v1 import task_pb2
-from evald.result import Kind
+from evald.result import Kind, TokenUsage
 from evald.v1 import evaluator_pb2
 from evald_server import wire_pb2
 from evald_server.remote import evaluator
@@ -83,6 +83,18 @@ def test_a_lie_is_named_by_its_field(fields: dict[str, Any], field: str) -> None
 def test_a_metric_neither_fails_nor_has_a_score(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(ContractError, match=rf"^{field}: "):
         read_output(Output(**fields), Kind.METRIC)
+
+
+@pytest.mark.parametrize("score", [0.0, 1.0, None])
+def test_a_score_at_the_ends_of_its_range_is_kept_and_none_is_invented(score: float | None) -> None:
+    assert read_output(Output(verdict=2, score=score), Kind.ASSERTION).score == score
+
+
+def test_a_number_that_is_absent_is_none_and_not_zero() -> None:
+    plain = read_output(Output(verdict=1), Kind.METRIC)
+    assert (plain.value, plain.cost_usd, plain.token_usage, plain.metadata) == (None,) * 4
+    counted = read_output(Output(verdict=1, value=0, token_usage={"input_tokens": 5}), Kind.METRIC)
+    assert (counted.value, counted.token_usage) == (0, TokenUsage(5, None, None))
 
 
 def test_an_empty_output_is_missing() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import shutil
 import socket
 import threading
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any, Self
 import grpc
 import pytest
 
+from evald_server.dev_certificates import make_certificates
 from evald_server.remote.dial_allowlist import Dial, DialAllowlist, Resolver, read_target
 from evald_server.remote.errors import Refusal
 
@@ -403,6 +405,30 @@ async def test_a_certificate_is_checked_against_the_name_although_an_address_is_
         target = f"{host}:{address.rpartition(':')[2]}"
         await register(live, plugin, target=target, tls_profile="plugins")
         assert (await live.unary(request(WORD))).summary.success == works
+    await plugin.stop()
+
+
+async def test_a_changed_tls_profile_is_used_for_the_next_connection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin, ca = Listening("acme.word"), tmp_path / "ca.pem"
+    address = await plugin.start("127.0.0.1:0", _credentials())
+    make_certificates(tmp_path, ["localhost"], 1)  # ca.pem is of another CA
+    async with serving(remote_allowed=["127.0.0.1"], remote_tls={"plugins": {"ca_file": ca}}) as live:
+        live.app.remotes.leases._resolver._resolve = resolving("127.0.0.1")
+        target = f"plugin.example:{address.rpartition(':')[2]}"
+        await register(live, plugin, target=target, ttl=300, tls_profile="plugins")
+        (instance,) = live.app.remotes.instances.by_id.values()
+        assert not instance.reachable
+        shutil.copyfile(CERTIFICATES / "ca.pem", ca)
+        await until(lambda: instance.reachable)
+        ca.unlink()
+        await plugin.stop()
+        await until(lambda: not instance.reachable)
+        plugin = Listening("acme.word")
+        await plugin.start(address, _credentials())
+        await until(lambda: instance.reachable)
+        assert "the previous certificates stay in use" in caplog.text
     await plugin.stop()
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from evald.context import EvaluatorContext
 from evald.evaluator import define_evaluator
-from evald.result import Kind, Result, Verdict, passed
+from evald.result import Kind, Result, Verdict, failed, measured, passed
 from evald.v1 import evaluation_service_pb2
+from evald_server.engine.registry import Origin
 from evald_server.rpc.admission import Admission
 
 from ..batch.batches import serving_with
@@ -151,6 +152,21 @@ async def test_an_item_that_the_server_fails_to_finish_is_not_left_out_in_silenc
         found = await refusal(live.batch([opened(spec("slow")), items("x")]))
         assert found.code is grpc.StatusCode.INTERNAL
         assert "a fault of ours" not in found.message
+
+
+async def test_an_assertion_that_becomes_a_metric_meanwhile_passes_no_item() -> None:
+    def fail_and_become_a_metric(_ctx: EvaluatorContext) -> Result:
+        live.app.registry.remove("strict")
+        live.app.registry.register(definition("strict", lambda _ctx: measured(1), Kind.METRIC), Origin.PLUGIN)
+        return failed("no")
+
+    async with serving([definition("strict", fail_and_become_a_metric)], batch_processes=0) as live:
+        messages = await live.batch([opened(spec("strict")), items("x", "y")])
+    answers = {answer.item_id: answer for message in messages for answer in message.answers}
+    assert answers["i0"].summary.verdict == Verdict.FAILED
+    assert "its type is a metric now" in answers["i1"].error.message
+    summary = messages[-1].summary
+    assert (summary.passed_count, summary.failed_count, summary.error_count) == (0, 1, 1)
 
 
 async def test_many_batches_together_take_no_longer_turns_of_the_event_loop_than_one() -> None:

@@ -559,6 +559,14 @@ async def test_auto_evaluators_run_on_every_call_unless_switched_off() -> None:
         assert (await refusal(live.unary(request()))).fields == ["evaluators"]
 
 
+async def test_an_evaluator_of_the_call_replaces_the_auto_evaluator_of_its_type() -> None:
+    async with serving(auto={"contains": {"text": "not in the answer"}, "tool-call-count": {}}) as live:
+        done = await live.unary(request(spec("icontains", {"text": "hello"}, name="own")))
+        assert [one.name for one in done.summary.results] == ["own", "tool-call-count"]
+        done = await live.unary(request(spec("all-of", {"evaluators": [{"type": "is-json"}]})))
+        assert [one.type for one in done.summary.results] == ["all-of", "contains", "tool-call-count"]
+
+
 async def test_validate_specs_lists_everything_that_is_wrong_and_runs_nothing() -> None:
     async with serving() as live:
         wanted = evaluation_service_pb2.ValidateSpecsRequest(

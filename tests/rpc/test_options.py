@@ -43,6 +43,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "threshold NaN": (options(threshold=float("nan"), aggregation=MEAN), "options.threshold", "from 0 to 1"),
     "unknown criteria policy": (options(criteria_policy=7), "options.criteria_policy", "got 7"),
     "negative concurrency": (options(max_concurrency=-1), "options.max_concurrency", "got -1"),
+    "no time": (options(timeout={}), "options.timeout", "got 0ms, wanted more than 0"),
+    "no time for one": (specified(timeout={"seconds": -1}), "evaluators[0].timeout", "more than 0"),
     "unknown enforcement": (specified(enforcement=3), "evaluators[0].enforcement", "3, which is not a value"),
     "unknown error policy": (
         specified(error_policy=3),

@@ -5,11 +5,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from evald.result import Verdict
+from evald.context import EvaluatorContext
+from evald.result import Kind, Result, Verdict, failed, measured, passed
 from evald.v1.run_service_pb2 import RUN_STATUS_COMPLETED, RUN_STATUS_ERROR
+from evald_server.engine.registry import Origin
 
-from ..judge.scripted import Reply, criteria, fault
-from .scripted import ScriptedAgent, Talker, play, scenario
+from ..engine.scripted import definition
+from ..judge.scripted import Reply, criteria, fault, score
+from .fake_store import FakeStore
+from .scripted import ScriptedAgent, Talker, engine, go_on, parts, play, queued, scenario
 
 PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
@@ -284,6 +288,14 @@ ROWS = {
         [{"type": "json-schema", "config": {"schema": {}, "onlyFinal": True}}],
         judge=[MET],
     ),
+    "a judge of the final turn alone, when success ends it": Row(
+        {**SIX, **SUCCESS},
+        FAILED,
+        1,
+        "Evaluator assertion failed. ",
+        [judge(criteria="polite", onlyFinal=True)],
+        judge=[MET, score(0.1)],
+    ),
     "final only in a combinator, when success ends it": Row(
         {**SIX, **SUCCESS},
         FAILED,
@@ -433,6 +445,13 @@ FAULTS = {
         "JUDGE_UNAVAILABLE",
         2,
     ),
+    "broken beside success, and gone on": (
+        {**SIX, **SUCCESS, **CONTINUE},
+        [does("error")],
+        [MET] * 3,
+        "REMOTE_UNAVAILABLE",
+        3,
+    ),
     "failure met with success, and the judge is gone when it counts": (
         {**SIX, **EITHER},
         [],
@@ -466,6 +485,24 @@ async def test_a_fault_of_an_evaluator_is_neither_passed_nor_failed(row: Any) ->
     assert run.error.message
     assert not run.HasField("result")
     assert run.turn_count == turns
+
+
+async def test_an_assertion_that_becomes_a_metric_meanwhile_passes_no_run() -> None:
+    def swap(_ctx: EvaluatorContext) -> Result:
+        made.registry.remove("strict")  # type: ignore[attr-defined]
+        made.registry.register(  # type: ignore[attr-defined]
+            definition("strict", lambda _ctx: measured(1), Kind.METRIC), Origin.PLUGIN
+        )
+        return passed("swapped")
+
+    strict = definition("strict", lambda _ctx: failed("no"))
+    made = engine(MET, definitions=[strict, definition("swap", swap)])
+    run = queued(scenario([{"type": "swap"}, {"type": "strict", "when": "final"}], **SIX, **SUCCESS))
+    store = FakeStore()
+    await store.create([run])
+    ended = await go_on(store, run.id, ScriptedAgent("one"), Talker(), parts(made))
+    assert (ended.status, ended.error.code) == (RUN_STATUS_ERROR, "INVALID_SCENARIO"), ended
+    assert "its type is a metric now" in ended.error.message
 
 
 async def test_what_failed_beside_a_fault_has_failed() -> None:

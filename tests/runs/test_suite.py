@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evald.context import EvaluatorContext
-from evald.result import errored, failed, passed
+from evald.result import Kind, errored, failed, measured, passed
 from evald.scope import Scope
 from evald.threads import Threads
+from evald.v1.evaluation_service_pb2 import EvaluateOptions
 from evald.v1.evaluator_pb2 import EvaluatorSpec
 from evald.v1.suite_service_pb2 import CaseResult, SuiteOpen, SuiteRun
 from evald_server import wire_pb2
@@ -24,7 +25,7 @@ from evald_server.rpc.admission import Admission
 from evald_server.runs.suite import CaseRun, SuiteSetup
 from evald_server.suites.verdicts import SuiteTotals
 
-from ..engine.scripted import SCRIPTED
+from ..engine.scripted import SCRIPTED, definition
 from .scripted import Answer, ScriptedAgent, invocation
 
 PASSED, FAILED, ERROR = 1, 2, 3
@@ -65,7 +66,7 @@ class Bench:
             "run",
             first,
             specs,
-            b"",
+            first.options.SerializeToString(),
             self.engine,
             self._note,
             connector=agent,
@@ -162,29 +163,60 @@ async def test_a_type_that_has_gone_is_an_error() -> None:
     assert "The turn cannot be evaluated" in result.reason
 
 
+async def test_an_assertion_that_becomes_a_metric_meanwhile_passes_no_case() -> None:
+    bench = Bench()
+    assert (await bench.play(a_case(trials=[["bad"]]))).verdict == FAILED
+    bench.registry.remove("judge")
+    bench.registry.register(definition("judge", lambda _ctx: measured(1), Kind.METRIC), Origin.PLUGIN)
+    result = await bench.play(a_case(trials=[["bad"]]))
+    assert result.verdict == ERROR
+    assert "its type is a metric now" in result.reason
+
+
+async def test_options_of_a_case_replace_those_of_the_suite_even_if_all_are_defaults() -> None:
+    bench = Bench(options=EvaluateOptions(aggregation=2, threshold=0.0))  # by weighted mean
+    case = a_case(trials=[["bad"]])
+    lenient = await bench.play(case)
+    case.options = EvaluateOptions(fail_fast=False).SerializeToString()
+    strict = await bench.play(case)
+    assert (lenient.verdict, strict.verdict) == (PASSED, FAILED)
+    assert lenient.conditions_sha256 != strict.conditions_sha256
+
+
 async def test_evaluators_see_turn_attempt_expected_and_duration() -> None:
     seen: list[tuple[Any, ...]] = []
 
     def look(ctx: EvaluatorContext) -> Any:
         seen.append(
-            (ctx.turn, ctx.attempt, ctx.is_final, ctx.run_duration_ms, ctx.expected and ctx.expected.text)
+            (
+                *(ctx.turn, ctx.attempt, ctx.is_final, ctx.run_duration_ms, ctx.last_invocation.latency_ms),
+                ctx.expected and ctx.expected.text,
+            )
         )
+        assert ctx.metadata == {"item": "x"}
         return passed("seen")
 
     bench = Bench()
     bench.registry.register(SCRIPTED._replace(type="look", compile=lambda _config: look), Origin.PLUGIN)
-    case = a_case(turns=2)
+    case = a_case(turns=2, metadata={"item": "x"})
     for turn in case.turns:
         turn.evaluators.append(EvaluatorSpec(type="look").SerializeToString())
     case.turns[0].expected.text = "first"
     for _ in range(2):
         case.recorded_trials.add(answers=[invocation("good", 100), invocation("good", 200)])
-    await bench.play(case)
+    for unknown in (0, 1):
+        trial = case.recorded_trials.add(answers=[invocation("good", 100), invocation("good", 200)])
+        trial.answers[unknown].ClearField("latency")
+    assert (await bench.play(case)).verdict == PASSED
     assert seen == [
-        (1, 1, False, 100, "first"),
-        (2, 1, True, 300, None),
-        (1, 2, False, 100, "first"),
-        (2, 2, True, 300, None),
+        (1, 1, False, 100, 100, "first"),
+        (2, 1, True, 300, 200, None),
+        (1, 2, False, 100, 100, "first"),
+        (2, 2, True, 300, 200, None),
+        (1, 3, False, None, None, "first"),
+        (2, 3, True, None, 200, None),
+        (1, 4, False, 100, 100, "first"),
+        (2, 4, True, None, None, None),
     ]
 
 

@@ -7,6 +7,7 @@ import asyncio
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -173,6 +174,26 @@ def test_what_a_script_leaves_behind_ends_with_it(policy: ScriptPolicy, folder: 
     result = run(judge_with(path, policy))
     assert result.verdict is Verdict.PASSED, result
     gone(marker)
+
+
+def test_output_that_is_not_complete_when_the_time_is_over_is_no_verdict(folder: Folder) -> None:
+    place = folder.public("socket")
+    place.unlink()
+    path = folder.python(
+        f"""
+        import socket
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect({str(place)!r})
+            socket.send_fds(peer, [b"x"], [1])  # whoever takes it may write on when the script has ended
+        print('{{"pass": true}}')
+        """
+    )
+    with socket.socket(socket.AF_UNIX) as holder:
+        holder.bind(str(place))
+        holder.listen()
+        place.chmod(0o666)
+        result = run(judge_with(path, ScriptPolicy(isolation="off"), timeoutMs=400))
+    assert words(result)[0] == "TIMEOUT"
 
 
 def test_a_script_that_floods_its_output_is_killed_and_the_loop_stays_free(

@@ -30,6 +30,8 @@ def read(data: Any, **options: Any) -> Any:
         ),
         pytest.param({"score": 0.8}, PASSED, 0.8, "Score 0.8, wanted at least 0.8", id="score on the line"),
         pytest.param({"score": 0.79}, FAILED, 0.79, "Score 0.79, wanted at least 0.8", id="score below"),
+        pytest.param({"score": 0.7 + 0.1}, PASSED, 0.7 + 0.1, None, id="score on the line but for rounding"),
+        pytest.param({"score": 0}, FAILED, 0, "Score 0, wanted at least 0.8", id="score 0"),
         pytest.param(
             {"score": 1, "pass": False}, FAILED, 1, "Score 1, wanted at least 0.8", id="pass outranks score"
         ),
@@ -48,7 +50,7 @@ def read(data: Any, **options: Any) -> Any:
             id="AgentV's findings and a verdict",
         ),
         pytest.param(
-            {"pass": True, "hits": ["a", " "], "misses": []}, PASSED, 1, None, id="an empty hit is none"
+            {"pass": True, "hits": ["a"], "misses": [" "]}, PASSED, 1, None, id="an empty miss is none"
         ),
         pytest.param(
             {"pass": True, "assertions": [{"text": "a", "passed": True}]},
@@ -104,6 +106,8 @@ def test_checks_metadata_and_spending_are_kept() -> None:
         (b'{"pass": false, "hits": ["a"], "misses": ["b"]}', Verdict.FAILED, 0.5),
         (b'{"pass": true, "hits": ["a"], "misses": ["b"]}', Verdict.PASSED, 0.5),
         (b'{"pass": false, "score": 1, "hits": ["a"]}', Verdict.FAILED, 1.0),
+        (b'{"pass": true, "score": 0.3, "hits": ["a"]}', Verdict.PASSED, 0.3),
+        (b'{"pass": false, "hits": ["a", "b", "c", "d"], "misses": ["e"]}', Verdict.FAILED, None),
     ],
 )
 def test_findings_make_no_score_that_contradicts_a_failure(
@@ -115,6 +119,7 @@ def test_findings_make_no_score_that_contradicts_a_failure(
 
 def test_only_a_failure_is_pending() -> None:
     assert not read({"pass": True, "pending": True}).pending
+    assert not read({"pass": False}).pending
 
 
 @pytest.mark.parametrize(
@@ -143,6 +148,7 @@ def test_only_a_failure_is_pending() -> None:
         (b'{"success": true, "pass": false}', "pass and success contradict each other"),
         (b'{"verdict": "pass", "success": false}', "success and verdict contradict each other"),
         (b'{"verdict": "great"}', "verdict: wanted pass, fail or skip"),
+        (b'{"verdict": 1}', "verdict: wanted pass, fail or skip"),
         (b'{"score": true}', "score: a boolean, wanted a number"),
         (b'{"score": "0.9"}', "score: a string, wanted a number"),
         (b'{"score": 1.01}', "score: 1.01 is not between 0 and 1"),

@@ -3,10 +3,13 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from evald import Evaluation, Verdict
 from evald_server import testing
+from evald_server.pytest_plugin import TurnChecker
 
 PLUGIN = '''
 import evald
@@ -66,6 +69,29 @@ def test_failures_name_every_result_and_a_broken_evaluator_is_no_verdict(project
     assert not [line for line in said.splitlines() if line.startswith("E ") and "starts-with" in line]
     assert "ERROR (inconclusive: an evaluator ended in error, so there is no verdict on the agent)" in said
     assert "ERROR acme.broken [EVALUATOR_EXCEPTION]" in said
+
+
+class JudgedTurns:
+    """A client, and a case, whose turns get these verdicts: P, F, E or S."""
+
+    def __init__(self, letters: str) -> None:
+        known = {verdict.name[0]: verdict for verdict in Verdict}
+        self.evaluations = [Evaluation(known[letter], f"turn {letter}") for letter in letters]
+
+    def evaluate(self, _client_or_turn: Any, _what: Any, **_options: Any) -> Any:
+        return self.evaluations
+
+
+@pytest.mark.parametrize("letters", ["P", "F", "E", "S", "", "PP", "PS", "PF", "FP", "PE", "EP", "SS", "FE"])
+def test_only_what_passed_and_has_no_other_verdict_passes(letters: str) -> None:
+    recorded: Any = JudgedTurns(letters)
+    if letters in ("P", "PP", "PS"):
+        assert TurnChecker(recorded).assert_case(recorded) == recorded.evaluations
+        return
+    with pytest.raises(AssertionError) as raised:
+        TurnChecker(recorded).assert_case(recorded)
+    red = [one.verdict.name for one in recorded.evaluations if one.verdict is not Verdict.PASSED]
+    assert [line.split()[0].strip(":") for line in str(raised.value).splitlines()] == (red or ["ERROR"])
 
 
 def test_plugins_come_from_the_ini_file_and_the_module_may_be_named_as_well(project: Path) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from evald.v1 import result_pb2, suite_service_pb2
 from evald_server.suites.comparison import BLOCK, INCONCLUSIVE, PASS, WARN, compare, merge_by_id
+from evald_server.suites.statistics import change_interval, smallest_detectable_drop
 
 from .results import VERDICTS, case, suite
 
@@ -61,6 +62,23 @@ def _verdict(base: str, new: str, max_drop: float = 0.05) -> str:
         pytest.param("P" * 37 + "E" * 3, "P" * 37 + "F" * 3, 0.05, "INCONCLUSIVE", id="and where it fails"),
         pytest.param("P" * 37 + "." * 3, "P" * 37 + "F" * 3, 0.05, "PASS", id="new cases say nothing"),
         pytest.param("P" * 40, "F" * 20 + "E" * 20, 0.05, "BLOCK", id="errors do not save it"),
+        pytest.param(
+            "P" * 100 + "F", "P" * 96 + "FFFFE", 0.05, "PASS", id="an error where the base failed is no drop"
+        ),
+        pytest.param(
+            "P" * 101,
+            "P" * 96 + "FFFFE",
+            0.05,
+            "INCONCLUSIVE",
+            id="an error where it passed may be the fifth",
+        ),
+        pytest.param(
+            "P" * 40 + "F" * 20,
+            "P" * 36 + "EEEE" + "F" * 20,
+            0.05,
+            "INCONCLUSIVE",
+            id="cases that never passed make up for no error",
+        ),
     ],
 )
 def test_the_verdict(base: str, new: str, max_drop: float, wanted: str) -> None:
@@ -155,6 +173,55 @@ def test_what_scores_could_have_been_counts_too() -> None:
     ), "0 with the same judge?"
 
 
+@pytest.mark.parametrize(
+    ("old", "now", "wanted"),
+    [
+        pytest.param(("P", None), ("P", None), "PASS", id="without"),
+        pytest.param(("P", 1.0), ("E", None), "INCONCLUSIVE", id="at worst 1 to 0"),
+        pytest.param(("P", 0.5), ("E", None), "PASS", id="at worst 0.5 to 0"),
+        pytest.param(("E", None), ("F", None), "INCONCLUSIVE", id="at worst from 1"),
+        pytest.param(("?", None), ("F", None), "INCONCLUSIVE", id="an unknown verdict, too"),
+        pytest.param(("E", None), ("P", 0.0), "INCONCLUSIVE", id="at worst from 1 to a passed 0"),
+        pytest.param(("E", None), ("P", 0.5), "PASS", id="at worst from 1 to a passed 0.5"),
+    ],
+)
+def test_an_error_counts_as_the_largest_fall_of_the_score_that_it_can_hide(
+    old: tuple[str, float | None], now: tuple[str, float | None], wanted: str
+) -> None:
+    # By these scores p is 0.10; it is 0.056 if another one falls by 1, and 0.083 if it falls by 0.5.
+    before, after = [*[1.0] * 7, 0.3, 0.3, *[None] * 20], [*[0.3] * 5, 0.9, 0.9, 1.0, 1.0, *[None] * 20]
+    base = _cases("P" * 29 + old[0].replace("?", "E"), [*before, old[1]])
+    new = _cases("P" * 29 + now[0], [*after, now[1]])
+    if old[0] == "?":
+        base[-1].verdict = result_pb2.VERDICT_UNSPECIFIED
+    assert NAMES[_compare(base, new).verdict] == wanted
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "others", "wanted"),
+    [
+        pytest.param("P" * 40, "P" * 35 + "F" * 5, 4, "INCONCLUSIVE", id="with them fixed, 1 of 40 broke"),
+        pytest.param("P" * 40 + "F" * 40, "P" * 20 + "F" * 60, 1, "BLOCK", id="too few to matter"),
+    ],
+)
+def test_another_judge_may_hide_as_many_fixed_cases_as_it_judged(
+    base: str, new: str, others: int, wanted: str
+) -> None:
+    old, now = _cases(base), _cases(new)
+    _judged(old[:others], "small")
+    _judged(now[:others], "large")
+    assert NAMES[_compare(old, now).verdict] == wanted
+
+
+def test_another_judge_may_hide_a_rise_of_the_score_by_one() -> None:
+    base, new = _cases("P" * 20, [1.0] * 20), _cases("P" * 20, [0.5] * 8 + [1.0] * 12)
+    assert _compare(base, new).verdict == WARN
+    # 8 falls by 0.5 and a rise by 1 have p = 0.074; with a rise by 0.5 it would be 0.020.
+    _judged(base[8:9], "small")
+    _judged(new[8:9], "large")
+    assert _compare(base, new).verdict == INCONCLUSIVE
+
+
 def test_cases_under_other_conditions_are_not_alike() -> None:
     base, new = _cases("P" * 20), _cases("P" * 20)
     for each in (*base, *new):
@@ -199,13 +266,15 @@ def test_scores_that_fall_give_a_warning_though_no_verdict_changes(
 
 
 def test_the_figures_are_those_of_the_pairs() -> None:
-    base = _cases("PPPPFFE.PS..", [0.9, 0.9, 0.9, 0.9, 0.1, 0.1, None, None, 0.9, None, None, None])
-    new = _cases("PPPFPFPPE.FE", [0.9, 0.9, 0.9, 0.3, 0.9, 0.1, 0.9, 0.9, None, None, None, None])
+    nothing = [None] * 4
+    base = _cases("PPPPFFE.PS..P.", [0.9, 0.9, 0.9, 0.9, 0.1, 0.1, None, None, 0.9, None, *nothing])
+    new = _cases("PPPFPFPPE.FE.P", [0.9, 0.9, 0.9, 0.3, 0.9, 0.1, 0.9, 0.9, None, None, *nothing])
     got = _compare(base, new)
     assert (got.pair_count, got.broken_count, got.fixed_count, got.error_count) == (6, 1, 1, 2)
-    assert (got.base_only_count, got.new_only_count) == (0, 3)
+    assert (got.base_only_count, got.new_only_count) == (1, 4)
     assert got.pass_rate_change.value == 0
-    assert got.pass_rate_change.low < 0 < got.pass_rate_change.high
+    assert (got.pass_rate_change.low, got.pass_rate_change.high) == change_interval(3, 1, 1, 1)
+    assert got.smallest_detectable_drop == smallest_detectable_drop(6, 1 / 6)
     assert got.mcnemar_p == pytest.approx(0.75)
     assert got.score_change == pytest.approx(0.2 / 6)
     assert [change.case_id for change in got.changes] == ["0003", "0008", "0004", "0006"]
@@ -215,7 +284,7 @@ def test_the_figures_are_those_of_the_pairs() -> None:
         "turn F",
     )
     assert not got.changes[1].HasField("new_score")
-    assert (got.base.suite, got.new.case_count) == ("checkout", 11)
+    assert (got.base.suite, got.new.case_count) == ("checkout", 12)
 
 
 def test_nothing_is_said_about_scores_that_are_not_there() -> None:
@@ -277,14 +346,18 @@ def test_an_evaluator_more_is_another_judge() -> None:
     assert list(got.provenance_changes) == ["tone: only in the new run (cases: 20)"]
 
 
-def test_without_trials_the_judges_of_the_run_are_compared() -> None:
-    base, new = _judged(_cases("P" * 20), "small"), _judged(_cases("P" * 20), "large")
+@pytest.mark.parametrize("sides", ["base", "new", "base and new"])
+@pytest.mark.parametrize(
+    ("model", "wanted"), [("large", ["tone: models small -> large (cases: 20)"]), ("small", [])]
+)
+def test_without_trials_the_judges_of_the_run_are_compared(sides: str, model: str, wanted: list[str]) -> None:
+    base, new = _judged(_cases("P" * 20), "small"), _judged(_cases("P" * 20), model)
     runs = suite(base), suite(new)
-    for each in (*base, *new):
+    for each in (*(base if "base" in sides else ()), *(new if "new" in sides else ())):
         each.ClearField("trials")
     got = compare(*runs, merge_by_id(base, new))
-    assert got.verdict == INCONCLUSIVE
-    assert list(got.provenance_changes) == ["tone: models small -> large (cases: 20)"]
+    assert got.verdict == (INCONCLUSIVE if wanted else PASS)
+    assert list(got.provenance_changes) == wanted
 
 
 # Mostly pairs, and among those mostly broken ones: elsewhere there is little to make better.

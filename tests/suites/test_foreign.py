@@ -2,7 +2,7 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -220,6 +220,16 @@ def test_a_file_is_the_same_whatever_its_name(tmp_path: Path) -> None:
     assert list(ours.cases) == list(theirs.cases)
 
 
+def test_a_warning_about_what_all_cases_share_is_given_once(tmp_path: Path) -> None:
+    fields = "[{path: a, match: date, formats: [YYYY]}]"
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        f"assert: [{{type: field_accuracy, fields: {fields}}}]\ntarget: t\n"
+        "tests: [{id: a, input: x, expected_output: {a: '1'}}, {id: b, input: x, expected_output: {a: '1'}}]\n"
+    )
+    assert len(_load(suite).warnings) == 1
+
+
 # Suite, line, words of the refusal. AgentV's, promptfoo's, a grader's.
 BAD: dict[str, tuple[str, int, str]] = {
     "agentv: an unknown key": (
@@ -230,7 +240,22 @@ BAD: dict[str, tuple[str, int, str]] = {
     "agentv: an unknown type": (
         "tests:\n  - {id: a, input: x, evaluators: [{name: n, type: wizard}]}\n",
         2,
-        "unknown assertion 'wizard'",
+        "unknown assertion 'wizard'; known assertions: assert-set, bleu, code, code-grader, ",
+    ),
+    "agentv: nearly a type": (
+        "tests:\n  - {id: a, input: x, evaluators: [{name: n, type: tool_trajectry}]}\n",
+        2,
+        "unknown assertion 'tool_trajectry'; did you mean 'tool-trajectory'?",
+    ),
+    "agentv: nearly a key of an evaluator": (
+        "tests:\n  - {id: a, input: x, assert: [{type: llm_judge, promt: x, criteria: z}]}\n",
+        2,
+        "assert[0].promt: unknown key; did you mean 'prompt'?",
+    ),
+    "agentv: a type of old versions": (
+        "tests:\n  - {id: a, input: x, assert: [{type: expected_messages}]}\n",
+        2,
+        "expected-messages is not supported: use `tool_trajectory`",
     ),
     "agentv: no criteria to judge by": ("tests:\n  - {id: a, input: x}\n", 2, "the judge has no criteria"),
     "agentv: two names of one thing": (
@@ -278,7 +303,7 @@ BAD: dict[str, tuple[str, int, str]] = {
     "promptfoo: an unknown assertion": (
         "prompts: [x]\nproviders: [echo]\ntests:\n  - assert:\n      - type: contians\n",
         5,
-        "unknown assertion 'contians'",
+        "unknown assertion 'contians'; did you mean 'contains'?",
     ),
     "promptfoo: a transform": (
         "prompts: [x]\nproviders: [echo]\ntests:\n  - assert:\n      - {type: is-json, transform: 'JSON.parse(output)'}\n",
@@ -586,6 +611,63 @@ def test_every_prompt_asks_every_test_and_every_combination_of_listed_values(tmp
         {"type": "is-json", "shadow": True},
         {"type": "contains", "config": {"text": "x"}, "name": "m", "weight": 2, "negate": True},
     ]
+
+
+_M: Final = {"model": "m"}
+# The provider in the options of a test, and what the judge's config has of it; a text: the refusal.
+GRADERS: dict[str, dict[str, Any] | str] = {
+    "openai:m": _M,
+    "{id: openai:chat:m}": _M,
+    "{text: openai:m, embedding: openai:embedding:e}": _M,
+    "{text: {id: openai:m, config: {temperature: 0.5, max_tokens: 30}}}": _M
+    | {"temperature": 0.5, "maxOutputTokens": 30},
+    "{id: openai:m, config: {top_p: 1}}": "a.yaml:4: defaultTest.options.provider.config.top_p: unknown key",
+    "{text: anthropic:m}": "a.yaml:4: defaultTest.options.provider.text: got 'anthropic:m', wanted a model",
+}
+
+
+@pytest.mark.parametrize(("provider", "wanted"), GRADERS.items(), ids=GRADERS)
+def test_the_provider_of_judges_is_their_model_or_refused_with_its_place(
+    provider: str, wanted: dict[str, Any] | str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "prompts: [x]\nproviders: [echo]\ndefaultTest:\n"
+        f"  options: {{provider: {provider}}}\n"
+        "tests: [{assert: [{type: is-json}]}, {assert: [{type: llm-rubric, value: polite}]}]\n"
+    )
+    if isinstance(wanted, str):
+        with pytest.raises(InvalidDocument) as refused:
+            _load(path)
+        assert wanted in str(refused.value)
+        return
+    _, case = _load(path).cases
+    assert read_spec(case.evaluators[0]).config == {"criteria": "polite", **wanted}
+
+
+NEW_AGENTV = """\
+name: release
+providers: [gh-models]
+prompts: ['{{ input }}']
+tests:
+- id: a
+  vars: {input: x}
+  assert: [{type: is-json, required: true, description: raw JSON}]
+"""
+
+
+def test_new_suites_of_agentv_are_told_from_promptfoos_by_the_ids_of_their_tests(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(NEW_AGENTV)
+    suite = _load(path)
+    assert (suite.name, suite.targets) == ("release", ["gh-models"])
+    (case,) = suite.cases
+    assert [read_spec(spec).to_dict() for spec in case.evaluators] == [{"type": "is-json", "required": True}]
+    path.write_text(NEW_AGENTV + "environment: {type: host}\n")
+    with pytest.raises(
+        InvalidDocument, match=r"a\.yaml:8: environment: not supported: evald does not prepare"
+    ):
+        _load(path)
 
 
 CSV_TESTS: dict[str, tuple[str, int, str]] = {

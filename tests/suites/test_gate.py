@@ -48,6 +48,12 @@ P40 = "P" * 40
             "P" * 39 + "E", {"threshold": 0.8, "max_error_rate": 0.025}, "GO", id="as many as accepted"
         ),
         pytest.param(
+            "P" * 71 + "E" * 29,
+            {"threshold": 0.5, "max_error_rate": 0.29},
+            "GO",
+            id="as many as accepted, although 0.29 * 100 is below 29",
+        ),
+        pytest.param(
             "P" * 20 + "F" * 18 + "EE",
             {"threshold": 0.9, "max_error_rate": 0.05},
             "NO-GO",
@@ -55,6 +61,7 @@ P40 = "P" * 40
         ),
         pytest.param("P" * 20 + "F" * 20, {"threshold": 0.8}, "NO-GO", id="below the threshold"),
         pytest.param(P40, {"max_drop": 0.05, "min_pairs": 41}, "INCONCLUSIVE", id="too few pairs"),
+        pytest.param(P40, {"max_drop": 0.05, "min_pairs": 40}, "GO", id="as many pairs as wanted"),
         pytest.param("E" * 40, {"threshold": 0.0}, "INCONCLUSIVE", id="everything in error"),
         pytest.param("S" * 40, {"threshold": 0.0}, "INCONCLUSIVE", id="everything skipped"),
         pytest.param(
@@ -122,6 +129,7 @@ def test_a_gate_file_is_read_in_both_spellings(tmp_path: Path) -> None:
     assert second.applies_to(suite_service_pb2.SuiteRun(suite="tone", target="staging"))
     assert not second.applies_to(suite_service_pb2.SuiteRun(suite="tone", target="production"))
     assert first.applies_to(suite_service_pb2.SuiteRun(suite="checkout", target="anything"))
+    assert not first.applies_to(suite_service_pb2.SuiteRun(suite="tone", target="anything"))
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,9 @@ def test_a_lower_value_never_raises_p(eighths: list[int], data: st.DataObject) -
 def test_the_effect_size_is_t_over_the_root_of_n() -> None:
     for changes, d_z in REFERENCE["effect_size"]:
         assert effect_size(changes) == pytest.approx(d_z, rel=1e-9)
+    assert effect_size([0.1, 0.3]) == pytest.approx(math.sqrt(2))
     assert effect_size([0.1]) is effect_size([]) is effect_size([0.1] * 7) is None
+    assert effect_size([0.8 - 0.7, 0.9 - 0.8]) is None, "rounding is no spread"
 
 
 def test_pass_at_k_and_pass_hat_k_are_hypergeometric() -> None:
@@ -130,6 +132,9 @@ def test_trials_narrow_an_interval_as_far_as_they_are_independent() -> None:
     assert widths == sorted(widths, reverse=True)
     assert alike == pytest.approx(wilson(25, 50), abs=1e-9)
     assert independent == pytest.approx(wilson(100, 200), abs=1e-9)
+    # With one passing and one failing case added: mean 4/6, variance 21/36 - 16/36, so 4 cases count as 4 * 8/5.
+    few = estimate_mean([(1.0, 2), (0.5, 2)], groups=4)
+    assert (few.value, few.interval) == (0.75, pytest.approx(wilson(4.8, 6.4), abs=1e-9))
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.0, 5.0], ids=["alike", "mixed", "independent"])
@@ -149,15 +154,21 @@ def test_the_interval_of_a_mean_holds_its_confidence(spread: float, mean: float)
 @pytest.mark.parametrize(
     ("pairs", "low", "high"),
     [
-        # Fagerland, Lydersen and Laake, Statistics in Medicine 33, 2014, airway hyper-responsiveness.
-        pytest.param((1, 7, 1, 12), -0.507, -0.026, id="1 7 1 12"),
+        # Fagerland, Lydersen and Laake, Statistics in Medicine 33, 2014, airway hyper-responsiveness; and complete
+        # response to therapy, as their R package contingencytables computes it.
+        pytest.param((1, 7, 1, 12), -0.5069, -0.0256, id="1 7 1 12"),
+        pytest.param((59, 16, 6, 80), -0.1186, -0.0046, id="59 16 6 80"),
+        # A correlation of -1/2, so the half width is that of wilson(20, 40), 0.1480, times the root of 3.
+        pytest.param((5, 15, 15, 5), -0.2564, 0.2564, id="negative correlation"),
+        # None passed before, so there is no correlation: 1/2 minus the root of 0.2007^2 + 0.1611^2, and plus 0.2007.
+        pytest.param((0, 0, 10, 10), 0.2426, 0.7007, id="no correlation"),
         pytest.param((0, 0, 0, 0), -1, 1, id="no pair"),
     ],
 )
 def test_the_interval_of_a_change_is_the_published_one(
     pairs: tuple[int, int, int, int], low: float, high: float
 ) -> None:
-    assert change_interval(*pairs) == pytest.approx((low, high), abs=5e-4)
+    assert change_interval(*pairs) == pytest.approx((low, high), abs=5.1e-5)
 
 
 @given(st.tuples(*[st.integers(0, 40)] * 4))
@@ -192,7 +203,7 @@ def test_a_drop_of_the_smallest_detectable_size_is_found_four_times_in_five(pair
     assert _power(pairs, drop, 0) == pytest.approx(0.8, abs=1e-6 if pairs <= 8 else 0.02)
 
 
-@pytest.mark.parametrize(("pairs", "noise"), [(50, 0.04), (100, 0.05), (100, 0.1)])
+@pytest.mark.parametrize(("pairs", "noise"), [(15, 0.15), (50, 0.04), (100, 0.05), (100, 0.1)])
 def test_noise_asks_for_a_larger_drop(pairs: int, noise: float) -> None:
     drop, quiet = smallest_detectable_drop(pairs, noise), smallest_detectable_drop(pairs)
     assert drop is not None

@@ -194,6 +194,14 @@ REFUSED = [
     ("target: x\n" + HEAD + "- {id: a}", 'a.yaml:4: cases[0] ("a"): no input and no recorded answer'),
     (HEAD + "- {id: a, input: x, output: {txt: y}}", "a.yaml:3: "),
     (HEAD + "- {id: a, input: x, output: [{role: user, content: y}]}", "no message of the agent"),
+    (
+        HEAD + "- {id: a, input: [{role: usr, content: x}], output: y}",
+        """a.yaml:3: cases[0] ("a"): input[0].role: got 'usr' (str); wanted one of user,""",
+    ),
+    (
+        HEAD + "- {id: a, turns: [{input: [{role: user, contnt: x}], output: y}]}",
+        'a.yaml:3: cases[0] ("a"): turns[0].input[0].content: missing; wanted text',
+    ),
     (HEAD + "- {id: a, input: x, output: y, outputs: [z]}", "outputs: given together with `output`"),
     (HEAD + "- {id: a, turns: [{input: x, output: y}, {input: x}]}", "turns[1].output: missing"),
     (HEAD + "- {id: a, input: x, output: y, expected: {txt: 1}}", "expected.txt: unknown key; wanted 'text'"),

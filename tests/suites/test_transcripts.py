@@ -107,8 +107,7 @@ def test_csv_has_a_header_and_cells_with_line_ends(tmp_path: Path) -> None:
         + json.dumps(MESSAGES).replace('"', '""')
         + '"\r\n'
     )
-    with pytest.raises(InvalidDocument, match=r"t\.csv:5: got one output, but the case has 2 turns"):
-        _load(tmp_path, ("t.csv", text))
+    assert _answers(_load(tmp_path, ("t.csv", text)))["c"] == [["first", "second"]]
     text = text.replace("c,,,", "x,,,")
     suite = _load(tmp_path, ("t.csv", text), ("c.jsonl", _lines({"id": "c", "messages": MESSAGES})))
     assert _answers(suite) == {"a": [["two\nlines"]], "b": [[""]], "c": [["first", "second"]]}
@@ -147,6 +146,16 @@ def test_csv_has_a_header_and_cells_with_line_ends(tmp_path: Path) -> None:
         ("t.jsonl", _lines({"id": "a", "messages": [3]}), "t.jsonl:1: messages: got [3]"),
         (
             "t.jsonl",
+            _lines({"id": "a", "output": "A", "messages": MESSAGES[2:]}),
+            "t.jsonl:1: got an answer in output and in messages; wanted it in one of them",
+        ),
+        (
+            "t.jsonl",
+            _lines({"id": "a", "answers": ["A"], "response": "A"}),
+            "t.jsonl:1: got an answer in output and in answers; wanted",
+        ),
+        (
+            "t.jsonl",
             _lines({"id": "a", "output": [{"role": "user", "content": "x"}]}),
             "t.jsonl:1: output: no message",
         ),
@@ -167,6 +176,13 @@ def test_what_fits_nowhere_is_refused_with_its_place(
     with pytest.raises(InvalidDocument) as refused:
         load_suites([tmp_path / "suite.yaml"], transcripts=[tmp_path / name])
     assert message in str(refused.value)
+
+
+def test_messages_before_an_output_are_no_answer(tmp_path: Path) -> None:
+    rows = [{"id": one, "output": one, "messages": MESSAGES[:3]} for one in ("a", "b")]
+    assert _answers(
+        _load(tmp_path, ("t.jsonl", _lines(*rows, {"id": "c", "answers": ["x", "y"], "messages": []})))
+    ) == {"a": [["a"]], "b": [["b"]], "c": [["x", "y"]]}
 
 
 def test_what_goes_with_an_answer_is_read_in_both_spellings(tmp_path: Path) -> None:

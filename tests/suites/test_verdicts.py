@@ -7,8 +7,8 @@ from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evald.v1 import message_pb2, result_pb2, run_service_pb2, suite_service_pb2
-from evald_server.suites.reports.report import measures
+from evald.v1 import evaluation_service_pb2, message_pb2, result_pb2, run_service_pb2, suite_service_pb2
+from evald_server.suites.reports.report import measured, measures
 from evald_server.suites.verdicts import (
     SuiteTotals,
     case_verdict,
@@ -260,6 +260,31 @@ def test_evaluators_are_counted_over_all_turns_and_provenance_is_kept_once() -> 
         ("regex", "aa"),
         ("regex#2", "bb"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "figures", "wanted"),
+    [
+        pytest.param(2, {}, True, id="metric"),
+        pytest.param(1, {"mean_value": 1.0}, False, id="assertion"),
+        pytest.param(0, {"mean_value": 1.0}, True, id="older, measured"),
+        pytest.param(0, {"mean_value": 1.0, "failed_count": 1}, False, id="older, failed"),
+        pytest.param(0, {"passed_count": 1}, False, id="older, never measured"),
+    ],
+)
+def test_what_can_fail_is_no_metric(kind: int, figures: dict[str, float], wanted: bool) -> None:
+    assert measures(evaluation_service_pb2.EvaluatorTotals(kind=kind, **figures)) is wanted  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "letter", "value", "wanted"),
+    [(2, "P", 5, 5), (2, "E", 5, None), (2, "F", 5, None), (1, "P", 5, None), (2, "P", None, None)],
+)
+def test_only_a_metric_that_worked_has_a_value(
+    kind: int, letter: str, value: float | None, wanted: float | None
+) -> None:
+    result = result_pb2.EvaluationResult(kind=kind, verdict=VERDICTS[letter], value=value)  # type: ignore[arg-type]
+    assert measured(result) == wanted
 
 
 def test_what_was_not_reported_is_absent_not_zero() -> None:

@@ -40,6 +40,18 @@ def outputs(tasks: Tasks, *wanted: task_pb2.EvaluationTask) -> list[task_pb2.Eva
     return run(main())
 
 
+def one_by_one(tasks: Tasks, *wanted: task_pb2.EvaluationTask) -> list[task_pb2.EvaluationOutput]:
+    """The same, each task after the one before."""
+
+    async def main() -> list[task_pb2.EvaluationOutput]:
+        try:
+            return [await tasks.run(one) for one in wanted]
+        finally:
+            tasks.close()
+
+    return run(main())
+
+
 def test_an_output_says_what_the_evaluator_said() -> None:
     passed, failed, measured = outputs(
         tasks_of(polite, length),
@@ -58,7 +70,7 @@ def test_everything_that_a_result_has_room_for_arrives() -> None:
         result = evald.failed(
             "why", 0.25, 7, {"deep": {"list": [1, None, "é"]}}, [evald.Check("a", True, "line 1")], True
         )
-        result.token_usage = evald.result.TokenUsage(1, 2, 3)
+        result.token_usage = evald.result.TokenUsage(1, None, 3)
         result.cost_usd = 0.5
         return result
 
@@ -69,6 +81,7 @@ def test_everything_that_a_result_has_room_for_arrives() -> None:
     assert (output.checks[0].text, output.checks[0].met, output.checks[0].evidence) == ("a", True, "line 1")
     assert output.pending
     assert (output.token_usage.input_tokens, output.token_usage.total_tokens) == (1, 3)
+    assert not output.token_usage.HasField("output_tokens")
     assert (output.cost.currency_code, output.cost.amount) == ("USD", 0.5)
     assert not output.HasField("error")
     assert not output.unproven
@@ -247,10 +260,11 @@ async def test_a_system_without_threads_is_an_error_that_passes_when_it_has_some
     tasks = tasks_of(evaluator)
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        busy = await tasks.run(task("1", evaluator.type, config={"seconds": 0}))
+        busy = await tasks.run(task(type=evaluator.type, config={"seconds": 0}))
     assert (busy.error.code, busy.error.retryable) == ("EVALUATOR_BUSY", True)
     assert "does not allow this process more threads" in busy.error.message
-    done = await tasks.run(task("2", evaluator.type, config={"seconds": 0}, timeout_ms=30_000))
+    # The same task again: an output that may change is not kept.
+    done = await tasks.run(task(type=evaluator.type, config={"seconds": 0}, timeout_ms=30_000))
     assert done.verdict == PASSED
     tasks.close()
 
@@ -289,10 +303,23 @@ def test_what_never_waits_answers_like_the_rest(evaluator: evald.EvaluatorDefini
     plain = evaluator._replace(type="acme.plain")
     inline = evaluator._replace(type="acme.inline", inline=True)
     # The first one compiles the config, the second one takes the short cut.
-    first, second, wanted = outputs(
+    first, second, wanted = one_by_one(
         tasks_of(inline, plain), task("1", inline.type), task("2", inline.type), task("3", plain.type)
     )
     assert first.error.code == second.error.code == wanted.error.code != ""
+
+
+def test_the_short_cut_refuses_what_the_long_way_refuses() -> None:
+    inline = evald.assertion("acme.inline", inline=True)(lambda _ctx: True)
+    found = one_by_one(
+        tasks_of(inline),
+        task("1", inline.type),
+        task("2", inline.type, version="9"),
+        task("3", inline.type, config={"loud": True}),
+        task("4", inline.type, config={"loud": True}),
+    )
+    codes = [output.error.code for output in found]
+    assert codes == ["", "UNKNOWN_TYPE", "INVALID_CONFIG", "INVALID_CONFIG"]
 
 
 def test_the_short_cut_is_as_idempotent_as_the_long_way() -> None:

@@ -5,7 +5,7 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from .principal import LOCAL, Principal
 
@@ -67,6 +67,12 @@ def record(outcome: str, principal: Principal | None, **fields: str | int) -> No
         f"{key.removesuffix('_id')}={_word(value or '-')}" for key, value in (who | shown).items()
     )
     _log.info("%s %s", outcome, text, extra={"outcome": outcome, **who, **shown})
+
+
+def peer_of(address: tuple[Any, ...]) -> str:
+    """Return the address of a connection, (host, port, ...), as gRPC writes it."""
+    host, port = address[:2]
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
 
 def peer_host(peer: str) -> str:

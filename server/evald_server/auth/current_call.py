@@ -1,11 +1,15 @@
 """The caller of the current call, and the rights that the caller needs while the call is open."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
+from .audit import record
 from .principal import LOCAL, Principal
+
+T = TypeVar("T")
 
 Need: TypeAlias = Callable[[Principal], object]
 """A check of the caller's rights. Raises the error that ends the call."""
@@ -36,6 +40,25 @@ def caller() -> Principal:
     """Return the caller of the current call."""
     call = OPEN_CALL.get()
     return PRINCIPAL.get() if call is None else call.principal
+
+
+async def recorded(
+    change: Awaitable[T], outcome: str, kind: str, changed_id: str, unless: object = False
+) -> T:
+    """Await a change by the caller of the current call, log it, and return its result.
+
+    It is logged also if the call ends meanwhile. outcome: for the audit log, as "deleted". unless: the result that says
+    that nothing has changed.
+    """
+    principal = caller()
+
+    def log(done: "asyncio.Future[T]") -> None:
+        if not done.cancelled() and done.exception() is None and done.result() is not unless:
+            record(outcome, principal, kind=kind, id=changed_id)
+
+    doing = asyncio.ensure_future(change)
+    doing.add_done_callback(log)
+    return await asyncio.shield(doing)
 
 
 def need(check: Need) -> None:

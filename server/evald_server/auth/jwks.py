@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from joserfc import jwk
 
+from evald_server.input_files import read_regular
+
 from .files import FileProblem, WatchedFile, in_reader
 
 _log = logging.getLogger("evald.auth")
@@ -110,7 +112,7 @@ class JwksFile(WatchedFile[KeySet]):
         while True:
             await asyncio.sleep(_FILE_SECONDS)
             try:
-                if not await in_reader(self.reload):
+                if not await in_reader(self.poll):
                     continue
             except FileProblem as problem:
                 self._outcome("failed")
@@ -121,12 +123,9 @@ class JwksFile(WatchedFile[KeySet]):
 
 def _read_file(path: Path) -> KeySet:
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_regular(path, MAX_BYTES)
     except OSError as problem:
         raise FileProblem(f"{path}: {problem.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise FileProblem(f"{path}: more than {MAX_BYTES} bytes")
     try:
         return read_key_set(data)
     except ValueError as problem:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import secrets
+import stat
 import string
 import tempfile
 import time
@@ -37,6 +38,8 @@ PREFIX: Final = "evald_"
 _ID_LENGTH: Final = 12
 _ID: Final = re.compile(rf"[a-z0-9]{{{_ID_LENGTH}}}")
 _ALPHABET: Final = string.ascii_lowercase + string.digits
+# A longer name of a table or field may be a whole key, in the wrong place.
+_MAX_SHOWN: Final = len(PREFIX) + _ID_LENGTH
 _ID_END: Final = len(PREFIX) + _ID_LENGTH
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _FORM: Final = re.compile(rf"{PREFIX}[a-z0-9]{{{_ID_LENGTH}}}_[A-Za-z0-9_-]{{43}}[0-9a-f]{{8}}")
@@ -176,7 +179,7 @@ def read_keys(path: Path) -> dict[str, ApiKey]:
         try:
             keys[key_id] = _key(key_id, table)
         except (KeyError, TypeError, ValueError) as problem:
-            raise place_problem(f"{path}: keys.{key_id[:40]}", problem) from None
+            raise place_problem(f"{path}: keys.{key_id[:_MAX_SHOWN]}", problem) from None
     return keys
 
 
@@ -200,7 +203,7 @@ def _key(key_id: str, table: Mapping[str, Any]) -> ApiKey:
     if not isinstance(table, dict):
         raise TypeError("wanted a table")
     if unknown := table.keys() - known:
-        raise ValueError(f"{min(unknown)[:40]}: unknown; known keys: {', '.join(sorted(known))}")
+        raise ValueError(f"{min(unknown)[:_MAX_SHOWN]}: unknown; known keys: {', '.join(sorted(known))}")
     key = ApiKey(
         key_id,
         read_text("digest", table["digest"]),
@@ -230,6 +233,8 @@ def _check(key: ApiKey) -> None:
     check_limits(limits_of(key))
     if len(key.note) > 200 or not key.note.isprintable():
         raise ValueError("note: wanted at most 200 printable characters")
+    if _FORM.search(key.note):
+        raise ValueError("note: contains an API key, which the file must not have")
 
 
 def _seconds(name: str, value: Any) -> float:
@@ -243,6 +248,8 @@ def _changing(path: Path) -> Iterator[dict[str, ApiKey]]:
     """Yield a file's keys for changes, then rewrite the file. A lock admits one process at a time."""
     import fcntl
 
+    # Of a link, the file that it points to, which servers may read by its own path.
+    path = Path(os.path.realpath(path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -260,10 +267,15 @@ def _changing(path: Path) -> Iterator[dict[str, ApiKey]]:
 def _write(path: Path, keys: Mapping[str, ApiKey]) -> None:
     text = _HEADER + "".join(_table(key) for key in keys.values())
     try:
+        before = path.stat() if path.exists() else None
         # mkstemp creates the file with mode 0600.
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
+                if before is not None:
+                    # The server may run as another user, which must be able to read the new file, too.
+                    os.fchown(handle, before.st_uid, before.st_gid)
+                    os.fchmod(handle, stat.S_IMODE(before.st_mode))
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())

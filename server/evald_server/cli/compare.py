@@ -41,9 +41,8 @@ _Comparer = Callable[[float], Awaitable[suite_service_pb2.SuiteComparison]]
 
 
 class RunPair(NamedTuple):
-    """Two suite runs to compare. base: None if there is none. compare: takes max_drop, returns the comparison."""
+    """A suite run, and how to compare it with its base. compare: takes max_drop, returns the comparison."""
 
-    base: suite_service_pb2.SuiteRun | None
     new: suite_service_pb2.SuiteRun
     compare: _Comparer
 
@@ -153,7 +152,7 @@ def _pair(base: SuiteResults | None, new: SuiteResults | None) -> RunPair:
             return _nothing_to_compare(None, new.run)
         return compare(base.run, new.run, merge_by_id(base.cases, new.cases), max_drop)
 
-    return RunPair(base.run if base else None, new.run, comparer)
+    return RunPair(new.run, comparer)
 
 
 def _nothing_to_compare(
@@ -190,7 +189,7 @@ async def _pairs_of_store(
         base = await _find(client, args.base, suite, target, new)
         if base is None and args.base != "previous":
             raise usage_error(_missing(args.base, suite, target), "evald history lists the stored suite runs")
-        yield RunPair(base, new, _comparer_of_store(client, base, new))
+        yield RunPair(new, _comparer_of_store(client, base, new))
 
 
 async def _every_target(client: SuiteClient, suite: str, target: str) -> list[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.table import Table
 from rich.text import Text
+
+from evald.strict_json import TooLarge, parse_json
 
 from .console import err, new_table, say, show
 from .exit_codes import CommandError, ExitCode, usage_error
@@ -142,8 +143,8 @@ def _sample(text: str, option: str) -> tuple[str, dict[str, Any]]:
     """Parse TYPE=JSON into type and config. Raises CommandError."""
     name, equals, config = text.partition("=")
     try:
-        data = json.loads(config) if equals else None
-    except ValueError as problem:
+        data = parse_json(config) if equals else None
+    except (ValueError, TooLarge) as problem:
         raise usage_error(f"{option} {name}: {problem}") from None
     if not name or not isinstance(data, dict):
         raise usage_error(

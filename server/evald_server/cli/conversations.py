@@ -209,10 +209,15 @@ def every_turn(conversation: RecordedConversation) -> "Iterator[Turn]":
         yield turn
 
 
+def ends_unanswered(conversation: RecordedConversation) -> bool:
+    """Return whether the agent has not answered the user's last message, which is then in no turn."""
+    return recorded_turns.turn_bounds(conversation.messages)[-1][1] < len(conversation.messages)
+
+
 def session_base(conversation: RecordedConversation) -> "Turn":
     """Return the data that all turns of the conversation share, as the base of a session."""
-    data = recorded_turns.context_data(conversation.data)
     with _at(conversation):
+        data = recorded_turns.context_data(conversation.data)
         return _turn({key: data[key] for key in _SHARED if key in data})
 
 

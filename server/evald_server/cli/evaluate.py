@@ -19,7 +19,7 @@ from .batch_eval import (
     evaluate_session,
 )
 from .console import err, out, progress_bar, say, show, warn
-from .conversations import RecordedConversation, last_turn, read_conversations
+from .conversations import RecordedConversation, ends_unanswered, last_turn, read_conversations
 from .exit_codes import ExitCode, usage_error
 from .report_files import check_report_file, write_report_file
 from .result_tables import (
@@ -116,6 +116,7 @@ async def _evaluate_one(
         show(*result_tables(last.results), *total_tables(totals.evaluators.values()))
     _print_warnings([warning for evaluation in evaluated.evaluations for warning in evaluation.warnings])
     say(verdict_text(evaluated.verdict), "  ", clean(evaluated.reason))
+    _warn_of_unanswered(int(ends_unanswered(conversation)))
     if cases is not None:
         cases.add(evaluated)
     return totals.conversations.exit_code
@@ -188,6 +189,7 @@ async def _evaluate_many(
     ) as move_on:
         async for evaluated in evaluate(client, conversations, specs):
             totals.add(evaluated.verdict, evaluated.evaluations)
+            totals.unanswered += ends_unanswered(evaluated.conversation)
             if cases is not None:
                 cases.add(evaluated)
             if len(warnings) < _SHOWN_WARNINGS:
@@ -202,6 +204,7 @@ async def _evaluate_many(
     else:
         _print_report(totals, unpassed)
         _print_warnings(list(warnings)[:_SHOWN_WARNINGS])
+    _warn_of_unanswered(totals.unanswered)
     return totals.conversations.exit_code
 
 
@@ -225,6 +228,7 @@ def _to_dict(evaluated: EvaluatedConversation, *, every_turn: bool) -> dict[str,
         "verdict": evaluated.verdict,
         "success": evaluated.verdict == "PASSED",
         "reason": evaluated.reason,
+        "unanswered": ends_unanswered(evaluated.conversation),
     }
     turns = [
         {"error": {"message": turn}} if isinstance(turn, str) else {"evaluation": turn.to_dict()}
@@ -240,6 +244,14 @@ def _to_dict(evaluated: EvaluatedConversation, *, every_turn: bool) -> dict[str,
 def _print_warnings(warnings: list[str]) -> None:
     for warning in warnings:
         say(("warning: ", "yellow"), clean(warning))
+
+
+def _warn_of_unanswered(count: int) -> None:
+    """Print the number of conversations at whose end the agent may have broken down."""
+    if count:
+        many = f"{count} conversations end with messages of the user that have"
+        one = "1 conversation ends with a message of the user that has"
+        warn(f"warning: {one if count == 1 else many} no answer of the agent; not evaluated")
 
 
 def _print_report(totals: RunTotals, unpassed: list[EvaluatedConversation]) -> None:

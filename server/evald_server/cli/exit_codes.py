@@ -64,16 +64,22 @@ def is_debugging() -> bool:
 
 def report_error(problem: Exception) -> ExitCode:
     """Print the problem and its remedy. Returns the exit code, even if nothing can be printed."""
+    from evald_server.redaction import without_keys
+
     from .console import err, warn
     from .sanitize import clean
+
+    def printable(text: str) -> str:
+        # A key that is given where its file is wanted, for example, would be quoted, and then be in the log of a CI job.
+        return clean(without_keys(text))
 
     code, message, hint, details = _explain(problem)
     with suppress(OSError):  # standard error is full or closed
         if is_debugging():
-            err().print("".join(traceback.format_exception(problem)), soft_wrap=True)
-        warn(clean(message), clean(hint))
+            err().print(without_keys("".join(traceback.format_exception(problem))), soft_wrap=True)
+        warn(printable(message), printable(hint))
         for detail in details:
-            err().print(f"  - {clean(detail)}", soft_wrap=True)
+            err().print(f"  - {printable(detail)}", soft_wrap=True)
     return code
 
 

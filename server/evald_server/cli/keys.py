@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from evald_server.auth.files import FileProblem
-from evald_server.auth.keys import ApiKey, add_key, new_key, read_keys, revoke_key
+from evald_server.auth.keys import PREFIX, ApiKey, add_key, new_key, read_keys, revoke_key
 from evald_server.auth.principal import Role, limits_of
 from evald_server.day_totals import FILES, Unit, read_totals, utc_day
 
@@ -100,7 +100,10 @@ def _list(args: argparse.Namespace, path: Path) -> int:
 def _revoke(args: argparse.Namespace, path: Path) -> int:
     key = revoke_key(path, args.id) if path.exists() else None
     if key is None:
-        raise usage_error(f"{path}: no key has the id {args.id[:18]!r}", "evald keys list shows all keys")
+        raise usage_error(
+            f"{path}: no key has the id {args.id.removeprefix(PREFIX)[:12]!r}",
+            "evald keys list shows all keys",
+        )
     sys.stdout.write(f"revoked {key.id} of {key.principal}; servers refuse it within a second\n")
     return ExitCode.PASSED
 

@@ -179,6 +179,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error and exit with code 2."""
+        from evald_server.redaction import without_keys
+
         match = _UNKNOWN_WORD.match(message)
         if match:
             what, tried = match[1].lower(), match[2]
@@ -188,7 +190,7 @@ class Parser(argparse.ArgumentParser):
             before = self._words[: self._words.index(tried)]
             if before and before[0].startswith("-"):  # argparse took the option's value for the command
                 message = f"{before[0]} must come after the {what}"
-        self.exit(2, f"evald: {message}\n  hint: {self.prog} --help\n")
+        self.exit(2, f"evald: {without_keys(message)}\n  hint: {self.prog} --help\n")
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """Print an error about unknown arguments and exit with code 2."""

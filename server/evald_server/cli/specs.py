@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evald.strict_json import TooLarge, parse_json, parse_json_at
+
 from .exit_codes import usage_error
 
 _KEY = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*")
 _NEXT_PAIR = re.compile(rf",\s*(?={_KEY.pattern}=)")
 _NAMED = re.compile(r"(?:([^=:]+)=)?([^=:]+)")
 _EXAMPLE = "for example -e regex:pattern=BK-[0-9]+ or -e 'ref=regex:pattern=BK-[0-9]+,mustMatch=true'"
-_decoder = json.JSONDecoder()
 
 
 class SpecSet(NamedTuple):
@@ -71,7 +72,10 @@ def _parse_pairs(pairs: str, whole: str) -> dict[str, Any]:
         key = _KEY.match(pairs, position)
         if not key or not pairs.startswith("=", key.end()):
             raise usage_error(f"-e {whole!r}: got {pairs[position:]!r}, wanted KEY=VALUE", _EXAMPLE)
-        value, position = _parse_value(pairs, key.end() + 1)
+        try:
+            value, position = _parse_value(pairs, key.end() + 1)
+        except (ValueError, TooLarge) as problem:
+            raise usage_error(f"-e {whole!r}: {key[0]}: {problem}") from None
         _put(config, key[0], value, whole)
     return config
 
@@ -79,8 +83,8 @@ def _parse_pairs(pairs: str, whole: str) -> dict[str, Any]:
 def _parse_value(pairs: str, start: int) -> tuple[Any, int]:
     if pairs[start : start + 1] in ('"', "[", "{"):
         try:
-            value, end = _decoder.raw_decode(pairs, start)
-        except ValueError:
+            value, end = parse_json_at(pairs, start)
+        except json.JSONDecodeError:
             pass  # a string such as the pattern [0-9]+
         else:
             if end == len(pairs):
@@ -92,8 +96,8 @@ def _parse_value(pairs: str, start: int) -> tuple[Any, int]:
     end = following.start() if following else len(pairs)
     text = pairs[start:end]
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parse_json(text)
+    except ValueError:
         value = text
     return value, following.end() if following else end
 

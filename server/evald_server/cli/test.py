@@ -15,15 +15,16 @@ from google.protobuf.json_format import MessageToDict
 
 from evald.convert.resources import CONNECTOR
 from evald.errors import EvaldError, InvalidInput, InvalidRequest, Unavailable
+from evald.fields import nearest
 from evald.v1 import connector_service_pb2, evaluator_pb2, suite_service_pb2
 
-from ..suites.documents import InvalidDocument
+from ..suites.documents import InvalidDocument, path_text
 from ..suites.file_models import suite_schema
 from ..suites.message_file import MessageFile
 from ..suites.reports.report import SuiteReport
 from ..suites.suite_file import Suite, load_suites, path_parts
 from .console import new_table, progress_bar, say, show, warn
-from .exit_codes import ExitCode, usage_error
+from .exit_codes import CommandError, ExitCode, usage_error
 from .report_files import check_report_file, report_format, write_report, write_report_file
 from .result_tables import unpassed_table
 from .sanitize import clean, print_json
@@ -82,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
         return run_async(testing.run(suites))
     except InvalidDocument as problem:
         return _report_problems(problem.problems)
+    except InvalidRequest:
+        raise  # resuming would be refused, too
     except (KeyboardInterrupt, EvaldError):
         testing.say_how_to_resume()
         raise
@@ -214,6 +217,8 @@ class _Testing:
             ids=args.ids,
             transcripts=args.transcripts,
             targets=self.targets,
+            trials=args.trials,
+            min_passed=args.min_passed,
             stopped=stopped,
         )
 
@@ -235,6 +240,8 @@ class _Testing:
             for suite in suites
             for one in (recorded if self._args.transcripts else self.targets or suite.targets or recorded)
         ]
+        if self._args.trials and any(not one.target for one in self._wanted):
+            warn("warning: --trials has no effect on recorded answers: each of them is a trial")
 
     async def run(self, suites: Sequence[Suite] | None) -> int:
         """Run everything. suites: None: read them while the server starts. Returns the exit code. Raises InvalidDocument."""
@@ -266,15 +273,26 @@ class _Testing:
         if connector is not None:
             opening.connector.CopyFrom(connector)
         elif one.target:
-            opening.connector_id = await client.connector_id(one.target)
-        opening.trials = args.trials or opening.trials
-        opening.min_passed = args.min_passed or opening.min_passed
+            opening.connector_id = await self._stored_connector(client, one)
         opening.max_concurrency = args.concurrency or opening.max_concurrency
         if args.threshold is not None:
             opening.threshold = args.threshold
         # Generated here, so that the id is known however early the suite run ends.
         opening.suite_run_id = str(uuid4())
         return opening
+
+    async def _stored_connector(self, client: SuiteClient, one: _SuiteOn) -> str:
+        """Return the id of the target's connector. Raises CommandError, with the line of the suite that names it."""
+        try:
+            return await client.connector_id(one.target)
+        except CommandError as problem:
+            if problem.code != ExitCode.USAGE:
+                raise
+            near = nearest(one.target, one.suite.connectors)
+            named = () if self.targets else ("targets", one.suite.targets.index(one.target))
+            place = f"{one.suite.part_place(named)}: {path_text(named)}: " if named else ""
+            hint = f'did you mean "{near}"?' if near else problem.hint
+            raise usage_error(f"{place}{problem}", hint) from None
 
     async def _wrong_opening(
         self, client: SuiteClient, one: _SuiteOn, opening: _pb.SuiteOpen
@@ -382,6 +400,10 @@ class _Testing:
         )
 
     def _show(self, ended: Sequence[_Ended], comparisons: Sequence[_pb.SuiteComparison]) -> None:
+        for one in ended:
+            kinds = {found.kind for found in one.run.evaluators.values()}
+            if one.run.passed_count and kinds == {evaluator_pb2.EVALUATOR_KIND_METRIC}:
+                warn(f"warning: {clean(one.run.suite)}: no assertion counted, and metrics fail no case")
         if self._args.json:
             return
         for one in ended:

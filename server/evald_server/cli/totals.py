@@ -113,11 +113,15 @@ class EvaluatorRunTotals:
 
 
 class RunTotals:
-    """Totals of a command: conversations, turns, and evaluators by name."""
+    """Totals of a command: conversations, turns, and evaluators by name.
+
+    unanswered: number of conversations whose last message of the user has no answer.
+    """
 
     def __init__(self) -> None:
         self.conversations = VerdictCount()
         self.turns = 0
+        self.unanswered = 0
         self.evaluators: dict[str, EvaluatorRunTotals] = {}
 
     def add(self, verdict: str, evaluations: Iterable["Evaluation"]) -> None:
@@ -144,6 +148,7 @@ class RunTotals:
             "exitCode": int(self.conversations.exit_code),
             "conversationCount": self.conversations.total,
             "turnCount": self.turns,
+            "unansweredCount": self.unanswered,
             **self.conversations.to_dict(),
             "evaluators": {name: totals.to_dict() for name, totals in self.evaluators.items()},
         }

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, cast
 from starlette.requests import Request
 from starlette.responses import Response
 
-from evald_server.auth.audit import Audit, record
+from evald_server.auth.audit import Audit, peer_of, record
 from evald_server.auth.authenticator import Authenticator
 from evald_server.auth.limits import FailedAttempts
 from evald_server.auth.principal import LOCAL, Principal
@@ -180,10 +180,7 @@ class WebAccess:
 
 def _peer(request: Request) -> str:
     """Return the address of a request's client, in gRPC's format."""
-    if request.client is None:
-        return ""
-    host, port = request.client
-    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+    return "" if request.client is None else peer_of(request.client)
 
 
 def _digest(token: str) -> bytes:

@@ -85,8 +85,6 @@ def _from_data(data: Any) -> ChatCompletion:
         raise NotACompletion("JSON that is not an object")
     found = []
     for item in _choices(data, f'an object "{_word(data.get("object"))}" without choices'):
-        if item.get("error"):
-            raise _reported(item)
         message = item.get("message")
         if not isinstance(message, Mapping):
             raise NotACompletion("a choice without a message")
@@ -128,6 +126,8 @@ def _choices(data: Mapping[str, Any], otherwise: str) -> Iterator[Mapping[str, A
     for choice in choices:
         if not isinstance(choice, Mapping):
             raise NotACompletion("a choice that is not an object")
+        if choice.get("error"):
+            raise _reported(choice)
         yield choice
 
 

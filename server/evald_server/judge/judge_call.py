@@ -86,7 +86,7 @@ def _parse_anyway(
 
     Needed because many endpoints accept a schema and ignore it.
     """
-    if not (error.unusable and error.code == "JUDGE_UNPARSEABLE" and error.text):
+    if not (error.unusable and error.code == "JUDGE_UNPARSEABLE"):
         return None
     answer = ModelAnswer(error.text, None, model.model, {})
     try:

@@ -56,10 +56,10 @@ class VoteCount(NamedTuple):
     """Votes so far. size: number of possible votes. tied: neither passing nor failing. missing: lost to an error."""
 
     size: int
-    passing: int = 0
-    failing: int = 0
-    tied: int = 0
-    missing: int = 0
+    passing: int
+    failing: int
+    tied: int
+    missing: int
 
     @classmethod
     def of(cls, size: int, votes: Iterable[Vote]) -> "VoteCount":

@@ -67,6 +67,7 @@ class HttpResponse(NamedTuple):
 _REFUSED: Final = {
     401: HttpResponse(401, b"/metrics wants an API key\n", headers={"WWW-Authenticate": "Bearer"}),
     403: HttpResponse(403, b"/metrics is for the roles viewer and admin\n"),
+    429: HttpResponse(429, b"too many invalid tokens; try again in a second\n", headers={"Retry-After": "1"}),
 }
 
 
@@ -77,8 +78,8 @@ class HttpServer(socketserver.ThreadingTCPServer):
     from another thread for every /readyz. max_connections: above this number the oldest connection is closed: an
     honest one ends within milliseconds, so the oldest one only occupies a place. connection_seconds: the maximum
     duration of a connection, however slowly it is used. tls: returns the context of the next connection; None for
-    plaintext. may_scrape: returns the status for the `Authorization` headers of a scrape: 200, 401 or 403. Both are
-    called from other threads. The constructor raises OSError if the address is not available.
+    plaintext. may_scrape: returns the status for the `Authorization` headers and the address of a scrape: 200, 401,
+    403 or 429. Both are called from other threads. The constructor raises OSError if the address is not available.
     """
 
     daemon_threads = True
@@ -96,7 +97,7 @@ class HttpServer(socketserver.ThreadingTCPServer):
         max_connections: int = MAX_CONNECTIONS,
         connection_seconds: float = CONNECTION_SECONDS,
         tls: Callable[[], ssl.SSLContext] | None = None,
-        may_scrape: Callable[[list[str]], int] = lambda _credentials: 200,
+        may_scrape: Callable[[list[str], tuple[Any, ...]], int] = lambda _credentials, _address: 200,
     ) -> None:
         self._telemetry = telemetry
         self._ready = ready
@@ -132,11 +133,11 @@ class HttpServer(socketserver.ThreadingTCPServer):
             for connection in list(self._deadlines):
                 self._cut(connection)
 
-    def respond(self, path: str, headers: Message) -> HttpResponse:
-        """Return the response to a GET request. headers: the request's headers."""
+    def respond(self, path: str, headers: Message, address: tuple[Any, ...]) -> HttpResponse:
+        """Return the response to a GET request. address: of the caller."""
         match path:
             case "/metrics":
-                status = self._may_scrape(headers.get_all("Authorization", []))
+                status = self._may_scrape(headers.get_all("Authorization", []), address)
                 return self._metrics(headers) if status == 200 else _REFUSED[status]
             case "/healthz":
                 return HttpResponse(200, b"ok\n")
@@ -239,7 +240,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
             return
         # Not self.path, in which http.server has replaced "//" with "/".
         path = self.requestline.split()[1].partition("?")[0]
-        self._send(self.server.respond(path, self.headers))
+        self._send(self.server.respond(path, self.headers, self.client_address))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Send a short text instead of http.server's HTML page, which repeats the request."""

@@ -82,9 +82,7 @@ class CircuitBreaker:
         Returns True if the circuit has opened or closed.
         """
         if worked and (probe or self._is_forgotten()):
-            self._open_until, self._wait = None, _FIRST_WAIT
-            self._only = self._late_probe = ""
-            self._probing = False
+            self._open_until, self._only, self._probing = None, "", False
             self._outcomes.clear()
             return True
         if probe:

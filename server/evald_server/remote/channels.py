@@ -1,23 +1,48 @@
 """gRPC channels to checked addresses, without a proxy, gRPC retries and shared connections."""
 
 import asyncio
-from typing import Any, Final, NamedTuple
+import logging
+from typing import Any, Final
 
 import grpc
 
-from evald_server.config import Settings
+from evald_server.config import Settings, TlsProfile
+from evald_server.input_files import read_regular
 
 from .dial_allowlist import Dial
+
+_log = logging.getLogger("evald.remote")
+
+# Enough for a CA bundle with hundreds of certificates.
+_MAX_BYTES: Final = 4 << 20
 
 _READY: Final = grpc.ChannelConnectivity.READY
 
 
-class DialTls(NamedTuple):
-    """A TLS profile. roots, key, chain: PEM; roots None means the system's roots."""
+class DialTls:
+    """The files of a TLS profile, read again for every connection. Without a CA the system's roots are trusted.
 
-    roots: bytes | None
-    key: bytes | None = None
-    chain: bytes | None = None
+    The constructor raises OSError.
+    """
+
+    def __init__(self, name: str, profile: TlsProfile) -> None:
+        self._name = name
+        self._files = (profile.ca_file, profile.key_file, profile.cert_file)
+        self._contents = self._read()
+        self._readable = True
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Return the credentials of a new connection: of the last files that could be read."""
+        try:
+            self._contents, self._readable = self._read(), True
+        except OSError as problem:
+            if self._readable:
+                _log.error("remote_tls: %s: %s; the previous certificates stay in use", self._name, problem)
+            self._readable = False
+        return grpc.ssl_channel_credentials(*self._contents)
+
+    def _read(self) -> list[bytes | None]:
+        return [read_regular(file, _MAX_BYTES) if file else None for file in self._files]
 
 
 def read_tls_profiles(settings: Settings) -> dict[str, DialTls]:
@@ -25,8 +50,7 @@ def read_tls_profiles(settings: Settings) -> dict[str, DialTls]:
     profiles = {}
     for name, profile in settings.remote_tls.items():
         try:
-            files = (profile.ca_file, profile.key_file, profile.cert_file)
-            profiles[name] = DialTls(*(file.read_bytes() if file else None for file in files))
+            profiles[name] = DialTls(name, profile)
         except OSError as problem:
             raise ValueError(f"remote_tls: {name}: {problem}") from None
     return profiles
@@ -53,8 +77,7 @@ def open_channel(dial: Dial, tls: DialTls | None, max_receive_bytes: int) -> grp
     ]
     if tls is None:
         return grpc.aio.insecure_channel(dial.pinned, options)
-    credentials = grpc.ssl_channel_credentials(tls.roots, tls.key, tls.chain)
-    return grpc.aio.secure_channel(dial.pinned, credentials, options)
+    return grpc.aio.secure_channel(dial.pinned, tls.credentials(), options)
 
 
 async def connect(channel: grpc.aio.Channel, seconds: float) -> None:

@@ -233,9 +233,9 @@ class Gate(grpc.GenericRpcHandler):
         keys, clients = authenticator.keys, authenticator.clients
         if keys is not None:
             before = keys.ring.keys
-            if await _reloaded("keys_file", keys.reload):
+            if await _reloaded("keys_file", keys.poll):
                 _record_changes(before, keys.ring.keys)
-        if clients is not None and await _reloaded("tls_clients_file", clients.reload):
+        if clients is not None and await _reloaded("tls_clients_file", clients.poll):
             record("clients changed", None)
         self._admitted.clear()
         self._check_streams()
@@ -310,10 +310,10 @@ def _authorization(metadata: Metadata) -> object:
     return found
 
 
-async def _reloaded(setting: str, reload: Callable[[], bool]) -> bool:
+async def _reloaded(setting: str, poll: Callable[[], bool]) -> bool:
     """Read a file again. Returns whether it has changed, and can be used."""
     try:
-        return await in_reader(reload)
+        return await in_reader(poll)
     except FileProblem as problem:
         _log.error("%s: %s; the last valid content of the file stays in use", setting, problem)
         return False

@@ -6,6 +6,7 @@ any more, and reports that only in its log.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -122,7 +123,8 @@ class _Tls:
     """The TLS credentials of a port, whose certificates may change. require: clients need a certificate of the client CA."""
 
     def __init__(self, certificates: Certificates, *, require: bool) -> None:
-        self._fresh: grpc.ServerCertificateConfiguration | None = None
+        # The newest configuration until gRPC, in a thread of its own, has taken it.
+        self._fresh: deque[grpc.ServerCertificateConfiguration] = deque(maxlen=1)
         # Any, because the type stubs omit the result None, which keeps the current certificates.
         fetch: Any = self._fetch
         self.credentials = grpc.dynamic_ssl_server_credentials(
@@ -131,12 +133,14 @@ class _Tls:
 
     def publish(self, certificates: Certificates) -> None:
         """Use these certificates for new connections. Open connections stay."""
-        self._fresh = _configuration(certificates)
+        self._fresh.append(_configuration(certificates))
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
         """Return new certificates, else None. gRPC calls this at every handshake, so it must not block."""
-        fresh, self._fresh = self._fresh, None
-        return fresh
+        try:
+            return self._fresh.pop()
+        except IndexError:
+            return None
 
 
 def _configuration(certificates: Certificates) -> grpc.ServerCertificateConfiguration:

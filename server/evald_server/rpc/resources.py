@@ -12,6 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from evald.v1.connector_service_pb2 import Connector
 from evald.v1.context_pb2 import Persona, Scenario
 from evald.v1.experiment_service_pb2 import Experiment
+from evald_server.auth.current_call import recorded
 from evald_server.store.resources import IdTaken, NameTaken, ResourceKind, ResourceStore, StoredResource
 
 from .errors import BadField, CallError, invalid, microseconds, refusal
@@ -84,7 +85,7 @@ class ResourceService(Generic[Resource]):
         now = _now()
         stored = _as_stored(resource, resource.id or str(uuid4()), now, now)
         try:
-            await self._store.create(self.kind, stored)
+            await recorded(self._store.create(self.kind, stored), "created", self.kind, stored.id)
         except NameTaken:
             raise self._name_taken(resource.name) from None
         except IdTaken:
@@ -140,10 +141,11 @@ class ResourceService(Generic[Resource]):
             if expected not in (None, current.updated):
                 raise self._changed(current)
 
-        if not await self._store.delete(self.kind, resource_id, check):
+        deleting = self._store.delete(self.kind, resource_id, check)
+        if not await recorded(deleting, "deleted", self.kind, resource_id):
             raise self._missing(resource_id)
-        deleted: bytes = getattr(self.requests, f"Delete{self._one()}Response")().SerializeToString()
-        return deleted
+        response: bytes = getattr(self.requests, f"Delete{self._one()}Response")().SerializeToString()
+        return response
 
     async def load(self, resource_id: str, field: str = "") -> Resource:
         """Return a stored resource. field: the request's field with the id, for the error. Raises CallError."""
@@ -197,7 +199,8 @@ class ResourceService(Generic[Resource]):
             return after
 
         try:
-            stored = await self._store.update(self.kind, given.id, change)
+            updating = self._store.update(self.kind, given.id, change)
+            stored = await recorded(updating, "updated", self.kind, given.id, unless=None)
         except NameTaken:
             raise self._name_taken(wanted.name) from None
         if stored is None:

@@ -11,7 +11,7 @@ from evald.v1.connector_service_pb2 import Connector
 from evald.v1.context_pb2 import Persona, Scenario
 from evald.v1.result_pb2 import VERDICT_ERROR, VERDICT_PASSED, Verdict
 from evald.v1.run_service_pb2 import Run
-from evald_server.auth.current_call import caller
+from evald_server.auth.current_call import caller, recorded
 from evald_server.connectors.answers import run_sized
 from evald_server.engine.engine import Engine
 from evald_server.runs.loop import scenario_plan
@@ -225,7 +225,8 @@ class RunService:
     async def cancel(self, data: bytes, _context: Context) -> bytes:
         """Cancel a queued or running run."""
         request = parse(pb.CancelRunRequest, data)
-        run = await self._changed(self._runner.cancel, request.run_id)
+        cancelling = self._changed(self._runner.cancel, request.run_id)
+        run = await recorded(cancelling, "cancelled", "run", request.run_id)
         return pb.CancelRunResponse(run=run).SerializeToString()
 
     async def retry(self, data: bytes, _context: Context) -> bytes:
@@ -250,7 +251,7 @@ class RunService:
             raise refusal(found)
         row, events = await run_sized(len(data), _unfolded, run)
         try:
-            await self._store.import_run(row, events)
+            await recorded(self._store.import_run(row, events), "imported", "run", row.id)
         except IdTaken:
             text = f'a run with the id "{run.id}" already exists; delete it before you import this one'
             raise invalid("run.id", text, "RESOURCE_EXISTS") from None
@@ -261,7 +262,7 @@ class RunService:
         """Delete a run that has ended."""
         request = parse(pb.DeleteRunRequest, data)
         try:
-            if not await self._store.delete(request.run_id):
+            if not await recorded(self._store.delete(request.run_id), "deleted", "run", request.run_id):
                 raise _no_run(request.run_id)
         except RunGoesOn:
             raise _wrong_status("the run has not ended; cancel it first, then delete it") from None

@@ -16,7 +16,7 @@ from evald.v1 import suite_service_pb2 as pb
 from evald.v1.result_pb2 import Verdict
 from evald.v1.suite_service_pb2 import CaseResult, SuiteComparison, SuiteOpen, SuiteRun
 from evald_server import wire_pb2
-from evald_server.auth.current_call import need
+from evald_server.auth.current_call import need, recorded
 from evald_server.auth.principal import Principal
 from evald_server.auth.roles import METHODS
 from evald_server.batch.pool import BatchPool
@@ -262,8 +262,7 @@ class SuiteService:
         request = parse(pb.DeleteSuiteRunRequest, data)
         run_id = request.suite_run_id
         try:
-            # Shielded from a disconnect of the caller, because deleting a large suite run takes a while.
-            deleted = await asyncio.shield(asyncio.ensure_future(self._store.delete(run_id)))
+            deleted = await recorded(self._store.delete(run_id), "deleted", "suite run", run_id)
         except SuiteRunState:
             raise _wrong_status(
                 "suite_run_id", "the suite run has not ended; end its stream first, then delete it"
@@ -344,6 +343,12 @@ class SuiteService:
         def check(stored: bytes) -> None:
             before = json.loads(stored)
             changed = [name for name in opening | before if opening.get(name) != before.get(name)]
+            if "cases_digest" in changed:
+                raise invalid(
+                    "open.cases_digest",
+                    "the cases differ from those that the suite run was started with; resume it with the same "
+                    "cases, or start a new suite run",
+                )
             if changed:
                 raise invalid(
                     f"open.{changed[0]}",

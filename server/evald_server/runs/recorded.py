@@ -75,7 +75,7 @@ class CaseSetup:
 
     def options_of(self, case: wire_pb2.SuiteCase) -> bytes:
         """Return the serialised options for the turns of a case."""
-        return case.options or self.options
+        return case.options if case.HasField("options") else self.options
 
     def conditions(self, case: wire_pb2.SuiteCase) -> str:
         """Return `CaseResult.conditions_sha256`: a digest of the case's input and of how its verdict is decided."""
@@ -87,7 +87,7 @@ class CaseSetup:
             asked.ClearField(name)
         for turn in asked.turns:
             del turn.evaluators[:]
-        policy = _policy(case.options) if case.options else self._shared_policy
+        policy = _policy(case.options) if case.HasField("options") else self._shared_policy
         weights = [self._weights(case, turn).encode() for turn in range(len(case.turns))]
         # Each text ends with a zero byte, which no text contains, so that two cases cannot give the same bytes.
         digest = hashlib.sha256(b"\0".join([policy, *weights, b""]))

@@ -124,7 +124,7 @@ class SuiteChunk(NamedTuple):
 
 def _is_plain(case: wire_pb2.SuiteCase) -> bool:
     """Return whether a case uses only the suite's evaluators and options."""
-    return not (case.evaluators or case.options or any(turn.evaluators for turn in case.turns))
+    return not (case.evaluators or case.HasField("options") or any(turn.evaluators for turn in case.turns))
 
 
 def _ended(case: wire_pb2.SuiteCase, setup: CaseSetup, size: int) -> RecordedCase | None:

@@ -169,10 +169,13 @@ async def _follow(process: Launcher, control: socket.socket, seconds: float, out
     tasks = [*streams.values(), answer]
     try:
         # The launcher answers last, when no process is left that could write.
-        _, running = await asyncio.wait(tasks, timeout=max(0.0, seconds), return_when=asyncio.FIRST_EXCEPTION)
+        done, running = await asyncio.wait(
+            tasks, timeout=max(0.0, seconds), return_when=asyncio.FIRST_EXCEPTION
+        )
         problem, code = "", None
         excess = next((name for name, task in streams.items() if task.done() and task.exception()), "")
-        timed_out = answer in running and not excess
+        # Also if only a stream is open: a process outside the tree may hold it, and its output is not complete.
+        timed_out = bool(running) and not any(task.exception() for task in done)
         if answer.done() and not excess:
             try:
                 code, problem = answer.result()

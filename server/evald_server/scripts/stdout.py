@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from evald.result import Check, Result, TokenUsage, Verdict
+from evald.result import Check, Result, TokenUsage, Verdict, reaches
 from evald.strict_json import no_constant, unique_keys
 
 # AgentV's pass threshold for a script that gives a score and no verdict.
@@ -61,11 +61,11 @@ def read_output(output: bytes, pass_score: float = PASS_SCORE) -> Result:
     if verdict is None:
         if score is None:
             raise _no_verdict(data)
-        verdict = Verdict.PASSED if score >= pass_score else Verdict.FAILED
+        verdict = Verdict.PASSED if reaches(score, pass_score) else Verdict.FAILED
     if score is None and checks:
         share = sum(check.met for check in checks) / len(checks)
         # If the script itself reports a failure, a high share is not used as score: a threshold would make it a pass.
-        if verdict is Verdict.PASSED or share < pass_score:
+        if verdict is Verdict.PASSED or not reaches(share, pass_score):
             score = share
     reason = _get(data, str, "reason", "reasoning") or ""
     result = Result(verdict, reason, score, _get(data, float, "value"))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from evald import Turn
+from evald.chat import ROLES
 from evald.connection import MAX_MESSAGE_BYTES
 from evald.convert.context import fill_expected
 from evald.convert.spec import fill_options, spec_to_pb
@@ -177,6 +178,11 @@ def _fill_input(value: Any, into: Any, path: str) -> None:
     _fill_messages(value, into, path)
     if not into:
         raise InvalidInput(path, "no messages", "at least one message of the user")
+    for index, one in enumerate(into):
+        if one.role not in ROLES:
+            raise InvalidInput(f"{path}[{index}].role", shown(one.role), f"one of {', '.join(ROLES)}")
+        if one.role in USER_ROLES and one.WhichOneof("content") is None:
+            raise InvalidInput(f"{path}[{index}].content", "missing", "text or content blocks")
 
 
 def _fill_messages(messages: Any, into: Any, path: str) -> None:

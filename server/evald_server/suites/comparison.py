@@ -84,8 +84,6 @@ class _Evidence(NamedTuple):
 
     def verdict(self, max_drop: float, slack: float = 0.0) -> "suite_service_pb2.ComparisonVerdict":
         """Return PASS, WARN or BLOCK; INCONCLUSIVE for too few pairs. slack: added to the permutation test's level."""
-        if not self.pairs:
-            return INCONCLUSIVE
         drop = (self.broken - self.fixed) / self.pairs
         significant = (
             mcnemar_p(self.broken, self.fixed) < SIGNIFICANCE
@@ -137,7 +135,7 @@ class _Comparison:
         before = 1.0 if old == _ERROR else _score(base)
         after = _score(new) if now == _PASSED else 0.0
         if before is not None and after is not None:
-            self._lost_scores.append(min(after - before, 0.0))
+            self._lost_scores.append(after - before)
 
     def _add_pair(self, base: _Case, new: _Case) -> None:
         passed = base.verdict == _PASSED, new.verdict == _PASSED

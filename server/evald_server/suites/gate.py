@@ -95,7 +95,7 @@ def check_rule(
         return GateRuling(rule, new.target, "INCONCLUSIVE", "The new run did not complete")
     if not new.HasField("pass_rate"):
         return GateRuling(rule, new.target, "INCONCLUSIVE", "No case passed or failed")
-    if rule.max_error_rate is not None and new.error_count > rule.max_error_rate * run:
+    if rule.max_error_rate is not None and new.error_count / run > rule.max_error_rate:
         reason = f"{new.error_count} of {run} cases in error, at most {rule.max_error_rate:.1%} accepted"
         return GateRuling(rule, new.target, "INCONCLUSIVE", reason)
     found = []

@@ -9,6 +9,7 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from evald.errors import InvalidInput
 from evald.fields import number
 from evald.messages import message_roles
 from evald.shapes.usage import add_usages, of_whole_turn
@@ -175,8 +176,14 @@ def last_turn(original: Mapping[str, Any], *, recorded: bool) -> "Turn":
 
 
 def context_data(original: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of a conversation with aliases replaced by evald's keys."""
+    """Return the data of a conversation with aliases replaced by evald's keys.
+
+    Raises InvalidInput for two different expected answers: which of them is meant is not known.
+    """
     data = {key: value for key, value in original.items() if value is not None}
+    answers = [key for key in ("expected", *_ALIASES["expected"]) if key in data]
+    if any(data[key] != data[answers[0]] for key in answers[1:]):
+        raise InvalidInput(answers[1], f"another value than `{answers[0]}`", "one of the two")
     for key, aliases in _ALIASES.items():
         found = first_of(data, aliases)
         if key not in data and found is not None:

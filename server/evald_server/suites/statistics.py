@@ -66,8 +66,6 @@ def upper_bound(hits: int, trials: int, confidence: float = CONFIDENCE) -> float
     _check(hits, trials)
     if hits == trials:
         return 1.0
-    if not hits:
-        return 1 - math.pow(1 - confidence, 1 / trials)
     low, high = hits / trials, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -109,7 +107,7 @@ def estimate_mean(shares: Iterable[tuple[float, int]], groups: float = 1.0) -> M
     """Return the mean share of the cases, with its interval. Raises ValueError without cases.
 
     shares: pairs of a share from 0 to 1 and the number of cases with it. groups: the most independent
-    observations that one case may count as, for example its number of trials.
+    observations that one case may count as, at least 1; for example its number of trials.
     The interval is Wilson's with an effective number of cases. That number is above the real one if the shares
     vary less than verdicts of 0 or 1 would, because each case has several trials. The factor is computed with one
     passing and one failing case added, so that few cases, or cases that all agree, do not overstate it.
@@ -125,8 +123,8 @@ def estimate_mean(shares: Iterable[tuple[float, int]], groups: float = 1.0) -> M
         raise ValueError("got no case, wanted at least one")
     middle = (total + 1) / (cases + 2)
     variance = (squares + 1) / (cases + 2) - middle * middle
-    size = cases * min(max(middle * (1 - middle) / variance, 1.0), max(groups, 1.0))
-    mean = min(total / cases, 1.0)
+    size = cases * min(middle * (1 - middle) / variance, groups)
+    mean = total / cases
     return MeanEstimate(mean, wilson(mean * size, size))
 
 
@@ -135,7 +133,6 @@ def mcnemar_p(broken: int, fixed: int) -> float:
 
     Sources: McNemar, Psychometrika 12(2), 1947; exact: the binomial test of the pairs that changed.
     """
-    _check(broken, broken + fixed)
     return min(_at_most(fixed, broken + fixed, 0.5), 1.0) if broken else 1.0
 
 
@@ -262,9 +259,7 @@ def smallest_detectable_drop(pairs: int, noise: float = 0.0) -> float | None:
 
 
 def _at_most(hits: int, trials: int, share: float) -> float:
-    """Return the binomial probability of at most `hits` hits. share: of one hit, above 0."""
-    if share >= 1:
-        return 0.0
+    """Return the binomial probability of at most `hits` hits. share: of one hit, between 0 and 1."""
     log_hit, log_miss = math.log(share), math.log1p(-share)
     whole = math.lgamma(trials + 1)
     return math.fsum(

@@ -93,18 +93,24 @@ def load_suites(
     ids: Sequence[str] = (),
     transcripts: Sequence[str | Path] = (),
     targets: Sequence[str] = (),
+    trials: int | None = None,
+    min_passed: int | None = None,
     stopped: Event | None = None,
 ) -> list[Suite]:
     """Read suites. Raises InvalidDocument with all problems found.
 
     transcripts: files with recorded answers, which replace those of the cases. targets: names of targets, which
-    replace the suites' own targets and recorded answers. stopped: another thread sets it to stop reading.
+    replace the suites' own targets and recorded answers. trials, min_passed: replace those of the suites. stopped:
+    another thread sets it to stop reading.
     """
     wanted = CaseFilter(tags, exclude_tags, ids)
     problems: list[InvalidDocument] = []
     recorded = Transcripts([Path(path) for path in transcripts]) if transcripts else None
     stopped = stopped or Event()
-    readers = [_SuiteReader(Path(path), wanted, recorded, targets, problems, stopped) for path in paths]
+    given = {name: value for name, value in (("trials", trials), ("min_passed", min_passed)) if value}
+    readers = [
+        _SuiteReader(Path(path), wanted, recorded, targets, given, problems, stopped) for path in paths
+    ]
     suites = [reader.suite() for reader in readers]
     _check_names([suite for suite in suites if suite is not None], problems)
     known = [one for reader in readers for one in reader.ids]
@@ -157,7 +163,12 @@ class _Raw(NamedTuple):
 
 
 class _SuiteReader:
-    """Reads the suite of one file. ids: the first case ids, for hints. found: the ids of the filter that exist."""
+    """Reads the suite of one file.
+
+    ids: the first case ids, for hints. found: the ids of the filter that exist.
+
+    given: keys of the suite that are replaced.
+    """
 
     def __init__(
         self,
@@ -165,6 +176,7 @@ class _SuiteReader:
         wanted: CaseFilter,
         transcripts: Transcripts | None,
         targets: Sequence[str],
+        given: Mapping[str, int],
         problems: list[InvalidDocument],
         stopped: Event,
     ) -> None:
@@ -175,6 +187,7 @@ class _SuiteReader:
         self._wanted = wanted
         self._transcripts = transcripts
         self._targets = targets
+        self._given = given
         self._problems = problems
         self._stopped = stopped
         self._warnings: list[str] = []
@@ -198,6 +211,7 @@ class _SuiteReader:
             self._check(None)
             return None
         assert isinstance(entry, SuiteEntry)
+        entry = entry.model_copy(update=self._given)
         name = entry.name or self._path.stem
         opening, connectors = suite_service_pb2.SuiteOpen(suite=name), {}
         try:

@@ -125,6 +125,15 @@ def _transcript(row: Mapping[str, Any], place: str, turns: int, *, whole: bool) 
         return Transcript(place, [], error)
     about = {key: row[name] for name, key in _ABOUT_NAMES.items() if row.get(name) is not None}
     output, answers, messages = first_of(row, _OUTPUT), row.get("answers"), row.get("messages")
+    # Tool calls in one place would be hidden from checks of the answer in the other.
+    given = {
+        "output": output,
+        "answers": answers,
+        "messages": messages if _answered(messages, place) else None,
+    }
+    both = [name for name, value in given.items() if value is not None]
+    if len(both) > 1:
+        raise InvalidDocument(place, 0, f"got an answer in {' and in '.join(both)}; wanted it in one of them")
     if answers is not None or (output is None and messages is not None):
         if answers is None:
             answers = [_whole(messages, place)] if whole else _answers(row, messages, place)[-turns:]
@@ -161,6 +170,11 @@ def _roles(messages: Any, place: str) -> list[str]:
         return message_roles(messages)
     except InvalidInput as problem:
         raise InvalidDocument(place, 0, str(problem)) from None
+
+
+def _answered(messages: Any, place: str) -> bool:
+    """Return whether a row's messages, if it has any, end with an answer of the agent."""
+    return messages is not None and not {*_roles(messages, place)[-1:]} <= {*USER_ROLES}
 
 
 def _whole(messages: Any, place: str) -> list[Any]:
@@ -256,4 +270,7 @@ class _TranscriptFile:
                     row[name] = parse_json_text(cell, f"{self.name}:{number}: {name}")
             elif cell or name in _OUTPUT:
                 row[name] = cell
+        if row.keys() & {"messages", "answers"}:
+            # The row of a conversation, beside rows of single answers.
+            row = {name: value for name, value in row.items() if value or name not in _OUTPUT}
         return row

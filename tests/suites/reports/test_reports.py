@@ -182,11 +182,22 @@ def test_a_verdict_that_nobody_knows_is_an_error(write: Writer, verdict: int) ->
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 @pytest.mark.parametrize(
-    "given_cases", [["P"], ["P", "P", "P"], ["P", "E"]], ids=["one lost", "one more", "one red"]
+    ("counted", "reported"),
+    [("PP", "P"), ("PP", "PPP"), ("PP", "PE"), ("PPF", "PP"), ("PPE", "PP"), ("PPS", "PP")],
+    ids=[
+        "one lost",
+        "one more",
+        "one red",
+        "one failed case lost",
+        "one error lost",
+        "one skipped case lost",
+    ],
 )
-def test_cases_that_are_not_those_of_the_run_make_no_report(write: Writer, given_cases: list[str]) -> None:
-    run = samples.suite_run([samples.case("a", "P"), samples.case("b", "P")])
-    cases = [samples.case(str(number), letter) for number, letter in enumerate(given_cases)]
+def test_cases_that_are_not_those_of_the_run_make_no_report(
+    write: Writer, counted: str, reported: str
+) -> None:
+    run = samples.suite_run([samples.case(str(number), letter) for number, letter in enumerate(counted)])
+    cases = [samples.case(str(number), letter) for number, letter in enumerate(reported)]
     with pytest.raises(WrongCases, match="read the cases of suite run"):
         written(write, SuiteReport(run, cases))
 
@@ -222,11 +233,87 @@ def test_junit_says_where_a_case_is_and_what_its_scores_are() -> None:
         "suites/checkout.yaml",
         "12",
     )
+    assert case.get("time") == "3.260", "4 trials of 812 and 3 ms"
     values = {one.get("name"): one.get("value") for one in case.iter("property")}
+    assert (values["score"], values["trials"]) == ("0.7125", "3 of 4 passed")
     assert values["score: regex (trial 4)"] == "0"
     assert values["value: tool-call-count (trial 1)"] == "1"
     assert "value: token-usage (trial 1)" not in values, "what was not measured is not 0"
     assert suite.get("skipped") == "2", "with the one that the suite's file leaves out"
+
+
+@pytest.mark.parametrize(
+    ("case", "tag", "text"),
+    [
+        pytest.param(
+            samples.case("c", "PF"),
+            "failure",
+            f"2 needed; trial 2: {samples.REASONS['F']}\ntrial 2: regex: FAILED: {samples.REASONS['F']}",
+            id="one trial failed",
+        ),
+        pytest.param(
+            samples.case("c", "E"),
+            "error",
+            f"{samples.REASONS['E']}\nregex: ERROR: TIMEOUT: {samples.REASONS['E']}",
+            id="an evaluator broke",
+        ),
+        pytest.param(
+            samples.case("c", "PA", reason="gone"),
+            "error",
+            "2 needed, 1 in error; trial 2: CONNECTOR_TIMEOUT: gone\ntrial 2: ERROR CONNECTOR_TIMEOUT: gone",
+            id="the agent broke in one trial",
+        ),
+        pytest.param(
+            samples.case("c", "A", reason="gone"),
+            "error",
+            "CONNECTOR_TIMEOUT: gone\nERROR CONNECTOR_TIMEOUT: gone",
+            id="the agent broke",
+        ),
+        pytest.param(
+            samples.dialogue("c", "PF"),
+            "failure",
+            f"Turn 2: {samples.REASONS['F']}\nturn 2: regex: FAILED: {samples.REASONS['F']}",
+            id="one turn failed",
+        ),
+        pytest.param(
+            samples.case("c", "F", reason="x" * 9000),
+            "failure",
+            "x\nregex: FAILED: " + "x" * (8000 - len("regex: FAILED: ")),
+            id="cut",
+        ),
+    ],
+)
+def test_junit_says_why_a_case_did_not_pass(case: suite_service_pb2.CaseResult, tag: str, text: str) -> None:
+    (suite,) = ET.fromstring(written(write_junit, samples.report([case])))
+    (found,) = suite.iterfind("testcase/*[@message]")
+    assert found.tag == tag
+    assert f"{found.get('message')}\n{found.text}".endswith(text)
+    names = {one.get("name") for one in suite.iterfind("testcase/properties/property")}
+    assert ("score" in names, "trials" in names) == (case.HasField("score"), len(case.trials) > 1)
+
+
+def test_junit_has_the_totals_of_the_suite_run() -> None:
+    (suite,) = ET.fromstring(written(write_junit, samples.rich_report()))
+    assert (suite.get("timestamp"), suite.get("time")) == ("2026-11-22T04:48:28", "62.000")
+    values = {one.get("name"): one.get("value") for one in suite.iterfind("properties/property")}
+    assert list(values) == [
+        *("verdict", "reason", "threshold", "pass_rate", "pass_rate_interval", "mean_score", "suite_run_id")
+    ]
+    assert (values["verdict"], values["threshold"], values["pass_rate"]) == ("FAILED", "0.8", "0.461538")
+    nothing = samples.report([], run_id="")
+    for name in ("create_time", "complete_time", "reason"):
+        nothing.run.ClearField(name)
+    (suite,) = ET.fromstring(written(write_junit, nothing))
+    assert not {"timestamp", "time"} & set(suite.keys())
+    assert [one.get("name") for one in suite.iterfind("properties/property")] == [
+        *("verdict", "reason", "threshold")
+    ]
+    errors = [one.get("message") for one in suite.iterfind("testcase/error")]
+    assert errors == ["no verdict"]
+    (suite,) = ET.fromstring(written(write_junit, samples.report([])))
+    error = suite.find("testcase/error")
+    assert error is not None
+    assert error.get("message") == "No case that counts passed or failed"
 
 
 def test_markdown_stays_below_githubs_limit_and_says_what_it_cuts() -> None:

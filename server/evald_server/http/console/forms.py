@@ -11,6 +11,8 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from evald.strict_json import STRICT_JSON
+
 # Limits, because the schemas of remote evaluators are untrusted.
 MAX_FIELDS: Final = 200
 MAX_DEPTH: Final = 6
@@ -152,7 +154,7 @@ def pointer_of(path: str) -> str:
 
 def read_json(text: str) -> Any:
     """Parse JSON. Raises ValueError, also for strings that a page cannot show, and RecursionError."""
-    found = json.loads(text, parse_constant=_no_number)
+    found = STRICT_JSON.decode(text)
     if "\\u" in text:
         try:
             json.dumps(found, ensure_ascii=False).encode()
@@ -493,10 +495,6 @@ def _number(text: str) -> Any:
     except ValueError:
         return text
     return found if found - found == 0 else text
-
-
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _json_text(data: Any) -> str:

@@ -25,7 +25,7 @@ def convert(document: Document) -> Converted | None:
     for is_it, convert_it in _FORMATS:
         if is_it(document.data):
             try:
-                return convert_it(document)
+                return _once_each(convert_it(document))
             except RecursionError:
                 raise InvalidDocument(document.file, 1, "nested too deep") from None
     return None
@@ -36,8 +36,13 @@ def convert_jsonl(path: Path) -> Converted | None:
     for suffix in (".yaml", ".yml"):
         beside = path.with_suffix(suffix)
         if beside.is_file() and agentv.is_it(read_document(beside).data):
-            return agentv.convert_jsonl(path)
+            return _once_each(agentv.convert_jsonl(path))
     return None
+
+
+def _once_each(converted: Converted) -> Converted:
+    """Return a suite without repeated warnings: what all cases share is converted for each of them."""
+    return converted._replace(warnings=list(dict.fromkeys(converted.warnings)))
 
 
 def as_document(converted: Converted, file: str) -> Document:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..documents import Document, read_document
+from .assertions import KNOWN, Spec, searched, spec_of
 from .assertions import REFUSED as PROMPTFOO_REFUSED
-from .assertions import Spec, searched, spec_of
-from .node import Converted, Node, asked, convert_each
+from .node import Converted, Node, asked, convert_each, has_test_ids
 
 _CASES: Final = ("tests", "cases", "evalcases", "eval_cases", "testcases")
 _INPUT: Final = ("input", "input_messages")
@@ -22,11 +22,23 @@ _WORKSPACE: Final = (
 )
 _ABOUT: Final = ("version", "author", "license", "requires", "tags", "dataset")
 _KEYS: Final = (
-    *(*_CASES, *_CHECKS, "input", "evaluator", "grader", "target", "targets", "execution", *_ABOUT),
+    *(
+        *_CASES,
+        *_CHECKS,
+        "input",
+        "evaluator",
+        "grader",
+        "target",
+        "targets",
+        "providers",
+        "execution",
+        *_ABOUT,
+    ),
     *("name", "description", "metadata", "$schema", "prompts", "threshold", "vars"),
 )
 _REFUSED_KEYS: Final = {
     "workspace": _WORKSPACE,
+    "environment": _WORKSPACE,
     "preprocessors": "evald does not run code of the suite on its files",
     "experiment": "choose the target with --target",
     "imports": "a suite of evald is one file; copy the imported cases into it",
@@ -57,6 +69,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     **PROMPTFOO_REFUSED,
     **dict.fromkeys(("skill-trigger", "skill-used", "not-skill-used"), _NO_SKILLS),
     "agent-judge": "evald's judge has no workspace",
+    "expected-messages": "use `tool_trajectory`, with the calls under `expected`",
     "agent-rubric": "evald's judge has no workspace",
 }
 
@@ -66,7 +79,7 @@ def is_it(data: Any) -> bool:
     if not isinstance(data, Mapping):
         return False
     if any(key in data for key in ("tests", "evalcases", "eval_cases", "testcases")):
-        return "providers" not in data
+        return has_test_ids(data) or "providers" not in data
     own = ("cases" in data and "execution" in data) or str(data.get("$schema", "")).startswith("agentv")
     # The YAML file beside a JSONL file has no cases.
     return own or ("dataset" in data and ("execution" in data or "evaluator" in data or "grader" in data))
@@ -305,7 +318,7 @@ def _lists(node: Node, execution: Node) -> list[Node]:
 
 def _target_names(node: Node, execution: Node) -> list[str]:
     for place in (execution, node):
-        found = place.first("target", "targets")
+        found = place.first("target", "targets", "providers")
         if isinstance(found.data, list):
             return [one.text() for one in found]
         if found.data is not None:
@@ -427,9 +440,12 @@ class _Judge:
             spec = _KINDS[plain](node, keys)
         else:
             keys = {key: value for key, value in keys.items() if key not in ("value", "threshold")}
+            if plain not in KNOWN:
+                raise node["type"].unknown_assertion({*KNOWN, *_JUDGES, *_KINDS, "composite"})
             spec = spec_of(kind, node)
         if keys:
-            raise node[next(iter(keys))].refuse("unknown key")
+            known = (_EVALUATOR_KEYS | node.mapping().keys()).difference(keys)
+            raise node.unknown_key(next(iter(keys)), known, all_known=False)
         return {**spec, **common, **({"negate": True} if kind != plain else {})}
 
     def spec(self, node: Node, keys: dict[str, Any]) -> Spec:
@@ -499,6 +515,21 @@ class _Judge:
         }
 
 
+# For hints: "did you mean".
+_EVALUATOR_KEYS: Final = frozenset(
+    (
+        "criteria",
+        "expected",
+        "metric",
+        "model",
+        "prompt",
+        "required",
+        "rubrics",
+        "threshold",
+        "value",
+        "weight",
+    )
+)
 _JUDGES: Final = (
     *("llm-judge", "llm-grader", "llm-rubric", "quality", "rubric", "rubrics"),
     *("model-graded-closedqa", "g-eval"),
@@ -506,8 +537,9 @@ _JUDGES: Final = (
 
 
 def _common(node: Node, keys: dict[str, Any]) -> Spec:
-    """Remove the keys that all evaluators share: name, weight, required, negate, min_score. Return them as a spec."""
-    keys.pop("type", None)
+    """Remove the keys that all evaluators share: description, name, weight, required, negate, min_score. Return them as a spec."""
+    for name in ("type", "description"):
+        keys.pop(name, None)
     spec: Spec = {}
     name = keys.pop("name", None) or keys.pop("metric", None)
     if name is not None:

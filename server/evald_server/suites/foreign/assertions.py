@@ -103,9 +103,7 @@ def spec_of(kind: str, node: Node) -> Spec:
         raise node["type"].refuse(f"{kind} is not supported: {REFUSED[plain]}")
     make = _KINDS.get(plain)
     if make is None:
-        raise node["type"].refuse(
-            f"unknown assertion {kind[:80]!r}; known assertions: {', '.join(sorted(_KINDS))}"
-        )
+        raise node["type"].unknown_assertion(KNOWN)
     spec = make(node)
     if plain not in _WITH_THRESHOLD and "threshold" in node:
         raise node["threshold"].refuse(f"does not apply to {plain}; remove it")
@@ -226,17 +224,33 @@ def judged(node: Node, criteria: str, threshold: float | None = None) -> Spec:
         raise node["value"].refuse("got no criteria, wanted text")
     if "threshold" in node:
         threshold = node["threshold"].number()
-    return _spec("llm-judge", criteria=criteria, threshold=threshold, model=judge_model(node["provider"]))
+    return _spec("llm-judge", criteria=criteria, threshold=threshold, **judge_settings(node["provider"]))
 
 
-def judge_model(node: Node) -> str | None:
-    """Return the model that a grading provider names, for the server's judge. Raises InvalidDocument."""
+_JUDGE_SETTINGS: Final = {"temperature": "temperature", "max_tokens": "maxOutputTokens"}
+
+
+def judge_settings(node: Node) -> Spec:
+    """Return the settings of a judge that a grading provider names: its model and parameters. Raises InvalidDocument.
+
+    node: a name, a mapping with id and config, or a mapping of names by kind, of which `text` is the judge's.
+    """
     if node.data is None:
-        return None
+        return {}
+    if "text" in node:
+        return judge_settings(node["text"])
+    given: Spec = {}
+    if isinstance(node.data, dict):
+        node.keys("id", "config")
+        if "config" in node:
+            config = node["config"]
+            config.keys(*_JUDGE_SETTINGS)
+            given = {_JUDGE_SETTINGS[key]: config[key].number() for key in config.mapping()}
+        node = node["id"]
     found = re.fullmatch(r"openai:(?:(?:chat|responses):)?([\w.-]+)", str(node.data))
     if found is None:
         raise node.refuse(f"got {str(node.data)[:80]!r}, wanted a model of an OpenAI-compatible endpoint")
-    return found[1]
+    return {"model": found[1], **given}
 
 
 def _criteria(node: Node) -> str:
@@ -269,7 +283,7 @@ def _factuality(node: Node) -> Spec:
         "labels": list(_FACT_LABELS),
         "passingLabels": [label for label in _FACT_LABELS if label != "disagrees"],
     }
-    return _spec("llm-judge", grader=grader, model=judge_model(node["provider"]))
+    return _spec("llm-judge", grader=grader, **judge_settings(node["provider"]))
 
 
 def _tool_used(node: Node) -> Spec:
@@ -360,6 +374,7 @@ _KINDS: Final[Mapping[str, Callable[[Node], Spec]]] = {
     "trajectory:tool-args-match": _tool_args,
     "trajectory:tool-sequence": _tool_sequence,
 }
+KNOWN: Final = frozenset({*_KINDS, "assert-set"})
 _WITH_THRESHOLD: Final = (
     *("latency", "cost", "levenshtein", "rouge-n", "bleu", "gleu"),
     *("llm-rubric", "model-graded-closedqa", "g-eval", "tool-call-f1"),

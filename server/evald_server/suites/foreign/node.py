@@ -97,17 +97,19 @@ class Node:
         names = list(self.mapping())
         for name in names:
             if name not in known and name not in refused:
-                every = [*known, *refused]
-                near = difflib.get_close_matches(str(name), every, 1)
-                hint = (
-                    f"; did you mean {near[0]!r}?"
-                    if near
-                    else f"; known keys: {', '.join(sorted(set(every)))}"
-                )
-                raise self[name].refuse(f"unknown key{hint}")
+                raise self.unknown_key(name, [*known, *refused])
             if name in refused and name in self:
                 raise self[name].refuse(f"not supported: {refused[name]}")
         return names
+
+    def unknown_key(self, name: str, known: Iterable[str], *, all_known: bool = True) -> InvalidDocument:
+        """Return an error about an unknown key, with the nearest known one. all_known: the known keys are complete."""
+        return self[name].refuse(f"unknown key{_hint(name, known, 'keys' if all_known else '')}")
+
+    def unknown_assertion(self, known: Iterable[str]) -> InvalidDocument:
+        """Return an error about this value, which names an unknown assertion, with the nearest known one."""
+        hint = _hint(self.text().removeprefix("not-"), known, "assertions")
+        return self.refuse(f"unknown assertion {self.text()[:80]!r}{hint}")
 
     def mapping(self) -> dict[str, Any]:
         """Return the mapping. Raises InvalidDocument."""
@@ -206,6 +208,20 @@ def convert_each(
     if problems:
         raise InvalidDocuments(list(problems.values()))
     return made, lines
+
+
+def _hint(name: Any, known: Iterable[str], what: str) -> str:
+    every = sorted({*known})
+    near = difflib.get_close_matches(str(name), every, 1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known {what}: {', '.join(every)}" if what else ""
+
+
+def has_test_ids(data: Mapping[str, Any]) -> bool:
+    """Return whether any of a suite's `tests` has an id, as AgentV's do and promptfoo's do not."""
+    tests = data.get("tests")
+    return isinstance(tests, list) and any(isinstance(one, Mapping) and "id" in one for one in tests)
 
 
 def load_yaml(text: str, node: Node) -> Any:

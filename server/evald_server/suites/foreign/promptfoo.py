@@ -12,8 +12,8 @@ from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
 from ..documents import Document, InvalidDocument, parse_json_text
-from .assertions import JUDGED, Spec, assertion
-from .node import Converted, Node, asked, convert_each, openai_connector
+from .assertions import JUDGED, Spec, assertion, judge_settings
+from .node import Converted, Node, asked, convert_each, has_test_ids, openai_connector
 
 _REPORTS: Final = "ignored: it configures promptfoo's own reports; see `evald test --output`"
 _NO_CODE: Final = "it runs code of the suite in the test runner"
@@ -76,9 +76,9 @@ class _Prompt(NamedTuple):
 
 def is_it(data: Any) -> bool:
     """Return whether data are a promptfoo configuration."""
-    return isinstance(data, Mapping) and (
-        "providers" in data or ("prompts" in data and ("defaultTest" in data or "targets" in data))
-    )
+    if not isinstance(data, Mapping) or has_test_ids(data):
+        return False
+    return "providers" in data or ("prompts" in data and ("defaultTest" in data or "targets" in data))
 
 
 def convert(document: Document) -> Converted:
@@ -467,9 +467,18 @@ class _Test:
                 one = self._template(given) if "$ref" in given else given
                 data = _rendered(one.data, variables, one)
                 kind = data.get("type") if isinstance(data, dict) else None
-                if isinstance(kind, str) and kind in JUDGED and "provider" in self._options:
-                    data = {"provider": self._options["provider"], **data}
+                if isinstance(kind, str) and kind in JUDGED and "provider" not in data:
+                    data = {**data, "provider": self._provider()}
                 yield assertion(one.replaced(data))
+
+    def _provider(self) -> Any:
+        """Return the provider of the test's judges, None for the server's. Raises InvalidDocument with its place."""
+        options = (place["options"] for place in (self._node, self._default))
+        found = next((one["provider"] for one in options if "provider" in one), None)
+        if found is None:
+            return None
+        judge_settings(found)
+        return found.data
 
     def _template(self, given: Node) -> Node:
         given.keys("$ref")
