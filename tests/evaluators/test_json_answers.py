@@ -271,6 +271,8 @@ def match(got: Any, wanted: Any, **config: Any) -> Result:
         pytest.param({}, {"a": {}}, 0, id="lacks-an-empty-one"),
         pytest.param({"a": []}, {}, 0, id="has-an-empty-one-more"),
         pytest.param({"a": {}, "b": 1}, {"a": {}, "b": 2}, 1 / 2, id="empty-ones-agree"),
+        pytest.param({"a": [], "b": 1}, {"a": [], "b": 2}, 1 / 2, id="empty-arrays-agree"),
+        pytest.param({"a": [1, 2, 3], "b": 1}, {"a": 5, "b": 1}, 1 / 4, id="array-for-a-number"),
         pytest.param([2, 1], [1, 2], 0, id="order-of-elements"),
         pytest.param({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 1}, "d": 3}, 2 / 3, id="nested"),
     ],
@@ -363,6 +365,9 @@ def test_json_is_compared_leaf_by_leaf(got: Any, wanted: Any, score: float) -> N
         pytest.param({"ignore": ["b"]}, {"a": 1, "b": 2}, {"a": 1}, 1, id="ignore-extra"),
         pytest.param({"ignore": ["x.id"]}, {"x": {"id": 1}}, {}, 1, id="ignore-all-of-it"),
         pytest.param({"ignore": ["x.id"]}, {}, {"x": {"id": 1}}, 1, id="ignore-all-that-lacks"),
+        pytest.param(
+            {"ignore": ["x.id", "x[0]"]}, {"x": {"id": 1}}, {"x": [1]}, 0, id="ignore-all-of-other-kinds"
+        ),
         pytest.param(
             {"ignore": ["items[*].id"]}, {"items": [{"id": 1}]}, {"items": [{"id": 2}]}, 1, id="every"
         ),
