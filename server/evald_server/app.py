@@ -234,6 +234,7 @@ class App:
             max_open_calls=settings.max_open_calls,
             message_timeout=settings.message_timeout,
             timed_out=partial(self.telemetry.rejected, "message_timeout"),
+            file_read=self.telemetry.access.file_read,
         )
         self._audit = Audit()
         self._data_dir: DataDir | None = None

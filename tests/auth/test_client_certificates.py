@@ -406,6 +406,10 @@ async def test_a_file_of_clients_that_breaks_changes_nothing(
         await until(lambda: "clients[0]: san is missing" in caplog.text)
         assert "the last valid content of the file stays in use" in caplog.text
         assert (await live.unary(request(CONTAINS))).summary.success
+        server.clients.write_text("")
+        reads = 'evald_auth_file_reads_total{file="tls_clients_file",outcome="%s"} 1.0'
+        await until(lambda: reads % "ok" in server.app.telemetry.exposition("")[0].decode())
+        assert reads % "failed" in server.app.telemetry.exposition("")[0].decode()
 
 
 async def test_new_certificates_are_served_on_both_ports(authority: Authority, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def _used() -> Telemetry:
     telemetry.access.limited("rate")
     telemetry.access.reloaded("ok")
     telemetry.access.key_set_read("ok")
+    telemetry.access.file_read("keys_file", "ok")
     telemetry.access.expire_at({"tls_cert_file": 1.0})
     telemetry.rejected("overloaded")
     telemetry.loop_lag(0.1)

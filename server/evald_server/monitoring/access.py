@@ -16,6 +16,7 @@ class AccessMetrics:
         self._limits: Counter[str] = Counter()
         self._reloads: Counter[str] = Counter()
         self._key_sets: Counter[str] = Counter()
+        self._file_reads: Counter[tuple[str, str]] = Counter()
         self._expiries: Mapping[str, float] = {}
 
     def checked(self, kind: str, outcome: str) -> None:
@@ -33,6 +34,10 @@ class AccessMetrics:
     def key_set_read(self, outcome: str) -> None:
         """Count one read of the tokens' key set (JWKS): "ok" or "failed"."""
         self._key_sets[outcome] += 1
+
+    def file_read(self, setting: str, outcome: str) -> None:
+        """Count one read of the changed file of a setting, of keys or clients: "ok" or "failed"."""
+        self._file_reads[setting, outcome] += 1
 
     def expire_at(self, expiries: Mapping[str, float]) -> None:
         """Set the expiry of the certificates in use, by setting: Unix times in seconds."""
@@ -59,6 +64,13 @@ class AccessMetrics:
         if self._key_sets:
             text = "Reloads of the keys that verify tokens, by outcome."
             yield counts("evald_jwks_reads", text, "outcome", self._key_sets)
+        if self._file_reads:
+            reads = counter(
+                "evald_auth_file_reads", "Reads of changed files of keys and clients, by outcome."
+            )
+            for (setting, outcome), count in self._file_reads.copy().items():
+                add_count(reads, {"file": setting, "outcome": outcome}, count)
+            yield reads
         if self._expiries:
             expiry = GaugeMetricFamily(
                 "evald_tls_certificate_expiry_seconds",

@@ -72,7 +72,8 @@ class Gate(grpc.GenericRpcHandler):
     audit_calls: log every call.
     max_principal_calls: calls in flight of a principal without a limit of its own. max_open_calls: calls of open
     methods that may wait for their message. message_timeout: seconds within which the message of a call has to arrive.
-    timed_out: called when one does not.
+    timed_out: called when one does not. file_read: called with a setting, "keys_file" or "tls_clients_file", when its
+    changed file was read, and with "ok" or "failed".
     """
 
     def __init__(
@@ -87,8 +88,10 @@ class Gate(grpc.GenericRpcHandler):
         max_open_calls: int,
         message_timeout: float,
         timed_out: Callable[[], None] = lambda: None,
+        file_read: Callable[[str, str], None] = lambda _setting, _outcome: None,
     ) -> None:
         self._rpc = rpc
+        self._file_read = file_read
         self._authenticator = authenticator
         self._audit = Audit()
         self._audit_calls = audit_calls
@@ -233,12 +236,24 @@ class Gate(grpc.GenericRpcHandler):
         keys, clients = authenticator.keys, authenticator.clients
         if keys is not None:
             before = keys.ring.keys
-            if await _reloaded("keys_file", keys.poll):
+            if await self._reloaded("keys_file", keys.poll):
                 _record_changes(before, keys.ring.keys)
-        if clients is not None and await _reloaded("tls_clients_file", clients.poll):
+        if clients is not None and await self._reloaded("tls_clients_file", clients.poll):
             record("clients changed", None)
         self._admitted.clear()
         self._check_streams()
+
+    async def _reloaded(self, setting: str, poll: Callable[[], bool]) -> bool:
+        """Read a file again. Returns whether it has changed, and can be used."""
+        try:
+            changed = await in_reader(poll)
+        except FileProblem as problem:
+            _log.error("%s: %s; the last valid content of the file stays in use", setting, problem)
+            self._file_read(setting, "failed")
+            return False
+        if changed:
+            self._file_read(setting, "ok")
+        return changed
 
     def _opened(self, method: str, principal: Principal) -> None:
         task = asyncio.current_task()
@@ -308,15 +323,6 @@ def _authorization(metadata: Metadata) -> object:
         if name == "authorization":
             found = value if found is None else (found, value)
     return found
-
-
-async def _reloaded(setting: str, poll: Callable[[], bool]) -> bool:
-    """Read a file again. Returns whether it has changed, and can be used."""
-    try:
-        return await in_reader(poll)
-    except FileProblem as problem:
-        _log.error("%s: %s; the last valid content of the file stays in use", setting, problem)
-        return False
 
 
 def _record_changes(before: Mapping[str, ApiKey], after: Mapping[str, ApiKey]) -> None:
