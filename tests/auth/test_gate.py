@@ -1,10 +1,12 @@
 """Every method and every state of credentials, over a real channel. The methods are those of the descriptors."""
 
 import asyncio
+import errno
 import hashlib
 import json
 import logging
 import os
+import threading
 import zlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -15,9 +17,11 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from evald.v1 import evaluation_service_pb2
+from evald_server.auth import files
 from evald_server.auth.keys import KeyFile, revoke_key
 from evald_server.auth.principal import Role
 from evald_server.auth.roles import METHODS, OPEN
+from evald_server.input_files import read_regular
 
 from ..rpc.live import CONTAINS, EVALUATION, Live, refusal, request, until
 from .keyring import Metadata, bearer, guarded, make_key
@@ -331,6 +335,29 @@ async def test_a_file_of_keys_that_breaks_changes_nothing(
         await refused_when_revoked(live, path, key)
 
 
+async def test_a_file_of_keys_that_could_not_be_read_for_a_while_is_read_without_another_change(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.toml"
+    key, kept = make_key(path, "ci", Role.CALLER), make_key(path, "other", Role.CALLER)
+    tried = []
+
+    def fail(*arguments: Any) -> bytes:
+        if threading.current_thread() is threading.main_thread():
+            return read_regular(*arguments)
+        tried.append(1)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async with guarded(path) as live:
+        with monkeypatch.context() as broken:
+            broken.setattr(files, "read_regular", fail)
+            revoke_key(path, key[6:18])
+            await until(lambda: len(tried) > 2)
+        await until_refused(live, key)
+        assert caplog.text.count("Too many open files; the last valid content of the file stays in use") == 1
+        assert (await live.unary(request(CONTAINS), metadata=bearer(kept))).summary.success
+
+
 async def test_an_unexpected_fault_of_reading_keys_is_logged_and_they_are_read_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,6 +374,11 @@ async def refused_when_revoked(live: Live, path: Path, key: str) -> None:
     """The file of keys is read again."""
     path.unlink(missing_ok=True)
     make_key(path, "another", Role.CALLER)
+    await until_refused(live, key)
+
+
+async def until_refused(live: Live, key: str) -> None:
+    """Return when a key is refused."""
 
     async def is_refused() -> bool:
         try:
@@ -355,9 +387,7 @@ async def refused_when_revoked(live: Live, path: Path, key: str) -> None:
             return error.code() is UNAUTHENTICATED
         return False
 
-    async with asyncio.timeout(30):
-        while not await is_refused():  # noqa: ASYNC110 - nothing tells
-            await asyncio.sleep(0.05)
+    await until(is_refused, 30)
 
 
 async def test_request_ids_belong_to_their_principal(tmp_path: Path) -> None:

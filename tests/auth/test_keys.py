@@ -4,7 +4,9 @@ import json
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from evald_server.cli import main
 from evald_server.day_totals import FILES, DayTotals, Unit
 
 Keys = Callable[..., "Done"]
+
+KEY = new_key("ci", [Role.CALLER])[0]
 
 
 class Done:
@@ -99,6 +103,11 @@ def test_a_key_is_made_once_listed_without_its_secret_and_revoked(keys: Keys, tm
         (("create", "--principal", "x", "--role", "plugin", "--types", "a*b"), "types: wanted"),
         (("create", "--principal", "x", "--role", "caller", "--expires", "soon"), "wanted 1d to 3650d"),
         (("create", "--principal", "x", "--role", "caller", "--note", "a\nb"), "note: wanted"),
+        (("create", "--principal", "x", "--role", "caller", "--note", "n" * 201), "note: wanted at most 200"),
+        (
+            ("create", "--principal", "x", "--role", "caller", "--note", f"is {KEY} !"),
+            "note: contains an API key",
+        ),
         (("revoke", "nothing"), "no key has the id"),
         (("list",), "there is no such file"),
     ],
@@ -108,6 +117,7 @@ def test_a_wrong_command_says_what_is_wanted(arguments: tuple[str, ...], said: s
     done = keys(*arguments)
     assert done.code == 2
     assert said in done.err
+    assert KEY not in done.err
 
 
 GOOD: dict[str, Any] = {
@@ -122,7 +132,10 @@ GOOD: dict[str, Any] = {
     ("changes", "said"),
     [
         ({"digest": '"abc"'}, "digest: wanted 64"),
+        ({"digest": '"' + "0" * 65 + '"'}, "digest: wanted 64"),
         ({"digest": "5"}, "digest: wanted a string"),
+        ({"note": f'"{KEY}"'}, "note: contains an API key"),
+        ({KEY: "1"}, f"{KEY[:18]}: unknown; known keys:"),
         ({"principal": '"a b"'}, "principal: wanted"),
         ({"roles": "[]"}, "roles: wanted at least one"),
         ({"roles": '["boss"]'}, "roles: wanted one or more of caller"),
@@ -149,6 +162,30 @@ def test_a_wrong_file_of_keys_names_the_key_and_the_field(
     with pytest.raises(FileProblem, match=r"keys\.abcdefghijkl: ") as refused:
         read_keys(path)
     assert said in str(refused.value)
+    assert KEY not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[key.abcdefghijkl]", "wanted tables [keys.ID] and nothing else"),
+        ("keys = []", "wanted tables [keys.ID] and nothing else"),
+        ("keys.abcdefghijkl = 5", "keys.abcdefghijkl: wanted a table"),
+        (f"[keys.{KEY}]", f"keys.{KEY[:18]}: digest is missing"),
+        (
+            "[keys.abcdefghijklm]\n" + "\n".join(f"{name} = {GOOD[name]}" for name in GOOD),
+            "wanted an id of 12",
+        ),
+    ],
+)
+def test_a_file_of_something_else_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(FileProblem) as refused:
+        read_keys(path)
+    assert said in str(refused.value)
+    assert KEY not in str(refused.value)
 
 
 @pytest.mark.parametrize("value", ["1" * 5000, "[" * 5000])
@@ -235,6 +272,29 @@ def test_keys_that_are_made_side_by_side_are_all_kept(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert read_keys(path) == {key.id: key for key in made}
+
+
+def test_a_key_that_is_revoked_changes_nothing_else_and_stays_revoked_since_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.toml"
+    plugin = new_key(
+        "p", [Role.PLUGIN], types=["a.*", "b"], expires=4e9, note="n" * 200, rate=0.5, in_flight=2
+    )[1]
+    other = new_key("q", [Role.CALLER, Role.ADMIN])[1]
+    synced: list[bool] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(stat.S_ISDIR(os.fstat(handle).st_mode)))
+    add_key(path, plugin)
+    assert synced == [False, True], "both the file and its name survive a power failure"
+    add_key(path, other)
+    assert revoke_key(path, "nothing") is None
+    assert read_keys(path) == {key.id: key for key in (plugin, other)}
+    assert revoke_key(path, plugin.id) == plugin
+    first = read_keys(path)
+    assert first == {plugin.id: replace(plugin, revoked=first[plugin.id].revoked), other.id: other}
+    monkeypatch.setattr(time, "time", lambda: 4e9)
+    assert revoke_key(path, plugin.id) == first[plugin.id]
+    assert read_keys(path) == first
 
 
 def test_limits_are_kept_and_shown(keys: Keys) -> None:

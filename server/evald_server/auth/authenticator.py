@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, ParamSpec
 
 from .clients import ClientFile
-from .keys import PREFIX, ApiKey, KeyFile, is_well_formed
+from .keys import PREFIX, KeyFile, is_well_formed
 from .principal import ClientNames, Principal, Role
 from .refusals import AccessDenied, denied
 
@@ -178,14 +178,11 @@ class Authenticator:
                 raise self._invalid("other", "not an API key")
             raise self._invalid("key", "unknown or forged" if is_well_formed(token) else "malformed")
         key, principal = found
-        if not self._is_active(key):
-            state = key.state(self._now())
+        state = key.state(self._now())
+        if state != "active":
             self._count("key", "invalid" if state == "revoked" else "expired")
             raise denied(state, principal)
         return principal
-
-    def _is_active(self, key: ApiKey) -> bool:
-        return key.revoked is None and (key.expires is None or key.expires > self._now())
 
     def _invalid(self, kind: str, why: str) -> AccessDenied:
         self._count(kind, "invalid")

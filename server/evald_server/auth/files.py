@@ -26,7 +26,8 @@ _T = TypeVar("_T")
 
 
 class FileProblem(Exception):
-    """A file cannot be used. The text names the file and the place in it."""
+    """A file cannot be used. The text names the file and the place in it. Its cause is the OSError of a file that cannot
+    be read."""
 
 
 async def in_reader(read: Callable[[], _T]) -> _T:
@@ -41,18 +42,29 @@ class WatchedFile(Generic[_T]):
         self.path = path
         self._read = read
         self._seen = signature(path)
+        self._is_unread = False
         self.content = read(path)
 
     def reload(self) -> bool:
         """Read the file if it has changed. Returns True if it has.
 
-        Raises FileProblem, once per change, if the new file is not valid; `content` stays.
+        Raises FileProblem, once per change, if the new file is not valid or cannot be read; `content` stays.
         """
         found = signature(self.path)
-        if found == self._seen:
+        is_known = found == self._seen
+        if is_known and not self._is_unread:
             return False
         self._seen = found
-        self.content = self._read(self.path)
+        try:
+            self.content = self._read(self.path)
+        except FileProblem as problem:
+            # The file may become readable without a change of it, as after "too many open files": the next call reads
+            # it again.
+            self._is_unread = isinstance(problem.__cause__, OSError)
+            if is_known and self._is_unread:
+                return False
+            raise
+        self._is_unread = False
         return True
 
     def poll(self) -> bool:
@@ -81,7 +93,7 @@ def read_toml(path: Path, *, missing: str, wanted: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise FileProblem(f"{path}: there is no such file; {missing}") from None
     except OSError as problem:
-        raise FileProblem(f"{path}: {problem.strerror}") from None
+        raise FileProblem(f"{path}: {problem.strerror}") from problem
     except (ValueError, RecursionError):
         # Without the library's text, which may repeat the file's content. ValueError covers the library's own error,
         # text that is not UTF-8, and numbers with thousands of digits.

@@ -125,7 +125,7 @@ def _read_file(path: Path) -> KeySet:
     try:
         data = read_regular(path, MAX_BYTES)
     except OSError as problem:
-        raise FileProblem(f"{path}: {problem.strerror}") from None
+        raise FileProblem(f"{path}: {problem.strerror}") from problem
     try:
         return read_key_set(data)
     except ValueError as problem:

@@ -280,6 +280,12 @@ def _write(path: Path, keys: Mapping[str, ApiKey]) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             Path(name).replace(path)
+            # A key that was revoked must not be valid again after a power failure.
+            directory = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
         except BaseException:
             with suppress(OSError):
                 Path(name).unlink()
