@@ -16,6 +16,7 @@ from evald.scope import Scope, current_scope
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2
 from evald_server import wire_limits, wire_pb2
 from evald_server.engine.registry import Origin
+from evald_server.rpc.idempotency import IdempotencyStore, StoredResponse
 from evald_server.rpc.server import RpcStream
 
 from ..loop import run
@@ -201,6 +202,48 @@ async def test_text_of_the_agent_that_is_not_unicode_spoils_no_sibling(
     async with serving() as live:
         summary = (await live.unary(request(*specs, CONTAINS, answer=HALF_A_PAIR))).summary
         assert [result.verdict for result in summary.results] == [FAILED, FAILED]
+
+
+async def test_a_request_id_is_the_same_in_every_order_of_labels_and_has_a_length() -> None:
+    wanted = evaluation_service_pb2.EvaluateUnaryRequest(request=request(CONTAINS, request_id="é" * 128))
+    labels = [
+        evaluation_service_pb2.EvaluateUnaryRequest(request=Request(labels={f"label-{number}": "x"}))
+        for number in range(20)
+    ]
+    async with serving() as live:
+        answers = {
+            await live.raw(
+                EVALUATION + "EvaluateUnary", b"".join(one.SerializeToString() for one in (wanted, *order))
+            )
+            for order in (labels, labels[::-1])
+        }
+        assert len(answers) == 1
+        refused = await refusal(live.unary(request(CONTAINS, request_id="x" * 129)))
+        assert (refused.reason, refused.fields) == ("INVALID_FIELD", ["request_id"])
+        assert "got 129 characters, wanted at most 128" in refused.message
+
+
+async def test_an_answer_is_kept_for_ten_minutes() -> None:
+    now, runs = 0.0, 0
+    store = IdempotencyStore(1 << 20, lambda: now)
+
+    async def call() -> StoredResponse:
+        nonlocal runs
+        runs += 1
+        return StoredResponse(b"%d" % runs, [])
+
+    async def ask(request_id: str) -> tuple[bytes, bool]:
+        stored, replayed = await store.once(wire_pb2.EvaluateRequest(request_id=request_id), call)
+        return stored.data, replayed
+
+    assert await ask("a") == (b"1", False)
+    now = 300.0
+    assert await ask("b") == (b"2", False)
+    now = 599.0
+    assert await ask("a") == (b"1", True)
+    now = 600.0
+    assert await ask("a") == (b"3", False)
+    assert await ask("b") == (b"2", True)
 
 
 async def test_a_failed_call_with_a_request_id_can_be_tried_again() -> None:
