@@ -1,5 +1,6 @@
 """One principal at its limits is refused, and nobody else."""
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from evald_server.auth.authenticator import Authenticator
 from evald_server.auth.clients import ClientFile
 from evald_server.auth.keys import KeyFile, add_key, new_key
-from evald_server.auth.limits import PrincipalLimits
+from evald_server.auth.limits import PrincipalLimits, TurnLimits
 from evald_server.auth.principal import Principal, Role
 from evald_server.auth.refusals import AccessDenied
 
@@ -67,6 +68,51 @@ def test_a_rate_below_one_lets_one_call_begin() -> None:
     assert refused.value.retry_seconds == pytest.approx(10)
     clock.now += 10.01
     limits.begin(slow)
+
+
+def test_more_principals_than_are_remembered_keep_their_calls_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("evald_server.auth.limits._MAX_PRINCIPALS", 3)
+    limits = PrincipalLimits(lambda _: None, 1, Clock())
+    busy, idle, late = (_principal(name, rate=1.0) for name in ("busy", "idle", "late"))
+    limits.begin(busy)
+    limits.begin(idle)(None)
+    limits.begin(late)(None)
+    for known in (busy, idle, late):
+        with pytest.raises(AccessDenied):
+            limits.begin(known)
+    limits.begin(_principal("one too many"))
+    assert sorted(limits._usages) == ["busy", "one too many"]
+    with pytest.raises(AccessDenied) as refused:
+        limits.begin(busy)
+    assert refused.value.metadata == {"limit": "in_flight"}
+
+
+async def test_more_principals_than_are_remembered_keep_the_turns_that_they_owe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("evald_server.auth.limits._MAX_PRINCIPALS", 3)
+    limits = TurnLimits(clock=Clock())
+
+    async def take(name: str) -> int:
+        monkeypatch.setattr("evald_server.auth.limits.caller", lambda: _principal(name, turn_rate=1.0))
+        return await limits.take(longest_wait=0.5)
+
+    await take("owing")
+    waiting = asyncio.ensure_future(limits.take())
+    await asyncio.sleep(0)
+    for name in ("b", "c"):
+        await take(name)
+        with pytest.raises(AccessDenied):
+            await take(name)
+    await take("one too many")
+    assert sorted(limits._buckets) == ["one too many", "owing"]
+    with pytest.raises(AccessDenied):
+        await take("owing")
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
 
 
 async def test_sessions_in_flight_are_counted_and_given_back_however_they_end(tmp_path: Path) -> None:

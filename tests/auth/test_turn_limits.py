@@ -189,6 +189,7 @@ async def test_turns_beyond_the_day_s_limit_are_not_evaluated_nor_passed(name: s
         resets = datetime.fromisoformat(refused.info.metadata["resets"])
         assert refused.retry
         assert resets > datetime.now(UTC)
+        assert (resets.hour, resets.minute, resets.second) == (0, 0, 0)
         assert abs((resets - datetime.now(UTC)).total_seconds() - refused.retry) < 60
         assert refused.info.metadata["limit"] == "turns_per_day"
         assert "ci has used its limit of 3 turns a day" in refused.message
