@@ -16,9 +16,10 @@ from evald import AsyncClient, Tls
 from evald.errors import Unavailable
 from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald_server.app import App, StartError, server_options
+from evald_server.auth.authenticator import Authenticator
 from evald_server.auth.clients import ClientFile, client_names
 from evald_server.auth.files import FileProblem
-from evald_server.auth.principal import ClientNames, Role
+from evald_server.auth.principal import ClientNames, Role, anonymous
 from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import METHODS, OPEN
 from evald_server.cli.serve import announce
@@ -491,6 +492,19 @@ def test_the_longest_pattern_counts_and_a_whole_name_before_it(tmp_path: Path) -
             continue
         with pytest.raises(AccessDenied):
             clients.principal(_names(name))
+
+
+def test_a_certificate_says_who_calls_also_where_callers_without_credentials_have_roles(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "clients.toml"
+    path.write_text(CLIENTS)
+    everybody = anonymous(frozenset((Role.CALLER,)))
+    authenticator = Authenticator(None, lambda *_: None, clients=ClientFile(path), anonymous=everybody)
+    assert authenticator.authenticate(()) is everybody
+    assert authenticator.authenticate((), _names("spiffe://evald.dev/ci/a")).name == "ci"
+    with pytest.raises(AccessDenied):
+        authenticator.authenticate((), _names("spiffe://evald.dev/unknown"))
 
 
 def _context(names: dict[str, list[bytes]]) -> dict[str, list[bytes]]:

@@ -9,6 +9,7 @@ import os
 import threading
 import zlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from grpc_health.v1 import health_pb2
 
 from evald.v1 import evaluation_service_pb2
 from evald_server.auth import files
-from evald_server.auth.keys import KeyFile, revoke_key
+from evald_server.auth.keys import KeyFile, add_key, read_keys, revoke_key
 from evald_server.auth.principal import Role
 from evald_server.auth.roles import METHODS, OPEN
 from evald_server.input_files import read_regular
@@ -282,26 +283,31 @@ async def test_a_revoked_key_is_refused_and_what_it_has_opened_ends(tmp_path: Pa
         other.cancel()
 
 
+@pytest.mark.parametrize("reason", ["CREDENTIALS_INVALID", "ROLE_MISSING"])
 async def test_a_call_that_was_opened_with_a_key_brings_no_message_after_it_is_revoked(
-    tmp_path: Path,
+    reason: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "keys.toml"
-    revoked = make_key(path, "a", Role.CALLER)
+    key = make_key(path, "a", Role.CALLER)
+    key_id = key[6:18]
     async with guarded(path) as live:
         message = evaluation_service_pb2.EvaluateUnaryRequest(request=request(CONTAINS)).SerializeToString()
         calls: list[Any] = [
-            live.channel.stream_stream(EVALUATION + method)(metadata=bearer(revoked))
+            live.channel.stream_stream(EVALUATION + method)(metadata=bearer(key))
             for method in ("EvaluateUnary", "Evaluate")
         ]
         for call in calls:
             await call.wait_for_connection()
-        revoke_key(path, revoked[6:18])
-        await until(lambda: live.app._authenticator.keys.ring.keys[revoked[6:18]].revoked)  # type: ignore[union-attr]
+        before = read_keys(path)[key_id]
+        if reason == "ROLE_MISSING":
+            add_key(path, replace(before, roles=(Role.VIEWER,)))
+        else:
+            revoke_key(path, key_id)
+        await until(lambda: live.app._authenticator.keys.ring.keys[key_id] != before)  # type: ignore[union-attr]
         for call, data in zip(calls, (message, request(CONTAINS).SerializeToString()), strict=True):
             await call.write(data)
             await call.done_writing()
-            ended = await refusal(_to_the_end(call))
-            assert (ended.code, ended.reason) == (UNAUTHENTICATED, "CREDENTIALS_INVALID")
+            assert (await refusal(_to_the_end(call))).reason == reason
 
 
 async def _to_the_end(call: Any) -> None:
