@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,24 @@ async def test_calls_over_the_rate_are_refused_with_a_time_to_come_back(tmp_path
         assert refused.reason == "RATE_LIMITED"
         assert refused.retry
         assert 0 < refused.retry <= 2
+
+
+async def test_a_changed_limit_holds_for_calls_of_a_key_that_was_let_in_before(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    token, key = new_key("ci", [Role.CALLER])
+    add_key(path, key)
+
+    async def is_limited() -> bool:
+        try:
+            await live.unary(request(CONTAINS), metadata=bearer(token))
+        except grpc.aio.AioRpcError as error:
+            return Refusal(error).reason == "RATE_LIMITED"
+        return False
+
+    async with guarded(path) as live:
+        assert not await is_limited()
+        add_key(path, replace(key, rate=0.001))
+        await until(is_limited, 30)
 
 
 def _limited(path: Path, *tables: str) -> Path:
