@@ -77,6 +77,7 @@ class CertificateStore:
     def __init__(self, files: CertificateFiles) -> None:
         self._files = files
         self._seen = self._digest()
+        self._is_refused = False
         self.current = read_certificates(files)
 
     def reload(self) -> bool:
@@ -85,10 +86,19 @@ class CertificateStore:
         Raises CertificateProblem, once per change, if the new ones are not valid; `current` stays.
         """
         found = self._digest()
-        if found == self._seen:
+        is_known = found == self._seen
+        if is_known and not self._is_refused:
             return False
         self._seen = found
-        self.current = read_certificates(self._files)
+        try:
+            self.current = read_certificates(self._files)
+        except CertificateProblem:
+            # The next call reads them again: a certificate that is not valid yet will be, by the clock of this machine.
+            self._is_refused = True
+            if is_known:
+                return False
+            raise
+        self._is_refused = False
         return True
 
     def _digest(self) -> bytes:

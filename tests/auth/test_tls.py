@@ -19,7 +19,12 @@ import pytest
 import evald
 from evald_server.app import App
 from evald_server.auth.principal import Role
-from evald_server.certificates import CertificateFiles, CertificateProblem, read_certificates
+from evald_server.certificates import (
+    CertificateFiles,
+    CertificateProblem,
+    CertificateStore,
+    read_certificates,
+)
 from evald_server.cli import main
 from evald_server.config import Settings
 
@@ -213,9 +218,9 @@ async def test_a_new_certificate_is_served_to_new_connections_and_no_call_fails(
         assert 'evald_tls_certificate_expiry_seconds{file="tls_cert_file"}' in text
 
 
-def _expired(folder: Path) -> None:
-    """Sign the server's key again, for a day that is over."""
-    openssl = ["openssl", "ca", "-batch", "-config", "ca.cnf", "-startdate", "20200101000000Z", "-enddate"]
+def _sign_again(folder: Path, start: str, end: str) -> None:
+    """Sign the server's key again, for another time."""
+    openssl = ["openssl", "ca", "-batch", "-config", "ca.cnf", "-startdate", start, "-enddate", end]
     (folder / "ca.cnf").write_text(
         "[ca]\ndefault_ca=d\n[d]\ndatabase=index\nnew_certs_dir=.\nserial=serial\ncertificate=ca.pem\n"
         "private_key=ca.key\ndefault_md=sha256\npolicy=p\n[p]\ncommonName=supplied\n"
@@ -224,7 +229,7 @@ def _expired(folder: Path) -> None:
     (folder / "serial").write_text("01\n")
     for command in (
         ["openssl", "req", "-new", "-key", "server.key", "-out", "old.csr", "-subj", "/CN=old"],
-        [*openssl, "20200102000000Z", "-in", "old.csr", "-out", "server.pem", "-notext"],
+        [*openssl, "-in", "old.csr", "-out", "server.pem", "-notext"],
     ):
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
@@ -261,13 +266,36 @@ def test_a_pair_that_changes_while_it_is_read_is_not_used(
     assert (found.chain, found.key) == (files.cert.read_bytes(), files.key.read_bytes())
 
 
+def test_a_certificate_that_is_not_valid_yet_is_used_as_soon_as_it_is(
+    certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "certs"
+    shutil.copytree(certs / "one", folder)
+    files = CertificateFiles(folder / "server.pem", folder / "server.key")
+    store = CertificateStore(files)
+    _sign_again(folder, "20980101000000Z", "20990101000000Z")
+    with pytest.raises(CertificateProblem, match="is not valid yet"):
+        store.reload()
+    assert not store.reload(), "told once"
+    trust = ssl.SSLContext.load_verify_locations
+
+    def trust_at_any_time(context: ssl.SSLContext, **named: Any) -> None:
+        context.verify_flags |= 0x200000  # X509_V_FLAG_NO_CHECK_TIME
+        trust(context, **named)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", trust_at_any_time)
+    assert store.reload()
+    assert store.current.chain == files.cert.read_bytes()
+    assert not store.reload()
+
+
 BROKEN: dict[str, Callable[[Path, Path], object]] = {
     "garbage": lambda folder, _: (folder / "server.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n"),
     "empty": lambda folder, _: (folder / "server.pem").write_text(""),
     "gone": lambda folder, _: (folder / "server.key").unlink(),
     "a pipe": lambda folder, _: ((folder / "server.key").unlink(), os.mkfifo(folder / "server.key", 0o600)),
     "mismatched": lambda folder, two: _swap(folder, two, "server.key"),
-    "expired": lambda folder, _: _expired(folder),
+    "expired": lambda folder, _: _sign_again(folder, "20200101000000Z", "20200102000000Z"),
     "a client's": lambda folder, _: (
         shutil.copyfile(folder / "client.pem", folder / "server.pem"),
         shutil.copyfile(folder / "client.key", folder / "server.key"),
