@@ -430,13 +430,30 @@ async def test_who_was_added_and_revoked_is_in_the_audit_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "keys.toml"
-    key = make_key(path, "ci", Role.CALLER)
+    ci = make_key(path, "ci", Role.CALLER)[6:18]
+    expected = []
+
+    def told() -> list[str]:
+        return [record.message for record in caplog.records if record.message.startswith("key ")]
+
+    async def is_told(outcome: str, principal: str, key: str) -> None:
+        expected.append(f"key {outcome} principal={principal} key={key}")
+        await until(lambda: told() == expected)
+
     with caplog.at_level(logging.INFO, "evald.audit"):
         async with guarded(path):
-            make_key(path, "late-comer", Role.VIEWER)
-            await until(lambda: "key added principal=late-comer" in caplog.text)
-            revoke_key(path, key[6:18])
-            await until(lambda: f"key revoked principal=ci key={key[6:18]}" in caplog.text)
+            late = make_key(path, "late-comer", Role.VIEWER)[6:18]
+            await is_told("added", "late-comer", late)
+            revoke_key(path, ci)
+            await is_told("revoked", "ci", ci)
+            keys = read_keys(path)
+            add_key(path, replace(keys[late], roles=(Role.ADMIN,)))
+            await is_told("changed", "late-comer", late)
+            path.unlink()
+            add_key(path, replace(keys[ci], note="kept"))
+            expected.append(f"key changed principal=ci key={ci}")
+            expected.append(f"key revoked principal=late-comer key={late}")
+            await until(lambda: sorted(told()) == sorted(expected))
 
 
 @pytest.mark.parametrize("audit_calls", [False, True])
