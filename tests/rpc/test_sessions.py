@@ -6,8 +6,9 @@ from typing import Any
 import grpc
 import pytest
 
-from evald.result import Verdict
-from evald.v1 import evaluation_service_pb2, message_pb2
+from evald.evaluator import define_evaluator
+from evald.result import Kind, Verdict
+from evald.v1 import context_pb2, evaluation_service_pb2, message_pb2
 
 from .live import CONTAINS, refusal, serving, spec
 
@@ -15,9 +16,10 @@ Frame = evaluation_service_pb2.EvaluateSessionRequest
 PASSED, FAILED, ERROR = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR
 
 
-def opened(*specs: Any) -> Frame:
+def opened(*specs: Any, **base: Any) -> Frame:
     frame = Frame()
     frame.open.evaluators.extend(specs)
+    frame.open.base_context.MergeFrom(context_pb2.EvaluatorContext(**base))
     frame.open.base_context.messages.add(role="system", text="be kind")
     return frame
 
@@ -94,21 +96,57 @@ async def test_a_turn_that_is_not_right_is_refused_and_the_session_goes_on() -> 
         frames = await live.session(
             [
                 opened(CONTAINS, spec("tool-call-count", {"scope": "conversation"})),
-                turn(2, "hello"),
+                turn(2, "hello", ("a",)),
                 turn(2, "hello"),
                 bad,
                 both,
                 hidden,
-                turn(5, "hello"),
+                turn(5, "hello", ("b",)),
             ]
         )
         kinds = [frame.WhichOneof("frame") for frame in frames]
         assert kinds == ["event", *["error"] * 4, "event", "session_summary"]
         assert {frame.error.code for frame in frames[1:5]} == {"INVALID_ITEM"}
-        assert "turn.last_invocation.messages[0]: differs from message 4" in frames[4].error.message
+        assert "turn.last_invocation.messages[0]: differs from message 5" in frames[4].error.message
         assert "turn.turn_id: got 2, wanted more than 2" in frames[1].error.message
         assert "turn.new_messages_json" in frames[2].error.message
         assert frames[-1].session_summary.turn_count == 6
+        counted = [frames[index].event.summary.metrics["tool-call-count"] for index in (0, 5)]
+        assert counted == [1, 2], "refused turns add nothing to the conversation, and remove nothing"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("last_invocation.latency", {"latency": {"seconds": -1}}),
+        ("last_invocation.cost.amount", {"cost": {"amount": float("nan")}}),
+        ("last_invocation.token_usage.input_tokens", {"token_usage": {"input_tokens": -1}}),
+        ("last_invocation.messages_json", {"messages_json": "[{"}),
+        ("run_duration", {"seconds": -1}),
+    ],
+)
+async def test_a_turn_with_numbers_that_cannot_be_is_refused(field: str, value: dict[str, Any]) -> None:
+    wrong = turn(1, "hello")
+    part = wrong.turn.run_duration if field == "run_duration" else wrong.turn.last_invocation
+    part.MergeFrom(type(part)(**value))
+    async with serving() as live:
+        refused, evaluated, last = await live.session([opened(CONTAINS), wrong, turn(2, "hello")])
+        assert refused.error.code == "INVALID_ITEM"
+        assert f"turn.{field}" in refused.error.message
+        assert evaluated.event.summary.success
+        assert (last.session_summary.verdict, list(last.session_summary.failed_turn_ids)) == (ERROR, [1])
+
+
+def _fail(_ctx: Any) -> bool:
+    raise RuntimeError("broken")
+
+
+async def test_a_turn_whose_evaluator_breaks_is_among_the_failed_ones() -> None:
+    broken = define_evaluator(type="broken", kind=Kind.ASSERTION, evaluate=_fail)
+    async with serving([broken]) as live:
+        *_, last = await live.session([opened(spec("broken")), turn(1, "hello")])
+        summary = last.session_summary
+        assert (summary.verdict, summary.success, list(summary.failed_turn_ids)) == (ERROR, False, [1])
 
 
 def json_turn(turn_id: int, text: str) -> Frame:
@@ -162,6 +200,8 @@ async def test_a_session_of_nothing_but_broken_turns_is_ended() -> None:
         ([opened(CONTAINS), opened(CONTAINS)], "must be turn"),
         ([], "before its open frame"),
         ([opened()], "checks nothing must not pass"),
+        ([opened(CONTAINS, attempt=-1)], "open.base_context.attempt: got -1"),
+        ([opened(CONTAINS, messages_json="[]")], "open.base_context.messages_json: got both"),
     ],
 )
 async def test_frames_out_of_order_end_the_session_with_a_clear_error(frames: list[Frame], text: str) -> None:
@@ -181,6 +221,15 @@ async def test_a_turns_own_expected_text_holds_for_that_turn_only() -> None:
         assert [frame.event.summary.verdict for frame in frames[:3]] == [PASSED] * 3
 
 
+async def test_a_turn_without_an_expected_text_has_not_that_of_the_turn_before() -> None:
+    first = turn(1, "a")
+    first.turn.expected.text = "a"
+    async with serving() as live:
+        *turns, last = await live.session([opened(spec("exact-match")), first, turn(2, "a")])
+        assert [frame.event.summary.verdict for frame in turns] == [PASSED, FAILED]
+        assert list(last.session_summary.failed_turn_ids) == [2]
+
+
 async def test_an_empty_session_is_skipped_not_passed() -> None:
     async with serving() as live:
         (only,) = await live.session([opened(CONTAINS)])
@@ -189,14 +238,16 @@ async def test_an_empty_session_is_skipped_not_passed() -> None:
 
 
 async def test_what_one_turn_reports_is_not_carried_to_the_next() -> None:
-    first = opened(spec("completed-within", {"limitMs": 5000}), spec("turn-count"))
+    first = opened(spec("completed-within", {"limitMs": 5000}), spec("turn-count"), spec("response-latency"))
     base = first.open.base_context
     base.turn, base.is_final, base.run_duration.seconds = 7, True, 1
     timed = turn(2, "b")
     timed.turn.run_duration.seconds = 1
+    timed.turn.last_invocation.latency.seconds = 2
     async with serving() as live:
         *turns, last = await live.session([first, turn(1, "a"), timed, turn(3, "c")])
         assert [frame.event.summary.verdict for frame in turns] == [FAILED, PASSED, FAILED]
         assert turns[2].event.results[0].reason == "No run duration available"
         assert [frame.event.summary.metrics["turn-count"] for frame in turns] == [1, 2, 3]
+        assert [frame.event.summary.metrics.get("response-latency") for frame in turns] == [None, 2, None]
         assert list(last.session_summary.failed_turn_ids) == [1, 3]
