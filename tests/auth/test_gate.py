@@ -298,6 +298,7 @@ async def test_a_call_that_was_opened_with_a_key_brings_no_message_after_it_is_r
         ]
         for call in calls:
             await call.wait_for_connection()
+        await until(lambda: len(live.app._gate._messages._waiting) == 2)
         before = read_keys(path)[key_id]
         if reason == "ROLE_MISSING":
             add_key(path, replace(before, roles=(Role.VIEWER,)))
