@@ -481,6 +481,22 @@ async def test_others_get_their_turn_beside_cases_with_evaluators_of_their_own()
     assert max(Counter(seen).values()) <= 20
 
 
+@pytest.mark.parametrize("kind", ["recorded", "asked"])
+async def test_a_suite_run_has_no_verdict_before_its_slowest_case(kind: str) -> None:
+    async def slow(_messages: list[dict[str, Any]]) -> str:
+        await asyncio.sleep(0.5)
+        return "bye"
+
+    async with floor() as (_, stub), http_agent(slow) as connector:
+        if kind == "asked":
+            outcome = await play(stub, opened(connector=connector), [asked("slow")])
+        else:
+            late = recorded("slow", "hello", evaluators=[waits("fail", 0.5)])
+            outcome = await play(stub, opened(), [late])
+        assert outcome.verdicts == {"slow": FAILED}
+        assert (outcome.run.verdict, outcome.run.case_count) == (FAILED, 1)
+
+
 async def test_fewer_cases_than_announced_give_no_verdict() -> None:
     async with floor() as (_, stub):
         first = opened(case_count=3, suite_run_id="one")
@@ -607,12 +623,18 @@ async def test_a_stored_case_that_comes_twice_in_a_resumption_is_refused(
         async with half_run(stub, first, cases, 2):
             pass
         first.resume = True
-        for again in ([*cases, cases[0]], [cases[0], cases[0]], [recorded("new", "hello"), *cases, cases[0]]):
+        new, fresh = recorded("new", "hello"), recorded("fresh", "hello")
+        for again, twin in (
+            ([*cases, cases[0]], "twin"),
+            ([cases[0], cases[0]], "twin"),
+            ([new, *cases, cases[0]], "twin"),
+            ([fresh, fresh], "fresh"),
+        ):
             await until(lambda: _is(stub, "one", INTERRUPTED))
             refused = await refusal(play(stub, first, again, a_message=a_message))
-            assert 'two cases have the id "twin"' in refused.message
+            assert f'two cases have the id "{twin}"' in refused.message
         await until(lambda: _is(stub, "one", INTERRUPTED))
-        assert (await play(stub, first, [*cases, recorded("new", "hello")])).run.case_count == 3
+        assert (await play(stub, first, [*cases, new, fresh])).run.case_count == 4
 
 
 @pytest.mark.parametrize("processes", [False, True])
