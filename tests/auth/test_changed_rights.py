@@ -106,6 +106,17 @@ async def test_a_stream_ends_when_its_key_may_no_longer_do_what_it_does_and_else
             call.cancel()
 
 
+async def test_a_stream_ends_when_its_key_is_given_to_another_principal(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    key = make_key(path, "a", Role.CALLER)
+    async with guarded(path) as live:
+        call: Any = live.channel.stream_stream(SESSION)(metadata=bearer(key))
+        await call.wait_for_connection()
+        await until(lambda: live.app._gate._streams)
+        add_key(path, replace(read_keys(path)[key[6:18]], principal="b"))
+        assert (await refusal(_to_the_end(call))).reason == "CREDENTIALS_INVALID"
+
+
 async def test_what_a_stream_may_do_is_what_its_key_may_now(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     worker = make_key(path, "worker", Role.PLUGIN, types=("acme.*",))

@@ -507,6 +507,20 @@ def test_a_certificate_says_who_calls_also_where_callers_without_credentials_hav
         authenticator.authenticate((), _names("spiffe://evald.dev/unknown"))
 
 
+def test_what_a_certificate_has_opened_is_not_given_to_another_principal(tmp_path: Path) -> None:
+    path = tmp_path / "clients.toml"
+    path.write_text(CLIENTS)
+    clients = ClientFile(path)
+    authenticator = Authenticator(None, lambda *_: None, clients=clients)
+    opened_by = authenticator.authenticate((), _names("spiffe://evald.dev/ci/a"))
+    assert authenticator.current(opened_by) == opened_by
+    path.write_text(CLIENTS.replace('principal = "ci"', 'principal = "somebody-else"'))
+    assert clients.reload()
+    with pytest.raises(AccessDenied) as refused:
+        authenticator.current(opened_by)
+    assert refused.value.why == "belongs to another principal now"
+
+
 def _context(names: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
     """What gRPC tells of a connection whose certificate has these names."""
     certificate = ssl.DER_cert_to_PEM_cert(repr(names).encode()).encode()
@@ -537,6 +551,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "another key": (lambda path: path.write_text("denid = []\n" + CLIENT), "and nothing else"),
     "denied is a text": (lambda path: path.write_text('denied = "a"'), "denied: wanted a list"),
     "clients is a text": (lambda path: path.write_text('clients = "a"'), "clients: wanted tables"),
+    "clients are texts": (lambda path: path.write_text('clients = ["a"]'), "clients[0]: wanted a table"),
     "no principal": (lambda path: path.write_text(CLIENT.replace("principal", "#")), "principal is missing"),
     "an unknown field": (lambda path: path.write_text(CLIENT + "rates = 1"), "rates: unknown"),
     "an unknown role": (lambda path: path.write_text(CLIENT.replace("caller", "root")), "roles: wanted one or more of"),

@@ -9,7 +9,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
+from evald.v1 import evaluation_service_pb2
 from evald_server.auth.principal import Role
+from evald_server.rpc.message_timeout import MessageTimeout
 
 from ..rpc.live import CATALOG, CONTAINS, EVALUATION, Live, Refusal, refusal, request, serving, until
 from .keyring import Metadata, bearer, guarded, make_key
@@ -67,6 +69,24 @@ async def test_a_call_that_ends_without_its_message_is_answered(method: str) -> 
         call = _begun(live, method)
         await call.done_writing()
         assert (await _ended(call)).code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_message_may_come_later_than_the_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, expire = [], MessageTimeout.expire
+
+    def counted(messages: MessageTimeout) -> None:
+        expire(messages)
+        looked.append(messages)
+
+    monkeypatch.setattr(MessageTimeout, "expire", counted)
+    async with serving() as live:
+        call = _begun(live, UNARY)
+        await until(lambda: _waiting(live) == 1)
+        looked.clear()
+        await until(lambda: looked.count(live.app._gate._messages) == 2)
+        message = evaluation_service_pb2.EvaluateUnaryRequest(request=request(CONTAINS))
+        await call.write(message.SerializeToString())
+        assert evaluation_service_pb2.EvaluateUnaryResponse.FromString(await call.read()).summary.success
 
 
 async def test_callers_that_go_away_before_their_message_are_forgotten() -> None:

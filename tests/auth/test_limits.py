@@ -234,8 +234,10 @@ async def test_tokens_have_the_limits_of_their_subject_else_those_of_all(tmp_pat
 
 
 def test_limits_of_the_file_are_those_of_tokens_and_certificates_and_not_of_keys(tmp_path: Path) -> None:
-    path = _limited(tmp_path / "clients.toml", 'principal = "ci"\njudge_usd_per_day = 5\nrate = 7')
-    clients = ClientFile(path)
+    own, all_tokens = 'principal = "ci"\njudge_usd_per_day = 5\nrate = 7', 'principal = "jwt:*"\nrate = 1'
+    clients = ClientFile(_limited(tmp_path / "clients.toml", own, all_tokens))
+    other = _principal("other", kind="certificate")
+    assert clients.limited(other) is other, "no limit of tokens"
     certified = clients.limited(_principal("ci", kind="certificate"))
     assert (certified.rate, certified.in_flight, certified.judge_usd_per_day) == (7, None, 5)
     keys = tmp_path / "keys.toml"
