@@ -76,13 +76,23 @@ async def test_a_bad_item_has_an_error_of_its_own_and_the_stream_goes_on(live: L
     message.items.add(item_id="typo", context=request().context, evaluators=[spec("contans")])
     message.items.add(item_id="json").context.messages_json = "["
     message.items.add(item_id="own", context=request().context, evaluators=[spec("is-json")])
+    for item_id, text in (("plain", "hello"), ("bye", "bye"), ("judged", "hello")):
+        item = message.items.add(item_id=item_id, context=request(answer=text).context)
+        if item_id == "judged":
+            item.context.scenario.success_criteria = "books a flight"
+        else:
+            item.context.scenario.instructions = "book a flight"
     messages = await live.batch([opened(CONTAINS), message])
     answers = {answer.item_id: answer for m in messages for answer in m.answers}
+    assert answers["plain"].summary.verdict == Verdict.PASSED
+    assert answers["bye"].summary.verdict == Verdict.FAILED
+    assert answers["judged"].error.code == "INVALID_ITEM", "without a judge for the criteria"
+    assert "context.scenario" in answers["judged"].error.message
     assert answers["typo"].error.code == answers["json"].error.code == "INVALID_ITEM"
     assert "contains" in answers["typo"].error.message
     assert answers["own"].summary.verdict == Verdict.FAILED
-    assert messages[-1].summary.error_count == 2
-    assert messages[-1].summary.item_count == 4
+    assert messages[-1].summary.error_count == 3
+    assert messages[-1].summary.item_count == 7
 
 
 async def test_garbage_among_the_items_is_refused_with_its_number(live: Live) -> None:
