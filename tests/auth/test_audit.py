@@ -15,7 +15,7 @@ from evald.v1 import persona_service_pb2 as personas_pb
 from evald.v1 import run_service_pb2 as runs_pb
 from evald.v1 import scenario_service_pb2 as scenarios_pb
 from evald.v1.context_pb2 import Persona, Scenario
-from evald_server.auth.audit import Audit, record
+from evald_server.auth.audit import Audit, peer_of, record
 from evald_server.auth.principal import Principal, Role
 from evald_server.logs import JsonFormatter, TextFormatter
 from evald_server.store.resources import ResourceStore
@@ -159,3 +159,20 @@ def test_refusals_are_logged_again_after_a_second_in_which_too_many_addresses_we
     now = 2.0
     audit.refused("/x/y", "ipv4:10.0.0.1:1", "INVALID", "why", None)
     assert (logged, len(caplog.records)) == (1000, 1001)
+
+
+def test_refusals_of_one_address_are_counted_over_its_ports(caplog: pytest.LogCaptureFixture) -> None:
+    now = 1.0
+    audit = Audit(lambda: now)
+    caplog.set_level(logging.INFO, "evald.audit")
+    for address in ("10.0.0.1", "::1"):
+        for port in range(30):
+            audit.refused("/x/y", peer_of((address, port, 0, 0)), "INVALID", "why", None)
+    lines: list[Any] = caplog.records
+    assert [line.peer for line in lines] == [
+        *(f"ipv4:10.0.0.1:{port}" for port in range(10)),
+        *(f"ipv6:[::1]:{port}" for port in range(10)),
+    ]
+    now = 2.0
+    audit.refused("/x/y", "ipv4:10.0.0.1:1", "INVALID", "why", None)
+    assert lines[-1].left_out == 40
