@@ -399,6 +399,12 @@ async def test_hidden_values_of_headers_are_not_sent_to_another_place(
     stored = await ResourceStore(live.app.database).get(ResourceKind.CONNECTOR, created.id)
     assert stored is not None
     assert b"blue" in stored.body
+    assert b"green" in stored.body
+    assert b"red" not in stored.body
+    request.connector.headers["x-new"] = "***"
+    refused = await refusal(stub.UpdateConnector(request))
+    assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "stands for the stored value" in refused.message
 
 
 async def test_a_secret_in_a_header_is_refused(live: Live) -> None:
