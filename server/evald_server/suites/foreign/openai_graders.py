@@ -1,6 +1,7 @@
 """Converts OpenAI's graders: a grader, an eval with its testing criteria, or a request to run one, as JSON.
 
-The items are in the file, or in a JSONL file of the same name beside it: `{"item": {...}, "sample": {...}}` per line.
+The items are in the file, or in a JSONL file of the same name beside it: `{"item": {...}, "sample": {...}}` per line,
+or a line for each output item of a hosted run.
 """
 
 import json
@@ -22,9 +23,16 @@ PYTHON_COMMAND: Final = "openai_python_grader.py"
 _VARIABLE: Final = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
 _ITEM_KEY: Final = re.compile(r"item(?:\.(\w+)|\[['\"]([^'\"\]]*)['\"]\])")
 
+# Of every grader; evals that the API has returned have the ids.
+_GRADER_KEYS: Final = ("type", "name", "id")
 _EVAL_KEYS: Final = (
     *("testing_criteria", "name", "metadata", "data_source_config", "data_source"),
-    *("id", "object", "created_at"),
+    *("id", "object", "created_at", "share_with_openai"),
+)
+# Of an output item of a hosted run. Source: https://platform.openai.com/docs/api-reference/evals.
+_OUTPUT_ITEM_KEYS: Final = (
+    *("object", "id", "created_at", "eval_id", "run_id", "status"),
+    *("datasource_item", "datasource_item_id", "sample", "results"),
 )
 _SOURCE_KEYS: Final = ("type", "model", "input_messages", "sampling_params", "source")
 _MEASURES: Final = {
@@ -99,14 +107,14 @@ def _threshold(node: Node) -> float:
 
 
 def _string_check(node: Node) -> Spec:
-    node.keys("type", "name", "input", "reference", "operation")
+    node.keys(*_GRADER_KEYS, "input", "reference", "operation")
     operation = node["operation"].choice({name: name for name in ("eq", "ne", "like", "ilike")})
     config = {"input": node["input"].text(), "reference": node["reference"].text(), "operation": operation}
     return {"type": "string-check", "config": config}
 
 
 def _text_similarity(node: Node) -> Spec:
-    node.keys("type", "name", "input", "reference", "evaluation_metric", "pass_threshold")
+    node.keys(*_GRADER_KEYS, "input", "reference", "evaluation_metric", "pass_threshold")
     metric = node["evaluation_metric"]
     if metric.text() in _NO_MEASURE:
         raise metric.refuse(f"{metric.data} is not supported: {_NO_MEASURE[metric.data]}")
@@ -122,7 +130,7 @@ def _text_similarity(node: Node) -> Spec:
 
 
 def _score_model(node: Node) -> Spec:
-    node.keys("type", "name", "input", "model", "range", "pass_threshold", "sampling_params")
+    node.keys(*_GRADER_KEYS, "input", "model", "range", "pass_threshold", "sampling_params")
     grader: dict[str, Any] = {"input": _prompt(node["input"])}
     if "range" in node:
         grader["range"] = [bound.number() for bound in node["range"]]
@@ -134,7 +142,7 @@ def _score_model(node: Node) -> Spec:
 
 
 def _label_model(node: Node) -> Spec:
-    node.keys("type", "name", "input", "model", "labels", "passing_labels", "sampling_params")
+    node.keys(*_GRADER_KEYS, "input", "model", "labels", "passing_labels", "sampling_params")
     grader = {
         "input": _prompt(node["input"]),
         "labels": [label.text() for label in node["labels"]],
@@ -187,7 +195,7 @@ def _content(node: Node) -> str:
 
 
 def _python(node: Node) -> Spec:
-    node.keys("type", "name", "source", "image_tag", "pass_threshold")
+    node.keys(*_GRADER_KEYS, "source", "image_tag", "pass_threshold")
     threshold = _threshold(node)
     node.warn(
         f"runs Python code of the file; the server's operator must allow it with --allow-code .../{PYTHON_COMMAND}"
@@ -197,7 +205,7 @@ def _python(node: Node) -> Spec:
 
 
 def _multi(node: Node) -> Spec:
-    node.keys("type", "name", "graders", "calculate_output", "pass_threshold")
+    node.keys(*_GRADER_KEYS, "graders", "calculate_output", "pass_threshold")
     found = node["graders"]
     if isinstance(found.data, list):
         graders = {one["name"].text(): one for one in found}
@@ -290,8 +298,11 @@ class _Rows:
         }
 
     def case(self, row: Node, number: int) -> dict[str, Any]:
-        """Return the case of a row: `{item, sample?}`, or a row of fine-tuning data with `messages`."""
-        if "item" in row:
+        """Return the case of a row: `{item, sample?}`, an output item, or a row of fine-tuning data with `messages`."""
+        if "datasource_item" in row:
+            row.keys(*_OUTPUT_ITEM_KEYS)
+            item = row["datasource_item"].mapping()
+        elif "item" in row:
             row.keys("item", "sample", "id")
             item = row["item"].mapping()
         else:
@@ -314,6 +325,8 @@ class _Rows:
         return case | asked(json.dumps(item, ensure_ascii=False) if messages is None else messages)
 
     def _asked(self, row: Node, item: Mapping[str, Any]) -> list[Any] | None:
+        if "input" in row["sample"]:
+            return row["sample"]["input"].list()
         if self._messages.data is None:
             return row["messages"].list() if "messages" in row else None
         kind = self._messages["type"].choice({"template": "template", "item_reference": "item_reference"})
@@ -344,9 +357,14 @@ class _Rows:
 
 
 def _output(node: Node) -> Any:
-    """Return the recorded answer of a sample: a text, or messages with tool calls."""
+    """Return the recorded answer of a sample: a text, messages, or the error in place of them."""
     if isinstance(node.data, str):
         return node.data
+    error = node["error"].data
+    if any(error.values()) if isinstance(error, Mapping) else error:
+        return {"error": error}
+    if "output" in node:
+        return node["output"].list()
     if "choices" in node:
         message = node["choices"].list() and node["choices"][0]["message"]
         if not message:
