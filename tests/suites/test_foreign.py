@@ -250,6 +250,12 @@ def test_a_warning_about_what_all_cases_share_is_given_once(tmp_path: Path) -> N
 
 # Suite, line, words of the refusal. AgentV's, promptfoo's, a grader's.
 BAD: dict[str, tuple[str, int, str]] = {
+    "grader: a list of evals": (
+        '{"data": [{"object": "eval", "testing_criteria": []}],\n "object": "list"}',
+        2,
+        "object: this is a page of a list; wanted one eval",
+    ),
+    "grader: a run": ('{"object": "eval.run", "data_source": {}}', 1, "wanted its eval, with the run's"),
     "agentv: an unknown key": (
         "tests:\n  - id: a\n    input: x\n    critera: y\n",
         4,

@@ -34,6 +34,12 @@ _OUTPUT_ITEM_KEYS: Final = (
     *("object", "id", "created_at", "eval_id", "run_id", "status"),
     *("datasource_item", "datasource_item_id", "sample", "results"),
 )
+# Other objects of the API, and what is wanted instead.
+_NO_EVAL: Final = {
+    "list": "a page of a list; wanted one eval, an element of its `data`",
+    "eval.run": "a run, which has no graders; wanted its eval, with the run's `data_source` in it",
+    "eval.run.output_item": "an item of a run; wanted its eval, with the items in a .jsonl file of the same name",
+}
 _SOURCE_KEYS: Final = ("type", "model", "input_messages", "sampling_params", "source")
 _MEASURES: Final = {
     **{f"rouge_{order}": f"rouge-{order}" for order in ("1", "2", "3", "4", "5", "l")},
@@ -52,12 +58,16 @@ def is_it(data: Any) -> bool:
     if not isinstance(data, Mapping):
         return False
     grader = data.get("grader", data)
+    if str(data.get("object")) in _NO_EVAL:
+        return True  # to be refused with the reason
     return "testing_criteria" in data or (isinstance(grader, Mapping) and grader.get("type") in _TYPES)
 
 
 def convert(document: Document) -> Converted:
     """Convert a grader or an eval with its items. Raises InvalidDocument for a feature without a counterpart."""
     root = Node.of(document)
+    if other := _NO_EVAL.get(str(root["object"].data)):
+        raise root["object"].refuse(f"this is {other}")
     path = Path(document.file)
     suite: dict[str, Any] = {"name": str(root["name"].data or path.stem)}
     source, graders = root["data_source"], [root]
