@@ -225,6 +225,9 @@ def test_output_items_of_a_hosted_run_are_cases_with_what_was_asked_and_answered
         "Markets",
         "World",
     ]
+    assert struct_to_dict(wrong.metadata)["results"] == [
+        {"name": "topic-01", "sample": None, "passed": False, "score": 0.0}
+    ]
     [trial] = broken.recorded_trials
     assert not trial.answers
     assert trial.error.code == "RECORDED_ERROR"

@@ -320,7 +320,8 @@ class _Rows:
         lacking = sorted(self._item_keys.difference(item))
         if lacking:
             raise row.refuse(f"the item has no {lacking[0]!r}, which a grader uses")
-        case: dict[str, Any] = {"id": str(row["id"].data or f"item-{number}"), "metadata": {"item": item}}
+        metadata = {"item": item} | ({"results": row["results"].list()} if "results" in row else {})
+        case: dict[str, Any] = {"id": str(row["id"].data or f"item-{number}"), "metadata": metadata}
         messages = self._asked(row, item)
         if "sample" in row:
             case["output"] = _output(row["sample"])
