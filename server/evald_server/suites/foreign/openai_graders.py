@@ -320,7 +320,9 @@ class _Rows:
         lacking = sorted(self._item_keys.difference(item))
         if lacking:
             raise row.refuse(f"the item has no {lacking[0]!r}, which a grader uses")
-        metadata = {"item": item} | ({"results": row["results"].list()} if "results" in row else {})
+        metadata = {"item": item}
+        if "datasource_item" in row:
+            metadata["results"] = row["results"].data
         case: dict[str, Any] = {"id": str(row["id"].data or f"item-{number}"), "metadata": metadata}
         messages = self._asked(row, item)
         if "sample" in row:
