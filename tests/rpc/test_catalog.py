@@ -13,7 +13,7 @@ from evald.v1 import catalog_service_pb2, evaluator_pb2
 from evald_server.engine.registry import Origin
 
 from ..engine.scripted import definition
-from .live import CATALOG, Live, refusal, serving
+from .live import CATALOG, Live, refusal, serving, until
 
 Watch = catalog_service_pb2.WatchEvaluatorTypesResponse
 
@@ -87,6 +87,7 @@ async def test_a_type_is_found_by_name_by_alias_and_not_otherwise() -> None:
 async def test_a_watch_tells_the_catalogue_and_then_its_changes() -> None:
     async with serving() as live:
         known = {one.type for one in (await live.types()).evaluator_types}
+        watchers = len(live.app.registry._watchers)
         request = catalog_service_pb2.WatchEvaluatorTypesRequest()
         stream = live.channel.unary_stream(CATALOG + "WatchEvaluatorTypes")(request.SerializeToString())
         events = (Watch.FromString(data) async for data in stream)
@@ -102,7 +103,9 @@ async def test_a_watch_tells_the_catalogue_and_then_its_changes() -> None:
         added, removed = await anext(events), await anext(events)
         assert added.upserted.type == removed.removed.type == "acme.new"
         assert removed.revision == added.revision + 1 == registry.revision
+        assert len(registry._watchers) == watchers + 1
         stream.cancel()
+        await until(lambda: len(registry._watchers) == watchers)
 
 
 async def test_a_watch_from_a_revision_tells_only_what_came_after_it() -> None:
