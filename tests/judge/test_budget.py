@@ -48,17 +48,34 @@ def test_requests_under_way_count_with_the_most_they_can_cost() -> None:
     first.settle(0.1)
     assert spending.reserved_usd == 0
     budget.reserve(0.6, CallSpending())
+    budget.reserve(0.2, spending).settle(0.1)
+    with pytest.raises(JudgeError, match=r"server has used \$0.8 of its limit"):
+        budget.reserve(0.3, CallSpending())
+
+
+def test_requests_under_way_count_towards_the_ceiling_of_their_call() -> None:
+    budget, spending = Budget(per_call_usd=1.0), CallSpending()
+    first, _second = budget.reserve(0.4, spending), budget.reserve(0.4, spending)
+    first.settle(0.1)
+    spending.cost_usd = 0.1
+    with pytest.raises(JudgeError, match=r"this evaluation has used \$0.5 of its limit"):
+        budget.reserve(0.6, spending)
 
 
 def test_what_nobody_knows_the_cost_of_counts_with_the_most_it_can_have_cost() -> None:
-    budget, spending = Budget(per_call_usd=1.0, per_day_usd=1.0), CallSpending()
+    calendar = Calendar()
+    budget = Budget(per_call_usd=1.0, per_day_usd=1.0, spent=DayTotals(today=calendar))
+    spending = CallSpending()
     lost = budget.reserve(0.6, spending)
     lost.settle(None)
-    lost.settle_unknown()
+    for _ in range(2):
+        lost.settle_unknown()
     assert spending.reserved_usd == 0.6
     for other in (spending, CallSpending()):
-        with pytest.raises(JudgeError, match="used"):
+        with pytest.raises(JudgeError, match=r"used \$0.6"):
             budget.reserve(0.6, other)
+    calendar.day = "2026-11-22"
+    budget.reserve(0.6, CallSpending())
 
 
 def test_an_error_of_the_endpoint_costs_nothing() -> None:
@@ -66,6 +83,7 @@ def test_an_error_of_the_endpoint_costs_nothing() -> None:
     for _ in range(5):
         charge = budget.reserve(0.6, spending)
         charge.settle(0.0)
+        charge.settle(0.6)
         charge.settle_unknown()
     assert spending.reserved_usd == 0
 

@@ -71,6 +71,16 @@ FINAL: dict[str, tuple[Answer, str, str]] = {
         "INPUT_TOO_LARGE",
         "longer than model",
     ),
+    "too long by its code alone": (
+        answer(400, {"error": {"message": "too long", "code": "string_above_max_length"}}),
+        "INPUT_TOO_LARGE",
+        "longer than model",
+    ),
+    "too long by its words alone": (
+        answer(400, {"error": {"message": "Prompt is too long"}}),
+        "INPUT_TOO_LARGE",
+        "longer than model",
+    ),
     "filtered question": (
         answer(400, {"error": {"message": "policy", "code": "content_filter"}}),
         "JUDGE_REFUSED",
