@@ -14,7 +14,7 @@ from evald_server.judge.chat_completion import parse_completion
 from evald_server.judge.prompt_request import CallSpending, JudgeError
 
 from .asking import asking, fault, question
-from .wire import Answer, answer, completion, wire
+from .wire import Answer, answer, chunk, completion, events, wire
 
 GOOD = answer(200, completion('{"score": 0.5, "reasoning": "so so"}'))
 # 100 tokens in and 10 out, as the completion says.
@@ -288,6 +288,35 @@ async def test_an_answer_that_never_came_may_have_cost_something() -> None:
         problem = await fault(judge.model().ask(question(max_tokens=1000), spending))
         assert (problem.code, len(server.requests)) == ("JUDGE_BUDGET_EXCEEDED", 1)
         assert (spending.cost_usd, spending.reserved_usd > 10) == (None, True)
+
+
+PROBLEM = {"error": {"message": "overloaded", "code": 503}}
+
+
+@pytest.mark.parametrize(
+    ("given", "requests"),
+    [
+        (answer(503, PROBLEM), 4),
+        (answer(200, PROBLEM), 4),
+        (answer(200, events(PROBLEM), content_type="text/event-stream"), 4),
+        (answer(200, events(chunk('{"score"'), PROBLEM), content_type="text/event-stream"), 1),
+        (answer(200, events(chunk('{"score"') | PROBLEM), content_type="text/event-stream"), 1),
+        (answer(200, completion("cut") | PROBLEM), 1),
+        (answer(200, {"choices": [completion("cut")["choices"][0] | PROBLEM]}), 1),
+    ],
+)
+async def test_an_answer_that_had_begun_before_an_error_may_have_cost_something(
+    given: Answer, requests: int
+) -> None:
+    async with (
+        wire(given) as server,
+        asking(
+            server.base_url, model="dear", prices=DEAR, budget=Budget(per_call_usd=15.0), attempts=4
+        ) as judge,
+    ):
+        problem = await fault(judge.model().ask(question(max_tokens=1000), CallSpending()))
+        assert len(server.requests) == requests
+        assert problem.code == ("JUDGE_UNAVAILABLE" if requests == 4 else "JUDGE_BUDGET_EXCEEDED")
 
 
 @pytest.mark.parametrize("budget", [Budget(per_call_usd=1.0), Budget(per_day_usd=1.0)], ids=["call", "day"])

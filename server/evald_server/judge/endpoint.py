@@ -225,7 +225,7 @@ class Endpoint:
                 return parse_completion(bytes(content), media_type)
             return await asyncio.to_thread(parse_completion, bytes(content), media_type)
         except ReportedProblem as reported:
-            raise errors.of_problem(reported.problem, request) from None
+            raise errors.of_problem(reported.problem, request, free=reported.free) from None
         except NotACompletion as error:
             raise errors.failed(
                 "JUDGE_UNAVAILABLE",
