@@ -156,6 +156,23 @@ async def test_no_more_wait_when_many_principals_do() -> None:
     assert [one.code for one in ended if isinstance(one, NoPlace)] == ["EVALUATOR_BUSY"] * 20
 
 
+async def test_a_slot_that_is_freed_takes_no_principal_beyond_its_share() -> None:
+    pool, _ = _pool(4)
+
+    async def acquire(name: str) -> Slot:
+        PRINCIPAL.set(Principal(name, frozenset()))
+        return pool.try_acquire() or await pool.acquire(30)
+
+    held = [await asyncio.create_task(acquire(name)) for name in ("greedy", "greedy", "greedy", "other")]
+    waiting = asyncio.create_task(acquire("greedy"))
+    await _settle()
+    pool.release(held.pop(), worked=True)
+    await _settle()
+    assert not waiting.done()
+    pool.release(held.pop(), worked=True)
+    assert (await waiting).principal == "greedy"
+
+
 @pytest.mark.parametrize(("end", "code"), [("gone", "REMOTE_UNAVAILABLE"), ("open", "REMOTE_CIRCUIT_OPEN")])
 async def test_who_waits_in_vain_is_told_at_once(end: str, code: str) -> None:
     pool, (instance,) = _pool(5)

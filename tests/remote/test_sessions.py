@@ -152,6 +152,7 @@ async def test_a_pong_with_another_nonce_is_no_pong() -> None:
         await until(lambda: confused.pings)
         await confused.send(pong={"nonce": 77})
         assert (await confused.ended())[0] is grpc.StatusCode.ABORTED
+        assert confused.pings == 1, "no ping follows one without its pong"
 
 
 async def test_a_draining_worker_finishes_what_it_has_and_gets_nothing_new() -> None:
