@@ -166,6 +166,24 @@ def test_expected_data_and_messages_are_shown_as_such() -> None:
     ]
 
 
+@pytest.mark.parametrize("first", [0, 1], ids=["template first", "template last"])
+def test_a_prompt_template_shares_no_data_with_other_judges_of_the_turn(first: int) -> None:
+    pb = context_pb2.EvaluatorContext(is_final=True)
+    pb.messages.add(role="user", text="Who?")
+    pb.messages.add(role="assistant", text="Ann.")
+    template = {"rubric": "r", "promptTemplate": "{rubric} {output}"}
+    configs: list[dict[str, Any]] = [template, {"successCriteria": "s"}]
+    ctx = EvaluatorContext(pb)
+    models = ScriptedModels(criteria(True))
+    for config in (configs[first], configs[1 - first]):
+        asyncio.run(judge_later(models, config, ctx))
+    found = [inside(one.user_message) for one in models.default.questions]
+    answers = [lines for lines in found if lines == [{"part": "answer", "content": "Ann."}]]
+    others = [lines for lines in found if lines not in answers]
+    assert answers
+    assert [[record["content"] for record in lines] for lines in others] == [["Who?", "Ann."]]
+
+
 async def test_a_long_conversation_is_encoded_once_for_all_judges_and_not_in_the_event_loop() -> None:
     readers: list[int] = []
 
