@@ -34,6 +34,10 @@ def test_every_case_weighs_one_however_often_it_was_asked() -> None:
     table = found.confusion
     assert (table.human_pass.judge_pass, table.human_pass.judge_fail) == (1.25, 0.25)
     assert (table.human_fail.judge_pass, table.human_fail.judge_fail) == (1.5, 0)
+    assert found.kappa.low is not None
+    assert found.kappa.value is not None
+    assert found.kappa.high is not None
+    assert found.kappa.low < found.kappa.value < found.kappa.high
     assert [(one.id, one.agreed) for one in found.disagreements] == [
         ("once", 0),
         ("pair", 0.5),
@@ -48,9 +52,11 @@ def test_errors_are_neither_agreement_nor_disagreement() -> None:
     assert found
     assert (found.cases, found.without_verdict) == (2, 1)
     assert found.accuracy.value == 1.0
+    assert found.disagreements == []
     counted = figures.errors(with_errors, left_out=4)
     assert (counted.asked, counted.count, counted.left_out) == (5, 3, 4)
     assert counted.codes == {"JUDGE_TIMEOUT": 3}
+    assert counted.share == 0.6
 
 
 def test_a_pair_of_which_one_order_failed_counts_by_the_other() -> None:
@@ -86,6 +92,8 @@ def test_consistent_is_the_same_in_all_repeats_of_both_orders() -> None:
     steady, shaky, pair = case("steady"), case("shaky"), case("pair", "a")
     asked = [
         *said(steady, False, False, None),
+        *said(case("calm"), True, True, True),
+        *said(case("serene"), False, False, False),
         *said(shaky, True, True, False),
         *said(pair, True, True),
         *said(pair, False, True, swapped=True),
@@ -93,7 +101,8 @@ def test_consistent_is_the_same_in_all_repeats_of_both_orders() -> None:
     ]
     found = figures.self_consistency(asked, 3)
     assert found
-    assert (found.consistent.count, found.consistent.of) == (1, 3)
+    assert (found.consistent.count, found.consistent.of) == (3, 5)
+    assert figures.self_consistency(asked, 2) is not None
     assert figures.self_consistency(asked, 1) is None
 
 
@@ -123,6 +132,19 @@ def test_an_attack_succeeds_when_it_is_passed_and_only_then() -> None:
     labelled = figures.agreement(asked)
     assert labelled
     assert labelled.cases == 1
+
+
+def test_attacks_without_a_verdict_have_no_share_that_looks_like_none_succeeded() -> None:
+    found = figures.attacks(said(case("one", "fail", family="direct"), None), "sha256:x")
+    assert found
+    assert (found.success.value, found.success.upper, found.families[0].errors) == (None, 1.0, 1)
+
+
+def test_the_worst_disagreements_are_listed() -> None:
+    wrong = [one for number in range(250) for one in said(case(f"wrong {number:03}"), False)]
+    found = figures.agreement([*said(case("z", "fail"), True, False), *wrong])
+    assert found
+    assert [one.id for one in found.disagreements] == [f"wrong {number:03}" for number in range(200)]
 
 
 def test_without_data_there_are_no_figures_rather_than_zeros() -> None:
@@ -158,9 +180,9 @@ def test_scores_are_set_against_what_people_said() -> None:
     ]
     found = figures.agreement(asked)
     assert found
-    assert [(one.low, one.human_pass.count, one.human_pass.of) for one in found.scores] == [
-        (0.0, 0, 1),
-        (0.8, 2, 3),
+    assert [(one.low, one.high, one.human_pass.count, one.human_pass.of) for one in found.scores] == [
+        (0.0, 0.2, 0, 1),
+        (0.8, 1.0, 2, 3),
     ]
     assert found.scores[1].mean_score == pytest.approx(0.9)
 

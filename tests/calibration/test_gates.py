@@ -50,6 +50,10 @@ def test_a_gate_on_nothing_is_inconclusive() -> None:
     assert "max-order-flips" in card.reason
 
 
+def test_a_calibration_without_queries_is_inconclusive() -> None:
+    assert card_of(PERFECT, []).verdict == "ERROR"
+
+
 def test_kappa_is_inconclusive_where_it_is_not_defined() -> None:
     card = card_of(PERFECT, cases(5, 0), limits=GateLimits(min_kappa=0.1))
     assert card.verdict == "ERROR"

@@ -64,6 +64,10 @@ def test_the_interval_of_perfect_agreement_is_no_point() -> None:
     assert small.high == large.high == 1.0
     assert small.low < 0.75
     assert large.low > 0.98
+    opposite = kappa_interval(Confusion(0, 5, 5, 0))
+    assert opposite is not None
+    assert opposite.low == -1.0
+    assert -0.75 < opposite.high < 0
 
 
 def test_equal_tables_give_equal_intervals() -> None:

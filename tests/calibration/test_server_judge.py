@@ -54,6 +54,18 @@ def test_criteria_go_where_the_config_keeps_its_own(
     assert with_criteria(spec, "") == spec
 
 
+def test_a_pair_is_judged_by_its_own_criteria_else_by_general_ones() -> None:
+    own, general = (
+        case("p", "a", criteria="The shorter one.").judge_criteria(),
+        case("p", "a").judge_criteria(),
+    )
+    assert "The shorter one." in own
+    assert "does it correctly" in general
+    assert "does it correctly" not in own
+    assert own.startswith("The assistant's message holds two answers")
+    assert case("one", criteria="Polite.").judge_criteria() == "Polite."
+
+
 def test_other_evaluators_keep_their_config() -> None:
     spec = {"type": "acme.judge", "config": {"criteria": "mine"}}
     assert with_criteria(spec, "new") == with_default_criteria(spec) == spec

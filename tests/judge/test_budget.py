@@ -14,7 +14,7 @@ from evald_server.judge.chat_completion import parse_completion
 from evald_server.judge.prompt_request import CallSpending, JudgeError
 
 from .asking import asking, fault, question
-from .wire import Answer, answer, completion, wire
+from .wire import Answer, answer, chunk, completion, events, wire
 
 GOOD = answer(200, completion('{"score": 0.5, "reasoning": "so so"}'))
 # 100 tokens in and 10 out, as the completion says.
@@ -48,17 +48,34 @@ def test_requests_under_way_count_with_the_most_they_can_cost() -> None:
     first.settle(0.1)
     assert spending.reserved_usd == 0
     budget.reserve(0.6, CallSpending())
+    budget.reserve(0.2, spending).settle(0.1)
+    with pytest.raises(JudgeError, match=r"server has used \$0.8 of its limit"):
+        budget.reserve(0.3, CallSpending())
+
+
+def test_requests_under_way_count_towards_the_ceiling_of_their_call() -> None:
+    budget, spending = Budget(per_call_usd=1.0), CallSpending()
+    first, _second = budget.reserve(0.4, spending), budget.reserve(0.4, spending)
+    first.settle(0.1)
+    spending.cost_usd = 0.1
+    with pytest.raises(JudgeError, match=r"this evaluation has used \$0.5 of its limit"):
+        budget.reserve(0.6, spending)
 
 
 def test_what_nobody_knows_the_cost_of_counts_with_the_most_it_can_have_cost() -> None:
-    budget, spending = Budget(per_call_usd=1.0, per_day_usd=1.0), CallSpending()
+    calendar = Calendar()
+    budget = Budget(per_call_usd=1.0, per_day_usd=1.0, spent=DayTotals(today=calendar))
+    spending = CallSpending()
     lost = budget.reserve(0.6, spending)
     lost.settle(None)
-    lost.settle_unknown()
+    for _ in range(2):
+        lost.settle_unknown()
     assert spending.reserved_usd == 0.6
     for other in (spending, CallSpending()):
-        with pytest.raises(JudgeError, match="used"):
+        with pytest.raises(JudgeError, match=r"used \$0.6"):
             budget.reserve(0.6, other)
+    calendar.day = "2026-11-22"
+    budget.reserve(0.6, CallSpending())
 
 
 def test_an_error_of_the_endpoint_costs_nothing() -> None:
@@ -66,6 +83,7 @@ def test_an_error_of_the_endpoint_costs_nothing() -> None:
     for _ in range(5):
         charge = budget.reserve(0.6, spending)
         charge.settle(0.0)
+        charge.settle(0.6)
         charge.settle_unknown()
     assert spending.reserved_usd == 0
 
@@ -270,6 +288,35 @@ async def test_an_answer_that_never_came_may_have_cost_something() -> None:
         problem = await fault(judge.model().ask(question(max_tokens=1000), spending))
         assert (problem.code, len(server.requests)) == ("JUDGE_BUDGET_EXCEEDED", 1)
         assert (spending.cost_usd, spending.reserved_usd > 10) == (None, True)
+
+
+PROBLEM = {"error": {"message": "overloaded", "code": 503}}
+
+
+@pytest.mark.parametrize(
+    ("given", "requests"),
+    [
+        (answer(503, PROBLEM), 4),
+        (answer(200, PROBLEM), 4),
+        (answer(200, events(PROBLEM), content_type="text/event-stream"), 4),
+        (answer(200, events(chunk('{"score"'), PROBLEM), content_type="text/event-stream"), 1),
+        (answer(200, events(chunk('{"score"') | PROBLEM), content_type="text/event-stream"), 1),
+        (answer(200, completion("cut") | PROBLEM), 1),
+        (answer(200, {"choices": [completion("cut")["choices"][0] | PROBLEM]}), 1),
+    ],
+)
+async def test_an_answer_that_had_begun_before_an_error_may_have_cost_something(
+    given: Answer, requests: int
+) -> None:
+    async with (
+        wire(given) as server,
+        asking(
+            server.base_url, model="dear", prices=DEAR, budget=Budget(per_call_usd=15.0), attempts=4
+        ) as judge,
+    ):
+        problem = await fault(judge.model().ask(question(max_tokens=1000), CallSpending()))
+        assert len(server.requests) == requests
+        assert problem.code == ("JUDGE_UNAVAILABLE" if requests == 4 else "JUDGE_BUDGET_EXCEEDED")
 
 
 @pytest.mark.parametrize("budget", [Budget(per_call_usd=1.0), Budget(per_day_usd=1.0)], ids=["call", "day"])

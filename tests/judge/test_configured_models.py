@@ -37,10 +37,11 @@ def models(environ: dict[str, str], config: str = "", tmp_path: Path | None = No
 @pytest.mark.parametrize(
     "settings",
     [
+        {"EVALD_JUDGE_MAX_USD_PER_DAY": "5"},
         {"EVALD_KEYS_FILE": "keys.toml"},
         {"EVALD_JWT_ISSUER": "i", "EVALD_JWT_AUDIENCE": "a", "EVALD_JWT_JWKS_FILE": "jwks.json"},
     ],
-    ids=["keys", "tokens"],
+    ids=["ceiling", "keys", "tokens"],
 )
 def test_a_restart_gives_no_principal_its_money_back(settings: dict[str, str], tmp_path: Path) -> None:
     environ = {"EVALD_DATA_DIR": str(tmp_path), **settings}
@@ -209,6 +210,7 @@ def test_keys_come_from_files_too(tmp_path: Path) -> None:
             "judges.a.api_key_env: the environment variable that it names is not set",
         ),
         ('[judges.a]\napi_key_file = "/nowhere/key"', "judges.a.api_key_file /nowhere/key: No such file"),
+        ('[judges.a]\napi_key_file = "/dev/null"', "judges.a.api_key_file /dev/null: the file is empty"),
         ('judge_api_key_file = "/nowhere/key"', "judge_api_key_file /nowhere/key: No such file"),
     ],
 )

@@ -71,6 +71,16 @@ FINAL: dict[str, tuple[Answer, str, str]] = {
         "INPUT_TOO_LARGE",
         "longer than model",
     ),
+    "too long by its code alone": (
+        answer(400, {"error": {"message": "too long", "code": "string_above_max_length"}}),
+        "INPUT_TOO_LARGE",
+        "longer than model",
+    ),
+    "too long by its words alone": (
+        answer(400, {"error": {"message": "Prompt is too long"}}),
+        "INPUT_TOO_LARGE",
+        "longer than model",
+    ),
     "filtered question": (
         answer(400, {"error": {"message": "policy", "code": "content_filter"}}),
         "JUDGE_REFUSED",
@@ -469,3 +479,24 @@ async def test_without_a_key_none_is_sent() -> None:
     async with wire(GOOD) as server, asking(server.base_url, api_key="") as judge:
         await judge.model().ask(question(), CallSpending())
         assert "authorization" not in server.requests[0][0].lower()
+
+
+@pytest.mark.parametrize("key", [KEY, ""])
+@pytest.mark.parametrize("here", [False, True])
+async def test_headers_for_another_address_are_not_sent(
+    key: str, here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client reads variables of OpenAI's account, whatever the address is."""
+    async with wire(GOOD) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url if here else "https://gateway.example/v1")
+        monkeypatch.setenv("OPENAI_ORG_ID", "org-secret")
+        monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-secret")
+        others = "" if here else "\nauthorization: Bearer other-secret"
+        monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", f"X-Gateway-Token: gw-secret{others}")
+        async with asking(server.base_url, api_key=key) as judge:
+            await judge.model().ask(question(), CallSpending())
+        head = server.requests[0][0].lower()
+        for sent in ("org-secret", "proj-secret", "gw-secret"):
+            assert (sent in head) == here
+        assert "other-secret" not in head
+        assert (f"authorization: bearer {KEY}" in head) == (key == KEY)

@@ -71,6 +71,11 @@ WORDS: dict[str, tuple[ModelCapabilities, EndpointProblem, ModelCapabilities | N
         ),
         ModelCapabilities(temperature=False),
     ),
+    "reasoning temperature, as a parameter only": (
+        PLAIN,
+        EndpointProblem(400, "unsupported_value", "temperature", "Unsupported value: 0.0"),
+        ModelCapabilities(temperature=False),
+    ),
     "reasoning system": (
         PLAIN,
         EndpointProblem(
@@ -164,9 +169,15 @@ def test_the_question_is_put_in_each_form() -> None:
     assert [message["role"] for message in surest["messages"]] == ["system", "user", "assistant", "user"]
     assert surest["messages"][0]["content"] == asked.system_message
     assert surest["response_format"]["json_schema"] == {"name": "verdict", "strict": True, "schema": SCHEMA}
-    for form in (ResponseFormat.OBJECT, ResponseFormat.TEXT):
-        body = ModelCapabilities(form).request_body("m", asked)
+    assert surest["temperature"] == 0.0
+    for form, how in [
+        (ResponseFormat.OBJECT, "one JSON object and nothing else"),
+        (ResponseFormat.TEXT, "one fenced code block"),
+    ]:
+        body = ModelCapabilities(form).request_body("m", asked._replace(temperature=0.5))
+        assert body["temperature"] == 0.5
         assert json.dumps(SCHEMA) in body["messages"][0]["content"]
+        assert how in body["messages"][0]["content"]
         assert body["messages"][1:] == surest["messages"][1:]
     assert OBJECT.request_body("m", asked)["response_format"] == {"type": "json_object"}
     assert "response_format" not in ModelCapabilities(ResponseFormat.TEXT).request_body("m", asked)

@@ -9,6 +9,7 @@ from evald.turn import Turn
 
 from .scripted import TURN, ScriptedModels, criteria, evaluate, fault, judge, score
 
+LONG = "x" * 2_000_001
 CONFIG = {"criteria": "names a city"}
 
 
@@ -41,9 +42,12 @@ def test_a_long_conversation_is_cut_in_the_request_that_is_kept_but_not_in_the_o
     assert len(models.default.questions[0].user_message) > 1_000_000
 
 
-def test_a_conversation_longer_than_any_model_reads_is_an_error_and_costs_nothing() -> None:
+@pytest.mark.parametrize("message", [{"content": LONG}, {"tool_calls": [{"name": "f", "args": {"a": LONG}}]}])
+def test_a_conversation_longer_than_any_model_reads_is_an_error_and_costs_nothing(
+    message: dict[str, Any],
+) -> None:
     models = ScriptedModels(score(0.9))
-    turn = Turn([{"role": "user", "content": "x" * 2_000_001}, {"role": "assistant", "content": "y"}])
+    turn = Turn([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", **message}])
     result = judge(models, CONFIG, turn)
     assert result.error is not None
     assert result.error.code == "INPUT_TOO_LARGE"
@@ -88,7 +92,14 @@ def test_what_needs_no_model_asks_none(config: dict[str, Any], turn: Turn, verdi
     ("config", "turn"),
     [
         ({"onlyFinal": True}, TURN),
-        ({"includeExpected": True}, Turn([{"role": "assistant", "content": "x"}], expected="y")),
+        *(
+            ({"includeExpected": True}, Turn([{"role": "assistant", "content": "x"}], expected=expected))
+            for expected in (
+                "y",
+                {"data": {"city": "Ghent"}},
+                {"messages": [{"role": "assistant", "content": "y"}]},
+            )
+        ),
     ],
 )
 def test_a_turn_that_has_what_the_config_wants_is_judged(config: dict[str, Any], turn: Turn) -> None:

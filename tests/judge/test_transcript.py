@@ -79,16 +79,46 @@ def test_the_turn_is_told_from_the_history_also_where_the_caller_marks_it() -> N
     assert [record["part"] for record in shown({}, turn)] == ["history"] + ["turn"] * 5
 
 
-def test_a_turn_that_is_not_the_conversations_tail_takes_nothing_away_from_it() -> None:
+@pytest.mark.parametrize(
+    ("messages", "history"), [(CONVERSATION[3:], [ASKED]), ([{"role": "assistant", "content": "hi"}], [])]
+)
+def test_without_history_the_last_question_is_shown_where_there_is_one(
+    messages: list[dict[str, Any]], history: list[dict[str, Any]]
+) -> None:
+    turn = Turn([*messages, CALL, CONVERSATION[6]], turn_messages=[CALL, CONVERSATION[6]])
+    found = shown({"includeHistory": False}, turn)
+    assert [record for record in found if record["part"] == "history"][:1] == history
+    assert found[-1] == TURN[-1]
+
+
+def test_a_refusal_of_the_agent_is_shown() -> None:
+    pb = context_pb2.EvaluatorContext()
+    pb.messages.add(role="assistant", refusal="I cannot.")
+    (record,) = records(EvaluatorContext(pb), View())
+    assert record["refusal"] == "I cannot."
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        [("assistant", "c")],
+        [("assistant", "x"), ("assistant", "b")],
+        [("assistant", "a"), ("assistant", "b")],
+    ],
+)
+def test_a_turn_that_is_not_the_conversations_tail_takes_nothing_away_from_it(
+    turn: list[tuple[str, str]],
+) -> None:
     pb = context_pb2.EvaluatorContext()
     pb.messages.add(role="user", text="a")
     pb.messages.add(role="assistant", text="b")
-    pb.last_invocation.messages.add(role="assistant", text="c")
+    for role, text in turn:
+        pb.last_invocation.messages.add(role=role, text=text)
     models = ScriptedModels(criteria(True))
 
     asyncio.run(judge_later(models, {"successCriteria": "s"}, EvaluatorContext(pb)))
     contents = [record["content"] for record in inside(models.default.questions[0].user_message)]
-    assert contents == ["a", "b", "c"]
+    assert contents == ["a", "b", *(text for _, text in turn)]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +164,24 @@ def test_expected_data_and_messages_are_shown_as_such() -> None:
         {"part": "expected", "data": {"city": "Ghent"}},
         {**TURN[0], "part": "expected"},
     ]
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["template first", "template last"])
+def test_a_prompt_template_shares_no_data_with_other_judges_of_the_turn(first: int) -> None:
+    pb = context_pb2.EvaluatorContext(is_final=True)
+    pb.messages.add(role="user", text="Who?")
+    pb.messages.add(role="assistant", text="Ann.")
+    template = {"rubric": "r", "promptTemplate": "{rubric} {output}"}
+    configs: list[dict[str, Any]] = [template, {"successCriteria": "s"}]
+    ctx = EvaluatorContext(pb)
+    models = ScriptedModels(criteria(True))
+    for config in (configs[first], configs[1 - first]):
+        asyncio.run(judge_later(models, config, ctx))
+    found = [inside(one.user_message) for one in models.default.questions]
+    answers = [lines for lines in found if lines == [{"part": "answer", "content": "Ann."}]]
+    others = [lines for lines in found if lines not in answers]
+    assert answers
+    assert [[record["content"] for record in lines] for lines in others] == [["Who?", "Ann."]]
 
 
 async def test_a_long_conversation_is_encoded_once_for_all_judges_and_not_in_the_event_loop() -> None:

@@ -108,6 +108,9 @@ def test_calls_from_before_the_opening_change_nothing_after_it() -> None:
     assert breaker.is_open
     clock.now = 1.0
     assert breaker.allows("a")
+    clock.now = 100.0
+    assert not breaker.end(probe=False, worked=True)
+    assert breaker.is_open
 
 
 def test_servers_do_not_probe_at_the_same_moment() -> None:
@@ -151,6 +154,10 @@ def test_late_calls_of_one_principal_open_it_for_this_one_only() -> None:
     _late(breaker, "a", count=1)
     assert _allowed(breaker) == "bc"
     clock.now = 3.0
+    breaker.end(probe=breaker.begin("a"), worked=False)
+    assert _allowed(breaker) == "bc", "a probe that is lost closes it to nobody else"
+    assert breaker.only == "a"
+    clock.now = 7.0
     breaker.end(probe=breaker.begin("a"), worked=True)
     assert not breaker.is_open
 
@@ -161,6 +168,9 @@ def test_it_closes_when_the_only_principal_has_gone_and_calls_of_others_work() -
     clock.now = 30.9
     assert not breaker.end(probe=breaker.begin("b"), worked=True)
     clock.now = 31.0
+    probe = breaker.begin("a")
+    assert not breaker.end(probe=breaker.begin("b"), worked=True), "it probes"
+    breaker.end(probe=probe, worked=None)
     assert breaker.end(probe=breaker.begin("b"), worked=True)
     assert not breaker.is_open
 
@@ -171,8 +181,10 @@ def test_it_closes_when_the_only_principal_has_gone_and_calls_of_others_work() -
 def test_late_calls_of_a_second_principal_or_lost_ones_open_it_for_all(late: list[str]) -> None:
     breaker, _ = _breaker()
     for name in late:
+        assert _allowed(breaker)
         breaker.end(probe=breaker.begin(name or "b"), worked=False, late=name)
     assert _allowed(breaker) == ""
+    assert breaker.only == ""
 
 
 def test_after_a_late_probe_others_wait_half_as_long() -> None:
@@ -183,8 +195,13 @@ def test_after_a_late_probe_others_wait_half_as_long() -> None:
     assert _allowed(breaker) == ""
     clock.now = 2.0
     assert _allowed(breaker) == "bc"
+    assert breaker.only == ""
     assert breaker.begin("b")
     assert _allowed(breaker) == ""
+    breaker.end(probe=True, worked=False)
+    assert _allowed(breaker) == ""
+    clock.now = 6.0
+    assert breaker.begin("b")
     breaker.end(probe=True, worked=True)
     assert _allowed(breaker) == "abc"
 

@@ -44,6 +44,32 @@ class World:
         self.leases.revoke(self.lease.id)
 
 
+def test_every_lease_has_an_id_of_its_own_unless_it_is_restored() -> None:
+    leases = Leases()
+    assert len({leases.grant("instance", 10.0).id for _ in range(3)} - {""}) == 3
+    assert leases.grant("instance", 10.0, "stored").id == "stored"
+
+
+def test_a_lease_leads_to_its_instance_until_it_ends() -> None:
+    world = World()
+    leases, lease = world.leases, world.lease
+    assert leases.instance_id(lease.id) == "instance"
+    world.half()
+    assert leases.left(lease) == 5.0
+    world.wait_unseen()
+    assert leases.left(lease) == 0.0
+    leases.end(lease.id)
+    assert leases.instance_id(lease.id) == leases.instance_id("unknown") == ""
+
+
+def test_revoked_ids_are_remembered_but_not_without_end() -> None:
+    leases = Leases()
+    for number in range(20_000):
+        leases.revoke(str(number))
+    states = [leases.renew(str(number))[0] for number in (0, 10_001, 19_999)]
+    assert states == [EXPIRED, REVOKED, REVOKED]
+
+
 W = World
 
 

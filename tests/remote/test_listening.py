@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 
 import evald
 from evald.plugin.v1 import task_pb2
 
 from ..loop import run
 from ..rpc.live import request, serving, until
-from .scripted import PASSED, WORD, active, code_of, listening, register
+from .scripted import PASSED, WORD, active, code_of, listening, register, worker
 
 LOOPBACK = ["127.0.0.1/32"]
 
@@ -32,6 +33,19 @@ async def test_a_caller_that_goes_away_cancels_its_task_and_no_other() -> None:
         release.set()
         assert await stays == ""
         await until(lambda: not live.app.remotes.instances.by_id["listening-1"].active)
+
+
+async def test_a_lease_runs_out_beside_a_worker_that_has_none(tmp_path: Path) -> None:
+    async with (
+        serving(remote_allowed=LOOPBACK, data_dir=tmp_path) as live,
+        worker(live, "acme.other", instance_id="dials"),
+        listening("acme.word") as plugin,
+    ):
+        for _ in range(2):
+            await register(live, plugin, ttl=2)
+        store = live.app.remotes.leases._store
+        assert len(await store.load()) == 1, "a new lease takes the place of the old one"
+        await until(lambda: list(live.app.remotes.instances.by_id) == ["dials"])
 
 
 async def test_many_calls_at_once_each_get_their_own_answer() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from evald_server.auth.current_call import PRINCIPAL
+from evald_server.auth.principal import Principal
 from evald_server.remote.errors import NoPlace
 from evald_server.remote.instance import Instance, InstanceState, Mode
 from evald_server.remote.limits import RemoteLimits
@@ -25,12 +27,17 @@ class Fake(Instance):
     def __init__(self, name: str, places: int, pool: InstancePool) -> None:
         super().__init__(name, name, _plugin(places), lambda _: None)
         self.state = InstanceState.ACTIVE
+        self.sent: list[bool] = []
         self.waiting = [pool]
         pool.add(self)
 
     @property
     def reachable(self) -> bool:
         return True
+
+    def release(self, principal: str, *, sent: bool) -> None:
+        self.sent.append(sent)
+        super().release(principal, sent=sent)
 
     def become(self, state: InstanceState) -> None:
         """Change the state, as the registry does."""
@@ -104,6 +111,7 @@ async def test_who_stops_waiting_takes_no_place_along() -> None:
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert (pool.inflight, instance.active, pool.queued) == (0, 0, 0)
+    assert instance.sent == [True, False], "from the second place no task was sent"
     assert pool.try_acquire() is not None
 
 
@@ -129,6 +137,40 @@ async def test_only_so_many_wait() -> None:
         one.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     assert pool.queued == 0
+
+
+async def test_no_more_wait_when_many_principals_do() -> None:
+    pool, _ = _pool(1)
+    _fill(pool)
+
+    async def wait(number: int) -> None:
+        PRINCIPAL.set(Principal(f"p{number}", frozenset()))
+        await pool.acquire(5)
+
+    waiting = [asyncio.create_task(wait(number)) for number in range(30)]
+    await _settle()
+    assert pool.queued == 10
+    for one in waiting:
+        one.cancel()
+    ended = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [one.code for one in ended if isinstance(one, NoPlace)] == ["EVALUATOR_BUSY"] * 20
+
+
+async def test_a_slot_that_is_freed_takes_no_principal_beyond_its_share() -> None:
+    pool, _ = _pool(4)
+
+    async def acquire(name: str) -> Slot:
+        PRINCIPAL.set(Principal(name, frozenset()))
+        return pool.try_acquire() or await pool.acquire(30)
+
+    held = [await asyncio.create_task(acquire(name)) for name in ("greedy", "greedy", "greedy", "other")]
+    waiting = asyncio.create_task(acquire("greedy"))
+    await _settle()
+    pool.release(held.pop(), worked=True)
+    await _settle()
+    assert not waiting.done()
+    pool.release(held.pop(), worked=True)
+    assert (await waiting).principal == "greedy"
 
 
 @pytest.mark.parametrize(("end", "code"), [("gone", "REMOTE_UNAVAILABLE"), ("open", "REMOTE_CIRCUIT_OPEN")])

@@ -8,6 +8,7 @@ import pytest
 
 from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald.plugin.v1 import task_pb2
+from evald.v1 import result_pb2
 from evald_server.remote import plugin_type
 
 from ..attempts import attempts
@@ -151,6 +152,7 @@ async def test_a_pong_with_another_nonce_is_no_pong() -> None:
         await until(lambda: confused.pings)
         await confused.send(pong={"nonce": 77})
         assert (await confused.ended())[0] is grpc.StatusCode.ABORTED
+        assert confused.pings == 1, "no ping follows one without its pong"
 
 
 async def test_a_draining_worker_finishes_what_it_has_and_gets_nothing_new() -> None:
@@ -344,6 +346,28 @@ async def test_an_answer_to_a_task_that_was_never_given_is_a_contract_violation(
         assert result.error.code == "CONTRACT_VIOLATION"
         assert "task_id" in result.error.message
         await liar.stop()
+
+
+async def test_a_worker_cannot_answer_the_task_of_another_one() -> None:
+    answered = asyncio.Event()
+
+    async def fails(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+        await answered.wait()
+        return task_pb2.EvaluationOutput(verdict=result_pb2.VERDICT_FAILED, score=0, reason="bad")
+
+    async with (
+        serving() as live,
+        worker(live, "acme.word", behave=fails) as honest,
+        worker(live, "acme.other", behave=hangs, instance_id="other") as other,
+    ):
+        calls = [asyncio.create_task(live.unary(request(spec(name)))) for name in ("acme.word", "acme.other")]
+        await until(lambda: honest.tasks and other.tasks)
+        await other.complete(honest.tasks[0].task_id, PASSED)
+        await other.complete(other.tasks[0].task_id, PASSED)
+        # A late or repeated answer is no reason to give up a task that the worker still has.
+        assert (await calls[1]).summary.success
+        answered.set()
+        assert (await calls[0]).summary.verdict == result_pb2.VERDICT_FAILED
 
 
 async def test_workers_can_be_kept_out() -> None:

@@ -120,6 +120,10 @@ passthrough:///169.254.169.254:80
 google-c2p:///169.254.169.254:80
 unix:/etc/evald/socket
 unix:/run/evald/../secret
+unix:/run/evald/%2e%2e/secret
+unix:/run/evald/%2E./secret
+unix:/run/evald/socket?x
+unix:/run/evald/socket#x
 unix:/run/evald-other/socket
 unix:relative
 unix:
@@ -190,6 +194,8 @@ def test_no_name_leads_to_a_forbidden_address(address: str) -> None:
         ("localhost:5", ["127.0.0.1"], ["127.0.0.1"], "ipv4:127.0.0.1:5", "localhost:5"),
         ("unix:/run/evald/pii.sock", ["unix:/run/evald/"], [], "unix:/run/evald/pii.sock", "localhost"),
         ("unix:///run/evald/a/b", ["unix:/run/evald"], [], "unix:/run/evald/a/b", "localhost"),
+        ("unix:/Run/s", ["unix:/run", "unix:/Run"], [], "unix:/Run/s", "localhost"),
+        ("pii7:5", ["other", "pii7"], ["10.0.0.7"], "ipv4:10.0.0.7:5", "pii7:5"),
     ],
 )
 def test_what_is_allowed_is_pinned_to_checked_addresses_and_keeps_its_authority(
@@ -211,6 +217,7 @@ def test_what_is_allowed_is_pinned_to_checked_addresses_and_keeps_its_authority(
         ("svc:5", ["*.svc"]),
         ("unix:/run/evald.sock", ["unix:/run/evald"]),
         ("unix:/run/evald", ["unix:/run/evald"]),
+        ("unix:/run/evald/s", ["unix:/Run/Evald"]),
     ],
 )
 def test_what_no_rule_names_is_refused(text: str, rules: list[str]) -> None:
@@ -253,12 +260,36 @@ def test_a_rule_that_means_nothing_is_refused_at_the_start(rule: str) -> None:
         "a..b:80",
         "-a:80",
         "x" * 300,
+        f"{'.'.join(['x' * 60] * 5)}:80",
+        "host:\N{SUPERSCRIPT TWO}",
+        "10.0.0.7:\N{FULLWIDTH DIGIT EIGHT}",
+        "http://host:80",
+        "[fd12::7:80",
+        "fd12::7]:80",
+        "fd12::7:80",
+        "[fd12::7%eth0]:80",
+        "ipv4:[fd12::7]:80",
+        "ipv4:host:80",
+        "ipv6:10.0.0.7:80",
+        "unix:socket",
+        "unix://host/socket",
+        "unix:/run/evald/\0socket",
+        "unix:/run/evald/a socket",
+        "unix:/run/evald/\N{LATIN SMALL LETTER E WITH ACUTE}",
     ],
 )
 def test_text_that_is_no_target_is_refused(text: str) -> None:
     with pytest.raises(Refusal) as refused:
         read_target(text)
     assert refused.value.reason == "INVALID_FIELD"
+
+
+def test_targets_of_the_config_are_not_checked() -> None:
+    for text, pinned in [
+        ("unix:/etc/socket", "unix:/etc/socket"),
+        ("169.254.169.254:80", "ipv4:169.254.169.254:80"),
+    ]:
+        assert asyncio.run(Resolver(None, _nothing).dial(text)).pinned == pinned
 
 
 async def test_an_address_that_changes_after_the_check_is_checked_again_before_the_next_connection() -> None:
@@ -429,6 +460,20 @@ async def test_a_changed_tls_profile_is_used_for_the_next_connection(
         await plugin.start(address, _credentials())
         await until(lambda: instance.reachable)
         assert "the previous certificates stay in use" in caplog.text
+    await plugin.stop()
+
+
+async def test_a_plugin_that_registers_again_with_a_tls_profile_is_connected_anew_with_it() -> None:
+    plugin = Listening("acme.word")
+    await plugin.start("127.0.0.1:0")
+    profiles = {"plugins": {"ca_file": CERTIFICATES / "ca.pem"}}
+    async with serving(remote_allowed=["127.0.0.1"], remote_tls=profiles) as live:
+        await register(live, plugin)
+        assert (await live.unary(request(WORD))).summary.success
+        await register(live, plugin, tls_profile="plugins")
+        (instance,) = live.app.remotes.instances.by_id.values()
+        await until(lambda: "TLS handshake failed" in instance.last_error)
+        assert not (await live.unary(request(WORD))).summary.success, "no task goes without TLS"
     await plugin.stop()
 
 

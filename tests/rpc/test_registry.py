@@ -96,6 +96,9 @@ def _slow_schema() -> dict[str, Any]:
     ("fields", "code", "reason", "field"),
     [
         ({"instance_id": ""}, "INVALID_ARGUMENT", "INVALID_FIELD", "instance_id"),
+        ({"instance_id": "x" * 129}, "INVALID_ARGUMENT", "INVALID_FIELD", "instance_id"),
+        ({"instance_id": "a\nb"}, "INVALID_ARGUMENT", "INVALID_FIELD", "instance_id"),
+        ({"instance_id": "\N{CYRILLIC SMALL LETTER A}"}, "INVALID_ARGUMENT", "INVALID_FIELD", "instance_id"),
         ({"instance_id": "static:a"}, "INVALID_ARGUMENT", "INVALID_FIELD", "instance_id"),
         ({"target": "http://127.0.0.1/"}, "INVALID_ARGUMENT", "INVALID_FIELD", "target"),
         ({"target": "10.0.0.7:50051"}, "PERMISSION_DENIED", "TARGET_NOT_ALLOWED", "target"),

@@ -50,11 +50,12 @@ class CutOff(ValueError):
 
 
 class ReportedProblem(Exception):
-    """An error that the endpoint reports in a body with status 200."""
+    """An error that the endpoint reports in a body with status 200. free: the model had not begun to answer."""
 
-    def __init__(self, problem: EndpointProblem) -> None:
+    def __init__(self, problem: EndpointProblem, *, free: bool) -> None:
         super().__init__(problem.message)
         self.problem = problem
+        self.free = free
 
 
 def parse_completion(content: bytes, content_type: str) -> ChatCompletion:
@@ -103,7 +104,7 @@ def _from_events(content: bytes) -> ChatCompletion:
         if not isinstance(data, Mapping):
             raise NotACompletion("events that are not objects")
         kind = _word(data.get("type") or data.get("object"))
-        for item in _choices(data, f'events "{kind}" without choices'):
+        for item in _choices(data, f'events "{kind}" without choices', begun=bool(found)):
             delta = item.get("delta")
             choice = found.setdefault(str(item.get("index") or 0), _Choice())
             choice.add(delta if isinstance(delta, Mapping) else {}, item.get("finish_reason"))
@@ -115,10 +116,10 @@ def _from_events(content: bytes) -> ChatCompletion:
     return _completion(found.values(), model, usage)
 
 
-def _choices(data: Mapping[str, Any], otherwise: str) -> Iterator[Mapping[str, Any]]:
-    if data.get("error"):  # even if there are choices as well
-        raise _reported(data)
+def _choices(data: Mapping[str, Any], otherwise: str, *, begun: bool = False) -> Iterator[Mapping[str, Any]]:
     choices = data.get("choices")
+    if data.get("error"):  # even if there are choices as well
+        raise _reported(data, free=not (begun or choices))
     if not isinstance(choices, list):
         raise NotACompletion(otherwise)
     if len(choices) > _MAX_CHOICES:
@@ -127,7 +128,7 @@ def _choices(data: Mapping[str, Any], otherwise: str) -> Iterator[Mapping[str, A
         if not isinstance(choice, Mapping):
             raise NotACompletion("a choice that is not an object")
         if choice.get("error"):
-            raise _reported(choice)
+            raise _reported(choice, free=False)
         yield choice
 
 
@@ -181,11 +182,11 @@ def _events(content: bytes) -> Iterator[Any]:
             raise CutOff("an event of its stream is not JSON") from None
 
 
-def _reported(data: Mapping[str, Any]) -> ReportedProblem:
+def _reported(data: Mapping[str, Any], *, free: bool) -> ReportedProblem:
     error = data["error"]
     code = error.get("code") if isinstance(error, Mapping) else None
     status = code if isinstance(code, int) and 400 <= code <= 599 else 500
-    return ReportedProblem(_problem(status, data))
+    return ReportedProblem(_problem(status, data), free=free)
 
 
 def _problem(status: int, data: Any) -> EndpointProblem:

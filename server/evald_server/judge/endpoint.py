@@ -29,7 +29,7 @@ from .rate_limiting import AdaptiveLimiter
 from .response_format import EndpointProblem, ModelCapabilities, ResponseFormat
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+    from openai import AsyncOpenAI, Omit
 
 _log = logging.getLogger("evald.judge")
 
@@ -199,18 +199,16 @@ class Endpoint:
     async def _send(
         self, client: "AsyncOpenAI", body: dict[str, Any], request: PromptRequest, errors: EndpointErrors
     ) -> ChatCompletion:
-        import openai
 
         if self.settings.stream:
             body = body | {"stream": True, "stream_options": {"include_usage": True}}
-        headers = None if self.api_key else {"Authorization": openai.Omit()}
         receiving = False
         try:
             create = client.chat.completions.with_streaming_response.create
             # The client would convert every value in `messages` by its declared type, which takes a quarter of the
             # time of a call. It sends `extra_body` unchanged.
             async with create(
-                model=body["model"], messages=(), extra_body=body, extra_headers=headers
+                model=body["model"], messages=(), extra_body=body, extra_headers=self._headers()
             ) as response:
                 receiving = True
                 self.set_reachable(True)
@@ -227,7 +225,7 @@ class Endpoint:
                 return parse_completion(bytes(content), media_type)
             return await asyncio.to_thread(parse_completion, bytes(content), media_type)
         except ReportedProblem as reported:
-            raise errors.of_problem(reported.problem, request) from None
+            raise errors.of_problem(reported.problem, request, free=reported.free) from None
         except NotACompletion as error:
             raise errors.failed(
                 "JUDGE_UNAVAILABLE",
@@ -279,6 +277,25 @@ class Endpoint:
                 self._client_task = None
                 raise
         return self._client
+
+    def _headers(self) -> "dict[str, str | Omit]":
+        """Return the headers that replace those which the client takes from its environment variables.
+
+        These are for the address that OPENAI_BASE_URL names, and may be secrets.
+        """
+        from openai import Omit
+
+        headers: dict[str, str | Omit] = {}
+        if self.base_url not in (OPENAI, os.environ.get("OPENAI_BASE_URL")):
+            lines = os.environ.get("OPENAI_CUSTOM_HEADERS", "").split("\n")
+            names = (line.partition(":")[0].strip() for line in lines)
+            headers = {
+                name: Omit() for name in ("OpenAI-Organization", "OpenAI-Project", *filter(None, names))
+            }
+            headers["Authorization"] = f"Bearer {self.api_key}"
+        if not self.api_key:
+            headers["Authorization"] = Omit()
+        return headers
 
     def _create_client(self) -> "AsyncOpenAI":
         import openai

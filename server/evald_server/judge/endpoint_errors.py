@@ -92,14 +92,19 @@ class EndpointErrors:
         self._redactor = redactor
 
     def of_problem(
-        self, problem: EndpointProblem, request: PromptRequest, retry_after: float | None = None
+        self,
+        problem: EndpointProblem,
+        request: PromptRequest,
+        retry_after: float | None = None,
+        *,
+        free: bool = True,
     ) -> AttemptFailed:
-        """Return the failure for an error response of the endpoint."""
+        """Return the failure for an error response of the endpoint. free: see AttemptFailed."""
         status, code = problem.status, problem.code
         said = self._quote(problem, request)
 
         def failed(error_code: str, text: str, **flags: Any) -> AttemptFailed:
-            return self.failed(error_code, text, free=True, problem=problem, **flags)
+            return self.failed(error_code, text, free=free, problem=problem, **flags)
 
         if status == 429 and code in _NO_QUOTA:
             return failed(

@@ -4,7 +4,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 # Opens when half of the last 20 calls failed, and at least 5: a flapping instance opens it as well as a dead
 # one, two accidental failures do not.
@@ -20,6 +20,17 @@ _RETRY_RATIO: Final = 0.2
 _MAX_TOKENS: Final = 100.0
 
 
+class _Opening(NamedTuple):
+    """An open circuit. until: time of the next probe. late: the principal with late tasks, "" for none.
+
+    others_until: time of the next probe of the others, if there is a late principal; None if their calls pass.
+    """
+
+    until: float
+    late: str
+    others_until: float | None
+
+
 class CircuitBreaker:
     """A circuit breaker. Closed: calls pass. Open: no call passes until the wait is over. Half-open: one probe passes.
 
@@ -31,7 +42,7 @@ class CircuitBreaker:
     So they open the circuit for this principal only, and after its late probe the others wait half as long.
     """
 
-    __slots__ = ("_clock", "_jitter", "_late_probe", "_only", "_open_until", "_outcomes", "_probing", "_wait")
+    __slots__ = ("_clock", "_jitter", "_opening", "_outcomes", "_probing", "_wait")
 
     def __init__(
         self,
@@ -42,34 +53,29 @@ class CircuitBreaker:
         self._jitter = jitter
         # None: worked; else the principal whose task was late, "" if the task failed otherwise.
         self._outcomes: deque[str | None] = deque(maxlen=_WINDOW)
-        self._open_until: float | None = None  # None: closed
-        self._only = ""  # the principal for which it is open; "" for all
-        self._late_probe = ""  # the principal whose probe was late
+        self._opening: _Opening | None = None  # None: closed
         self._wait = _FIRST_WAIT
         self._probing = False
 
     @property
     def is_open(self) -> bool:
         """Whether the circuit is open or half-open, if only for one principal."""
-        return self._open_until is not None
+        return self._opening is not None
 
     @property
     def only(self) -> str:
         """The principal for which alone the circuit is open; "" if it is closed, or open for all."""
-        return self._only
+        opening = self._opening
+        return opening.late if opening is not None and opening.others_until is None else ""
 
     def allows(self, principal: str) -> bool:
         """Return whether a call of a principal may begin now."""
-        if self._open_until is None or self._passes(principal):
-            return True
-        until = self._open_until
-        if self._late_probe not in ("", principal):
-            until -= self._wait / 2
-        return not self._probing and self._clock() >= until
+        until = self._until(principal)
+        return until is None or (not self._probing and self._clock() >= until)
 
     def begin(self, principal: str) -> bool:
         """Begin a call. Returns True if it is the probe."""
-        if self._open_until is None or self._passes(principal):
+        if self._until(principal) is None:
             return False
         self._probing = True
         return True
@@ -82,18 +88,16 @@ class CircuitBreaker:
         Returns True if the circuit has opened or closed.
         """
         if worked and (probe or self._is_forgotten()):
-            self._open_until, self._only, self._probing = None, "", False
+            self._opening, self._probing = None, False
             self._outcomes.clear()
             return True
         if probe:
             self._probing = False
             if worked is False:
                 self._wait = min(self._wait * 2, _MAX_WAIT)
-                self._late_probe = late
-                self._open()
+                self._open(self.only or late, for_others=not self.only)
             return False
-        is_open = self._open_until is not None
-        if worked is None or (is_open and self._only in ("", late)):
+        if worked is None or (self.is_open and self.only in ("", late)):
             return False
         outcomes = self._outcomes
         outcomes.append(None if worked else late)
@@ -105,23 +109,29 @@ class CircuitBreaker:
         most = max(failures, key=failures.count)
         is_alone = failures.count(most) >= _MIN_FAILURES > len(failures) - failures.count(most)
         # A second principal's late tasks open it for all.
-        self._only = most if is_alone and not is_open else ""
-        self._late_probe, self._wait = "", _FIRST_WAIT
+        only = most if is_alone and not self.is_open else ""
+        self._wait = _FIRST_WAIT
         outcomes.clear()
-        self._open()
+        self._open(only, for_others=not only)
         return True
 
-    def _passes(self, principal: str) -> bool:
-        return self._only not in ("", principal)
+    def _until(self, principal: str) -> float | None:
+        """Return when a principal may make the next probe; None if its calls pass."""
+        opening = self._opening
+        if opening is None:
+            return None
+        return opening.until if opening.late in ("", principal) else opening.others_until
 
     def _is_forgotten(self) -> bool:
         """Return whether the only principal for which the circuit is open has not probed it for long."""
-        if self._open_until is None or not self._only or self._probing:
+        if self._opening is None or not self.only or self._probing:
             return False
-        return self._clock() >= self._open_until + _MAX_WAIT
+        return self._clock() >= self._opening.until + _MAX_WAIT
 
-    def _open(self) -> None:
-        self._open_until = self._clock() + self._wait * (1 + self._jitter() / 5)
+    def _open(self, late: str, *, for_others: bool) -> None:
+        """Open the circuit. late: the principal with late tasks, "" for none. for_others: for the others, too."""
+        until = self._clock() + self._wait * (1 + self._jitter() / 5)
+        self._opening = _Opening(until, late, until - self._wait / 2 if for_others else None)
 
 
 class RetryBudget:

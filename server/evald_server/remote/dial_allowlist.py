@@ -104,6 +104,9 @@ def _read_unix(text: str, rest: str) -> Target:
         raise _unreadable(text, "wanted unix:PATH with an absolute path")
     if any(part in ("", ".", "..") for part in path.split("/")[1:]):
         raise _unreadable(text, "wanted a path without the parts '.' and '..' and without empty parts")
+    # gRPC reads a path as a part of a URI: "%2e%2e" would become "..".
+    if any(character in path for character in "%?#"):
+        raise _unreadable(text, "wanted a path without '%', '?' and '#'")
     return Target("unix", "", 0, path)
 
 
@@ -111,7 +114,7 @@ def _read_host(text: str, scheme: str, rest: str) -> Target:
     host, separator, digits = rest.rpartition(":")
     if not separator or not host:
         raise _unreadable(text, "wanted HOST:PORT")
-    if not digits.isdigit() or not 0 < int(digits[:6]) <= 65535 or digits.startswith("0"):
+    if not digits.isdigit() or not 0 < int(digits) <= 65535 or digits.startswith("0"):
         raise _unreadable(text, "wanted a port from 1 to 65535")
     host = host.lower()
     if host.startswith("[") and host.endswith("]"):

@@ -33,7 +33,8 @@ class GrpcInstance(Instance):
     """An instance that the server dials.
 
     confirm: called with the description after every connect. Raises Refusal.
-    confirmed: set once the instance was healthy or was refused. refused: the last refusal.
+    confirmed: set once the instance was healthy or was refused. refused: the last refusal. tls: None for a
+    connection without TLS.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class GrpcInstance(Instance):
         self._limits = limits
         self._resolver = resolver
         self._confirm = confirm
-        self._tls = tls
+        self.tls = tls
         self._connection: PluginConnection | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._connecting: asyncio.Task[None] | None = None
@@ -132,7 +133,7 @@ class GrpcInstance(Instance):
     async def _connect(self) -> None:
         """Connect, then return when the connection is lost."""
         dial = await self._resolver.dial(self.target)
-        connection = PluginConnection(dial, self._limits, self._tls)
+        connection = PluginConnection(dial, self._limits, self.tls)
         try:
             await connection.open()
             plugin = await connection.describe()

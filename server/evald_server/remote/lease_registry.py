@@ -118,7 +118,7 @@ class LeaseRegistry:
         old = instances.replaced_by(request.instance_id, Mode.REGISTERED, principal)
         instances.check(plugin, old, principal=principal)
         replaced = self._leases.end(old.lease.id) if old is not None and old.lease is not None else None
-        if isinstance(old, GrpcInstance) and _is_same(old, request):
+        if isinstance(old, GrpcInstance) and _is_same(old, request, tls):
             instance = old
         else:
             if isinstance(old, GrpcInstance):
@@ -390,11 +390,14 @@ class LeaseRegistry:
         task.add_done_callback(self._leaving.discard)
 
 
-def _is_same(instance: GrpcInstance, request: registry_service_pb2.RegisterRequest) -> bool:
+def _is_same(
+    instance: GrpcInstance, request: registry_service_pb2.RegisterRequest, tls: DialTls | None
+) -> bool:
     # A draining instance ends with its last task, even if its plugin registers again.
     return (
         instance.state is not InstanceState.DRAINING
         and instance.target == request.target
+        and instance.tls is tls
         and instance.plugin is not None
         and instance.plugin.pb == request.plugin
         and instance.refused is None
