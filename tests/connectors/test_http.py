@@ -34,6 +34,7 @@ USUAL: dict[str, tuple[Any, list[tuple[str, str]]]] = {
         key: ({key: "fine"}, [("assistant", "fine")])
         for key in ("content", "text", "output", "response", "reply")
     },
+    "after-a-byte-order-mark": (b'\xef\xbb\xbf{"text": "fine"}', [("assistant", "fine")]),
     "text-alone": ('"fine"', [("assistant", "fine")]),
     "messages": (
         {
@@ -227,6 +228,39 @@ async def test_streamed_pieces_are_joined_and_the_first_is_timed(name: str) -> N
     assert 0 < duration_ms(invocation.time_to_first_token) <= duration_ms(invocation.latency)
 
 
+BOOK = {"id": "c1", "name": "book", "args": {}}
+STREAMED_CALLS: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
+    "in-several-events": ([{"tool_calls": [BOOK]}, {"toolCalls": [{"name": "pay"}]}], ["book", "pay"]),
+    "then-null": ([{"tool_calls": [BOOK]}, {"tool_calls": None}], ["book"]),
+    "then-none": ([{"tool_calls": [BOOK]}, {"tool_calls": []}], ["book"]),
+    "repeated": ([{"tool_calls": [BOOK]}, {"tool_calls": [BOOK, {"name": "pay"}]}], ["book", "pay"]),
+    "two-alike-without-ids": ([{"tool_calls": [{"name": "pay"}]}] * 2, ["pay", "pay"]),
+    "each-an-event": ([{"type": "tool_call", **BOOK}, {"type": "tool-use", "tool": "pay"}], ["book", "pay"]),
+    "one-that-is-no-list": ([{"tool_calls": BOOK}], ["book"]),
+}
+
+
+@pytest.mark.parametrize("name", STREAMED_CALLS)
+@pytest.mark.parametrize(
+    ("config", "said"), [({}, []), ({}, [{"text": "x"}]), ({"deltaPath": "text"}, [{"text": "x"}])]
+)
+async def test_no_call_of_a_stream_is_lost(
+    name: str, config: dict[str, Any], said: list[dict[str, Any]]
+) -> None:
+    sent, called = STREAMED_CALLS[name]
+    given, config = answer(200, events(*sent, *said)), {**config, "stream": "sse"}
+    async with wire(given) as server, built("http", server.base_url, config) as agent:
+        (message,) = (await agent.invoke(turn())).messages
+    assert [call.function.name for call in message.tool_calls] == called
+    assert message.text == ("x" if said else "")
+
+
+async def test_the_text_of_a_tool_is_not_that_of_the_agent() -> None:
+    sent = events({"type": "tool_result", "content": "secret"}, {"role": "assistant", "text": "fine"})
+    async with wire(answer(200, sent)) as server, built("http", server.base_url, {"stream": "sse"}) as agent:
+        assert texts(await agent.invoke(turn())) == [("assistant", "fine")]
+
+
 async def test_a_stream_is_left_when_it_says_that_it_is_over() -> None:
     endless = answer(200, events({"text": "fine"}), length=10_000, end="hang")
     async with wire(endless) as server, built("http", server.base_url, {"stream": "sse"}) as agent:
@@ -246,7 +280,7 @@ FAULTS: dict[str, tuple[Answer, str, str]] = {
     "garbage": (answer(200, b"\x00\x01\x02"), BAD, "not valid JSON"),
     "plain-text": (answer(200, "fine", content_type="text/plain"), BAD, "not valid JSON"),
     "not-utf-8": (answer(200, b'{"text": "\xff"}'), BAD, "not UTF-8 at byte 10"),
-    "half-a-surrogate": (answer(200, b'{"text": "\\ud800"}'), BAD, "surrogate"),
+    "half-a-surrogate": (answer(200, b'{"text": "\\ud800"}'), BAD, "answer: half of a surrogate"),
     "nan": (answer(200, b'{"text": "fine", "cost": NaN}'), BAD, "not valid JSON"),
     "half": (answer(200, b'{"text": "fi', length=100, end="close"), BAD, "is incomplete"),
     "half-and-reset": (answer(200, b'{"text": "fi', length=100, end="reset"), BAD, "is incomplete"),
@@ -273,8 +307,19 @@ FAULTS: dict[str, tuple[Answer, str, str]] = {
             {"ok": False},
             {"errors": ["no"]},
             {"type": "error"},
+            {"is_error": True},
+            {"isError": True},
+            {"statusCode": 500},
+            {"status_code": 400},
+            {"code": 599},
         )
     },
+    "a-status-of-a-failure": (answer(200, {"message": "no", "status": "failed"}), BAD, "reports an error"),
+    "calls-under-another-key": (
+        answer(200, {"text": "x", "toolUses": [{"name": "book"}]}),
+        BAD,
+        "answer.toolUses: looks like tool calls",
+    ),
     "another-role": (answer(200, {"role": "banana", "content": "x"}), BAD, "role"),
     "two-texts": (
         answer(200, {"role": "assistant", "content": "x", "parts": [{"type": "text", "text": "y"}]}),
@@ -369,6 +414,19 @@ STREAM_FAULTS: dict[str, tuple[str, Answer, str, str]] = {
         answer(200, events({"text": "fi"}, {"type": "error", "message": "no"})),
         BAD,
         "an error",
+    ),
+    "calls-under-another-key": (
+        "sse",
+        answer(200, events({"tool_call": BOOK}, {"text": "fine", "tool_call": None})),
+        BAD,
+        "answer.tool_call: looks like tool calls",
+    ),
+    "a-message-of-the-user": ("sse", answer(200, events({"role": "user", "text": "x"})), BAD, "got 'user'"),
+    "chunks-and-texts": (
+        "sse",
+        answer(200, events({"text": "fi"}, chunk("ne", "stop"))),
+        BAD,
+        "and other events with text",
     ),
     "an-error-in-a-line": ("ndjson", answer(200, '{"text": "fi"}\n{"type": "error"}\n'), BAD, "an error"),
     "html-after-the-start": (

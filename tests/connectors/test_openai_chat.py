@@ -132,6 +132,55 @@ async def test_a_streamed_answer_is_that_of_one_sent_at_once() -> None:
     assert 0 < duration_ms(invocation.time_to_first_token) <= duration_ms(invocation.latency)
 
 
+STREAMED_CALLS: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]]]] = {
+    "one-index-for-all": (
+        [
+            delta(0, id="a", function={"name": "book", "arguments": "{"}),
+            delta(0, id="a", function={"name": "book", "arguments": "}"}),
+            delta(0, id="b", function={"name": "book", "arguments": "{}"}),
+        ],
+        [("book", "{}"), ("book", "{}")],
+    ),
+    "one-index-and-no-ids": (
+        [
+            delta(0, function={"name": "book", "arguments": "{"}),
+            delta(0, function={"arguments": "}"}),
+            delta(0, function={"name": "pay", "arguments": "{}"}),
+        ],
+        [("book", "{}"), ("pay", "{}")],
+    ),
+    "another-id-per-piece": (
+        [delta(0, id="a", function={"name": "book"}), delta(0, id="b", function={"arguments": "{}"})],
+        [("book", "{}")],
+    ),
+    "no-index": (
+        [chunk(tool_calls=[{"function": {"name": "book"}}, {"function": {"name": "pay"}}])],
+        [("book", ""), ("pay", "")],
+    ),
+    "the-older-form": (
+        [
+            chunk(function_call={"name": "book", "arguments": ""}),
+            chunk(function_call={"arguments": '{"slot"'}),
+            chunk(function_call={"arguments": ": 9}"}),
+        ],
+        [("book", '{"slot": 9}')],
+    ),
+    "arguments-as-an-object": (
+        [delta(0, function={"name": "book", "arguments": {"slot": 9}})],
+        [("book", '{"slot": 9}')],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STREAMED_CALLS)
+async def test_no_streamed_call_is_lost(name: str) -> None:
+    sent, called = STREAMED_CALLS[name]
+    given, config = answer(200, events(*sent, chunk(finish="tool_calls"))), {**CONFIG, "stream": True}
+    async with wire(given) as server, built("openai-chat", server.base_url, config) as agent:
+        (message,) = (await agent.invoke(turn())).messages
+    assert [(call.function.name, call.function.arguments) for call in message.tool_calls] == called
+
+
 async def test_a_refusal_is_an_answer() -> None:
     given = answer(200, completion(None, refusal="I will not."))
     async with wire(given) as server, built("openai-chat", server.base_url, CONFIG) as agent:
@@ -176,6 +225,10 @@ STREAM_FAULTS: dict[str, tuple[str, str]] = {
     "a-second-answer": (events({"choices": [{"index": 1, "delta": {}}]}), "a second answer"),
     "calls-of-another-type": (events(chunk(tool_calls=["book"])), "wanted objects"),
     "an-error-at-the-end": (events(chunk("fi"), chunk(finish="error")), "reports an error"),
+    "text-in-blocks": (
+        events(chunk("fi"), chunk(content=[{"type": "text", "text": "ne"}]), chunk(finish="stop")),
+        "delta.content: got [{'type': 'text', 'text': 'ne'}] (list), wanted text",
+    ),
     "sent-at-once": (json.dumps(completion()), "not a stream of server-sent events"),
 }
 
