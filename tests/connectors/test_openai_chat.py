@@ -1,11 +1,13 @@
 """An OpenAI-compatible endpoint, and tools whose answers the config has."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from evald.structs import duration_ms
+from evald_server.connectors import openai_chat
 
 from ..judge.wire import Answer, answer, chunk, completion, events, wire
 from .building import built, failure, texts, turn
@@ -71,6 +73,23 @@ async def test_calls_are_answered_from_the_config_and_the_model_is_asked_again()
     assert invocation.token_usage.total_tokens == 220
     assert (invocation.cost.currency_code, invocation.cost.amount) == ("USD", 0.75)
     assert ["idempotency-key: request-1\r" in head.lower() for head in heads] == [True, False]
+
+
+async def test_a_long_answer_is_read_in_a_thread_in_later_rounds_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    async def run_sized(size: int, work: Callable[..., Any], *given: Any) -> Any:
+        sizes.append(size)
+        return work(*given)
+
+    monkeypatch.setattr(openai_chat, "run_sized", run_sized)
+    first = answer(200, {**calling("book"), "long": "x" * 100_000})
+    async with (
+        wire(first, answer(200, completion())) as server,
+        built("openai-chat", server.base_url, TOOLS) as agent,
+    ):
+        await agent.invoke(turn())
+    assert sizes[1] > sizes[0] > 100_000
 
 
 async def test_what_one_of_several_requests_does_not_report_is_missing() -> None:

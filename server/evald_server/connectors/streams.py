@@ -228,7 +228,7 @@ class TextPieces:
             self.started |= bool(piece)
 
     def _add_event(self, event: Mapping[str, Any]) -> None:
-        found = [event] if _kind(event) in CALL_PARTS else []
+        found: list[Any] = [event] if _kind(event) in CALL_PARTS else []
         if not found:
             self._others |= {key: value for key, value in event.items() if value is not None}
         for key in CALL_LISTS:
