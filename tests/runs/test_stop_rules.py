@@ -210,6 +210,13 @@ ROWS = {
         "Evaluator assertion failed. ",
         [{"type": "tool-use", "config": {"expectations": [{"name": "book"}]}}],
     ),
+    "an assertion fails beside a pending one": Row(
+        SIX,
+        FAILED,
+        1,
+        "Evaluator assertion failed. failed",
+        [{"type": "tool-use", "config": {"expectations": [{"name": "book"}]}}, does("fail")],
+    ),
     "success met and an assertion failed": Row(
         {**SIX, **SUCCESS}, FAILED, 1, "Evaluator assertion failed. failed", [does("fail")], judge=[MET]
     ),
@@ -358,6 +365,9 @@ async def test_a_run_ends_as_the_rules_say(row: Row) -> None:
     assert run.output.max_messages_reached is row.limit_reached
     assert [turn.is_final for turn in run.turns] == [False] * (row.turns - 1) + [True]
     assert not any(result.pending for result in run.turns[-1].evaluation.results)
+    assert all(run.messages[turn.first_message].role == "user" for turn in run.turns)
+    last = run.turns[-1].evaluation
+    assert (run.result.HasField("score"), run.result.score) == (last.HasField("score"), last.score)
     assert list(run.output.evaluator_results) == list(run.turns[-1].evaluation.results)
     assert run.output.message_count == sum(m.role in ("user", "assistant") for m in run.messages)
 
