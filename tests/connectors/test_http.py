@@ -206,6 +206,11 @@ STREAMS: dict[str, tuple[dict[str, Any], str]] = {
         {"stream": "sse"},
         ': hello\r\n\r\nevent: piece\r\nid: 1\r\ndata: {"text":\r\ndata: "fi"}\r\n\r\n' + events(SSE[1]),
     ),
+    "sse-with-more-after-the-end-mark": ({"stream": "sse"}, events(*SSE) + "data: x\n\ndata: {"),
+    "sse-of-an-older-model": (
+        {"stream": "sse", "deltaPath": "choices[0].text"},
+        events({"choices": [{"text": "fi"}]}, {"choices": [{"text": "ne"}], "usage": {"input_tokens": 3}}),
+    ),
     "sse-of-a-model": (
         {"stream": "sse"},
         events(chunk("fi"), chunk("ne", "stop"), chunk() | {"choices": [], "usage": {"prompt_tokens": 3}}),
@@ -422,6 +427,18 @@ STREAM_FAULTS: dict[str, tuple[str, Answer, str, str]] = {
         "answer.tool_call: looks like tool calls",
     ),
     "a-message-of-the-user": ("sse", answer(200, events({"role": "user", "text": "x"})), BAD, "got 'user'"),
+    "an-error-before-the-end": (
+        "sse",
+        answer(200, events({"text": "fi"}, {"type": "error", "message": "no"}, {"type": "end"})),
+        BAD,
+        "reports an error",
+    ),
+    "chunks-and-calls": (
+        "sse",
+        answer(200, events({"tool_calls": [BOOK]}, chunk("ne", "stop"))),
+        BAD,
+        "and other events with text or tool calls",
+    ),
     "chunks-and-texts": (
         "sse",
         answer(200, events({"text": "fi"}, chunk("ne", "stop"))),

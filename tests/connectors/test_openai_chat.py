@@ -138,7 +138,7 @@ async def test_a_streamed_answer_is_that_of_one_sent_at_once() -> None:
         chunk(finish="tool_calls"),
         last,
     )
-    spoken = events(chunk("BK-"), chunk("12345"), chunk(finish="stop"), last)
+    spoken = events(chunk("BK-"), chunk("12345"), chunk(finish="stop"), chunk(""), last)
     async with wire(answer(200, calls), answer(200, spoken, content_type="text/event-stream")) as server:
         async with built("openai-chat", server.base_url, {**TOOLS, "stream": True}) as agent:
             invocation = await agent.invoke(turn())
@@ -172,6 +172,13 @@ STREAMED_CALLS: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]]]] = 
         [delta(0, id="a", function={"name": "book"}), delta(0, id="b", function={"arguments": "{}"})],
         [("book", "{}")],
     ),
+    "a-name-again-without-its-id": (
+        [
+            delta(0, id="a", function={"name": "book", "arguments": "{"}),
+            delta(0, function={"name": "book", "arguments": "}"}),
+        ],
+        [("book", "{}")],
+    ),
     "no-index": (
         [chunk(tool_calls=[{"function": {"name": "book"}}, {"function": {"name": "pay"}}])],
         [("book", ""), ("pay", "")],
@@ -200,9 +207,12 @@ async def test_no_streamed_call_is_lost(name: str) -> None:
     assert [(call.function.name, call.function.arguments) for call in message.tool_calls] == called
 
 
-async def test_a_refusal_is_an_answer() -> None:
-    given = answer(200, completion(None, refusal="I will not."))
-    async with wire(given) as server, built("openai-chat", server.base_url, CONFIG) as agent:
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_refusal_is_an_answer(stream: bool) -> None:
+    whole = completion(None, refusal="I will not.")
+    pieces = events(chunk(refusal="I will"), chunk(refusal=" not."), chunk(finish="stop"))
+    given, config = answer(200, pieces if stream else whole), {**CONFIG, "stream": stream}
+    async with wire(given) as server, built("openai-chat", server.base_url, config) as agent:
         assert (await agent.invoke(turn())).messages[0].refusal == "I will not."
 
 

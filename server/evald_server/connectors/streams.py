@@ -35,7 +35,6 @@ class EventLines:
         self._sse = stream_format == "sse"
         self._pieces = pieces
         self._rest: list[bytes] = []
-        self._held = 0
         self._data: list[bytes] = []
         self._size = 0  # bytes of the data
         self._error = False
@@ -52,11 +51,7 @@ class EventLines:
         if lines:
             lines[0] = b"".join((*self._rest, lines[0]))
             self._rest = []
-            self._held = 0
-        if rest:
-            self._rest.append(rest)
-            self._held += len(rest)
-            _check_size(self._held)
+        self._rest.append(rest)
         for line in lines:
             if not self.done:
                 self._line(line.removesuffix(b"\r"))
@@ -228,9 +223,8 @@ class TextPieces:
             self.started |= bool(piece)
 
     def _add_event(self, event: Mapping[str, Any]) -> None:
+        self._others |= {key: value for key, value in event.items() if value is not None}
         found: list[Any] = [event] if _kind(event) in CALL_PARTS else []
-        if not found:
-            self._others |= {key: value for key, value in event.items() if value is not None}
         for key in CALL_LISTS:
             calls = event.get(key)
             found += calls if isinstance(calls, list) else [calls] if calls else []
