@@ -65,6 +65,7 @@ async def test_no_pause_counts_as_time_of_the_run() -> None:
         await _play_until(store, run.id, agent, shared, messages)
         row = await store.get(run.id)
         assert row is not None
+        assert not row.HasField("complete_time"), "since it was resumed"
         row.complete_time.CopyFrom(row.update_time)
         if messages == 3:
             row.start_time.seconds -= 100  # the run took so long until then

@@ -7,7 +7,8 @@ import pytest
 
 from evald.context import EvaluatorContext
 from evald.result import Kind, Result, Verdict, failed, measured, passed
-from evald.v1.run_service_pb2 import RUN_STATUS_COMPLETED, RUN_STATUS_ERROR
+from evald.v1.context_pb2 import Invocation
+from evald.v1.run_service_pb2 import RUN_STATUS_COMPLETED, RUN_STATUS_ERROR, RunTurn
 from evald_server.engine.registry import Origin
 
 from ..engine.scripted import definition
@@ -342,6 +343,15 @@ ROWS = {
         seeds=[{"role": "assistant", "content": "Hello!"}],
         limit_reached=True,
     ),
+    "the scenario alone asks": Row(
+        SIX,
+        PASSED,
+        1,
+        "The conversation ended after 2 messages. ",
+        [does("pass")],
+        seeds=[{"role": "user", "content": "Hello?"}],
+        lines=0,
+    ),
     "the scenario asks first": Row(
         SIX,
         PASSED,
@@ -405,6 +415,62 @@ async def test_an_answer_that_only_calls_tools_goes_on_in_the_same_turn() -> Non
     assert run.turns[0].latency.ToMilliseconds() == 15
     assert run.turns[0].evaluation.metrics["tool-call-count"] == 1
     assert len({request.request_id for request in agent.requests}) == 3
+
+
+async def test_only_what_waits_for_the_last_turn_is_evaluated_again_when_success_makes_it_the_last() -> None:
+    evaluated = []
+
+    def once(ctx: EvaluatorContext) -> Result:
+        evaluated.append((ctx.turn, ctx.is_final))
+        return passed("fine")
+
+    made = scenario([{"type": "once"}, contains("one", when="final")], **SIX, **SUCCESS)
+    run = await play(made, ScriptedAgent("one"), Talker(), MET, definitions=[definition("once", once)])
+    assert (Verdict(run.verdict), evaluated) == (PASSED, [(1, False)])
+
+
+CALL: Any = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "find"}}]}
+IN, OUT = {"input_tokens": 3}, {"output_tokens": 1}
+CALLS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "both say all": (
+        {"token_usage": {**IN, **OUT}, "cost": {"currency_code": "USD", "amount": 0.25}},
+        {"token_usage": {**IN, **OUT}, "cost": {"currency_code": "USD", "amount": 0.5}},
+        {
+            "token_usage": {"input_tokens": 6, "output_tokens": 2},
+            "cost": {"currency_code": "USD", "amount": 0.75},
+        },
+    ),
+    "the second lacks tokens": ({"token_usage": IN}, {}, {}),
+    "the first lacks tokens": ({}, {"token_usage": IN}, {}),
+    "the second lacks some tokens": (
+        {"token_usage": {**IN, **OUT}},
+        {"token_usage": IN},
+        {"token_usage": {"input_tokens": 6}},
+    ),
+    "the second lacks its cost": ({"cost": {"currency_code": "USD", "amount": 0.25}}, {}, {}),
+    "the first lacks its cost": ({}, {"cost": {"currency_code": "USD", "amount": 0.25}}, {}),
+    "both say how long": (
+        {"latency": {"nanos": 3}, "time_to_first_token": {"nanos": 1}},
+        {"latency": {"nanos": 4}, "time_to_first_token": {"nanos": 2}},
+        {"latency": {"nanos": 7}, "time_to_first_token": {"nanos": 1}},
+    ),
+    "the second lacks its time": ({"latency": {"nanos": 3}}, {}, {}),
+    "the first lacks its times": ({}, {"latency": {"nanos": 3}, "time_to_first_token": {"nanos": 1}}, {}),
+}
+
+
+@pytest.mark.parametrize("row", CALLS.values(), ids=CALLS)
+async def test_what_one_of_a_turn_s_calls_does_not_report_is_not_known(row: Any) -> None:
+    first, second, whole = row
+    agent = ScriptedAgent(
+        Invocation(messages=[CALL], **first),
+        Invocation(messages=[{"role": "assistant", "text": "found"}], **second),
+    )
+    (turn,) = (await play(scenario([{"type": "tool-call-count"}], maxMessages=3), agent)).turns
+    expected = RunTurn(**whole)
+    for name in ("token_usage", "cost", "latency", "time_to_first_token"):
+        assert turn.HasField(name) is expected.HasField(name), name
+        assert getattr(turn, name) == getattr(expected, name)
 
 
 async def test_an_agent_that_never_stops_calling_tools_ends_at_the_limit() -> None:

@@ -64,7 +64,10 @@ class InvalidPlan(ValueError):
     def __init__(self, violations: Sequence[Violation]) -> None:
         self.violations = list(violations)
         self.unknown_type = all(v.reason in ("UNKNOWN_TYPE", "UNKNOWN_VERSION") for v in violations)
-        super().__init__("; ".join(f"{v.field}: {v.message}" for v in violations))
+        # Messages about the whole call name the field themselves.
+        super().__init__(
+            "; ".join(v.message if v.index is None else f"{v.field}: {v.message}" for v in violations)
+        )
 
 
 def check_kinds(began: "Plan", plan: "Plan") -> None:
