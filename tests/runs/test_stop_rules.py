@@ -157,6 +157,27 @@ ROWS = {
         [judge(successCriteria="books", failureCriteria="gives up", failureCriteriaMode="every_turn")],
         judge=[FAILURE],
     ),
+    "criteria in the list, failure at the limit": Row(
+        {"maxMessages": 2},
+        FAILED,
+        1,
+        "Failure criteria was triggered. gave up",
+        [judge(**EITHER, failureCriteriaMode="on_max_messages")],
+        judge=[FAILURE],
+        limit_reached=True,
+    ),
+    "negated criteria end nothing": Row(
+        SIX,
+        PASSED,
+        3,
+        "Completed 6 messages. ",
+        [{**judge(successCriteria="books"), "negate": True}],
+        judge=[UNMET],
+        limit_reached=True,
+    ),
+    "criteria that count on any turn are judged once": Row(
+        {**SIX, **EITHER}, PASSED, 1, "ok", judge=[MET, BOTH]
+    ),
     "criteria in shadow end nothing": Row(
         SIX,
         PASSED,
@@ -343,6 +364,15 @@ ROWS = {
         seeds=[{"role": "assistant", "content": "Hello!"}],
         limit_reached=True,
     ),
+    "the scenario greets and asks": Row(
+        {"maxMessages": 3},
+        PASSED,
+        1,
+        "Completed 3 messages. ",
+        [does("pass")],
+        seeds=[{"role": "assistant", "content": "Hello!"}, {"role": "user", "content": "Hi"}],
+        limit_reached=True,
+    ),
     "the scenario alone asks": Row(
         SIX,
         PASSED,
@@ -409,9 +439,10 @@ async def test_the_user_has_the_last_word_where_the_limit_leaves_room_for_it() -
 async def test_an_answer_that_only_calls_tools_goes_on_in_the_same_turn() -> None:
     call = {"role": "assistant", "content": None, "tool_calls": [{"name": "find", "args": {}, "id": "1"}]}
     agent = ScriptedAgent([call], [{"role": "tool", "content": "[]", "tool_call_id": "1"}], "none")
-    run = await play(scenario([{"type": "tool-call-count"}], maxMessages=3), agent)
+    run = await play(scenario([{"type": "tool-call-count"}], maxMessages=9), agent, Talker(1))
     assert [message.role for message in run.messages] == ["user", "assistant", "tool", "assistant"]
     assert run.turn_count == 1
+    assert [request.turn for request in agent.requests] == [1, 1, 1]
     assert run.turns[0].latency.ToMilliseconds() == 15
     assert run.turns[0].evaluation.metrics["tool-call-count"] == 1
     assert len({request.request_id for request in agent.requests}) == 3
@@ -427,6 +458,20 @@ async def test_only_what_waits_for_the_last_turn_is_evaluated_again_when_success
     made = scenario([{"type": "once"}, contains("one", when="final")], **SIX, **SUCCESS)
     run = await play(made, ScriptedAgent("one"), Talker(), MET, definitions=[definition("once", once)])
     assert (Verdict(run.verdict), evaluated) == (PASSED, [(1, False)])
+
+
+async def test_what_waits_for_the_last_turn_is_evaluated_once() -> None:
+    evaluated = []
+
+    def once(ctx: EvaluatorContext) -> Result:
+        evaluated.append((ctx.turn, ctx.is_final))
+        return passed("fine")
+
+    agent = ScriptedAgent()
+    made = scenario([{"type": "once", "when": "final"}], maxMessages=4)
+    await play(made, agent, Talker(), definitions=[definition("once", once)])
+    assert evaluated == [(2, True)]
+    assert [request.turn for request in agent.requests] == [1, 2]
 
 
 CALL: Any = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "find"}}]}
@@ -466,11 +511,17 @@ async def test_what_one_of_a_turn_s_calls_does_not_report_is_not_known(row: Any)
         Invocation(messages=[CALL], **first),
         Invocation(messages=[{"role": "assistant", "text": "found"}], **second),
     )
-    (turn,) = (await play(scenario([{"type": "tool-call-count"}], maxMessages=3), agent)).turns
-    expected = RunTurn(**whole)
+    run = await play(scenario([{"type": "tool-call-count"}], maxMessages=3), agent)
+    (turn,), expected = run.turns, RunTurn(**whole)
     for name in ("token_usage", "cost", "latency", "time_to_first_token"):
         assert turn.HasField(name) is expected.HasField(name), name
         assert getattr(turn, name) == getattr(expected, name)
+    for name in ("input_tokens", "output_tokens"):  # of the run: what was spent at least
+        said = [call["token_usage"][name] for call in (first, second) if name in call.get("token_usage", {})]
+        assert (run.token_usage.HasField(name), getattr(run.token_usage, name)) == (bool(said), sum(said))
+    costs = [call["cost"]["amount"] for call in (first, second) if "cost" in call]
+    assert (run.HasField("cost"), run.cost.amount) == (bool(costs), sum(costs))
+    assert run.cost.currency_code == ("USD" if costs else "")
 
 
 async def test_an_agent_that_never_stops_calling_tools_ends_at_the_limit() -> None:
