@@ -1,6 +1,7 @@
 """Agents that serve AgentService, and peers that do not."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -89,6 +90,21 @@ async def test_the_agent_s_own_latency_counts() -> None:
     async with serving(always(data)) as target, built("grpc", target) as agent:
         invocation = await agent.invoke(turn())
         assert (invocation.latency.seconds, invocation.time_to_first_token.nanos) == (7, 5)
+
+
+async def test_a_secret_that_the_agent_repeats_is_in_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVALD_SECRET_A", "hush-4711")
+    said = {"role": "assistant", "text": "a hush-4711", "metadata": {"key": "hush-4711"}}
+    headers = {"x-a": "${EVALD_SECRET_A}"}
+    began = time.monotonic()
+    async with (
+        serving(always(response(messages=[said]))) as target,
+        built("grpc", target, headers=headers) as agent,
+    ):
+        invocation = await agent.invoke(turn())
+    assert "hush" not in str(invocation)
+    assert texts(invocation) == [("assistant", "a *********")]
+    assert 0 < duration_ms(invocation.latency) <= 1000 * (time.monotonic() - began)
 
 
 async def test_messages_as_json_are_read() -> None:

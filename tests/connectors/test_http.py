@@ -115,6 +115,23 @@ async def test_calls_usage_cost_and_model_beside_a_text_are_read() -> None:
     assert (invocation.cost.amount, invocation.model) == (0.25, "agent-1")
 
 
+@pytest.mark.parametrize("inner", [{}, {"usage": {"input": 1}, "cost": 2, "model": "inner"}])
+async def test_numbers_around_an_answer_count_where_it_has_none_itself(inner: dict[str, Any]) -> None:
+    around = {"usage": {"input": 3}, "cost": 4, "model": "outer"}
+    body = {**around, "output": {**inner, "message": {"content": "fine"}}}
+    async with wire(answer(200, body)) as server, built("http", server.base_url) as agent:
+        invocation = await agent.invoke(turn())
+    said = (invocation.token_usage.input_tokens, invocation.cost.amount, invocation.model)
+    assert said == ((1, 2, "inner") if inner else (3, 4, "outer"))
+
+
+async def test_a_call_in_the_older_form_beside_a_text_is_read() -> None:
+    body = {"text": "fine", "function_call": {"name": "book", "arguments": "{}"}}
+    async with wire(answer(200, body)) as server, built("http", server.base_url) as agent:
+        (message,) = (await agent.invoke(turn())).messages
+    assert (message.text, message.tool_calls[0].function.name) == ("fine", "book")
+
+
 async def test_what_is_sent_is_the_conversation_and_can_be_said_in_a_template() -> None:
     said = (
         "Hi",

@@ -1,12 +1,15 @@
 """A run that was cut off ends as if nothing had happened."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 
 import pytest
 
 from evald.result import Verdict
+from evald.v1.context_pb2 import Invocation
 from evald.v1.run_service_pb2 import RUN_STATUS_COMPLETED, RUN_STATUS_ERROR, RUN_STATUS_RUNNING, Run
+from evald_server.connectors.connector import AgentRequest
 from evald_server.runs.loop import RunLoop
 from evald_server.store.runs import RunEvent
 
@@ -78,6 +81,21 @@ async def test_no_pause_counts_as_time_of_the_run() -> None:
     assert abs(ended.complete_time.seconds - time.time()) < 60
     assert ended.turns[-1].evaluation.results[0].value >= 100_000
     assert ended.output.average_latency.ToMilliseconds() == 5
+
+
+async def test_a_run_that_is_cut_off_has_lasted_until_its_last_message() -> None:
+    class SlowAgent(ScriptedAgent):
+        async def invoke(self, request: AgentRequest) -> Invocation:
+            await asyncio.sleep(0.05)
+            return await super().invoke(request)
+
+    store = FakeStore()
+    run = queued(scenario([{"type": "response-length"}], maxMessages=6))
+    await store.create([run])
+    await _play_until(store, run.id, SlowAgent(), engine(), 3)
+    row = await store.get(run.id)
+    assert row is not None
+    assert row.update_time.ToMilliseconds() - row.start_time.ToMilliseconds() >= 50
 
 
 async def test_a_call_of_a_tool_is_not_asked_for_again_after_a_restart() -> None:

@@ -258,6 +258,14 @@ ROWS = {
         [{"type": "contains", "config": {"text": "two"}, "negate": True}],
         limit_reached=True,
     ),
+    "go on after a failure of the first turn": Row(
+        {**SIX, **CONTINUE},
+        FAILED,
+        3,
+        "Evaluator assertion failed. ",
+        [{"type": "contains", "config": {"text": "one"}, "negate": True}],
+        limit_reached=True,
+    ),
     "go on after a failure until the goal": Row(
         {**SIX, **SUCCESS, **CONTINUE},
         FAILED,
@@ -571,6 +579,13 @@ FAULTS = {
         [fault("JUDGE_UNAVAILABLE"), MET],
         "JUDGE_UNAVAILABLE",
         2,
+    ),
+    "broken on the first of three turns, and gone on": (
+        {**SIX, **SUCCESS, **CONTINUE},
+        [],
+        [fault("JUDGE_UNAVAILABLE"), UNMET, MET],
+        "JUDGE_UNAVAILABLE",
+        3,
     ),
     "broken beside success, and gone on": (
         {**SIX, **SUCCESS, **CONTINUE},
