@@ -118,7 +118,7 @@ async def test_calls_usage_cost_and_model_beside_a_text_are_read() -> None:
 @pytest.mark.parametrize("inner", [{}, {"usage": {"input": 1}, "cost": 2, "model": "inner"}])
 async def test_numbers_around_an_answer_count_where_it_has_none_itself(inner: dict[str, Any]) -> None:
     around = {"usage": {"input": 3}, "cost": 4, "model": "outer"}
-    body = {**around, "output": {**inner, "message": {"content": "fine"}}}
+    body = {**around, "data": {**inner, "message": {"content": "fine"}}}
     async with wire(answer(200, body)) as server, built("http", server.base_url) as agent:
         invocation = await agent.invoke(turn())
     said = (invocation.token_usage.input_tokens, invocation.cost.amount, invocation.model)

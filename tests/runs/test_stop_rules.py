@@ -7,7 +7,8 @@ import pytest
 
 from evald.context import EvaluatorContext
 from evald.result import Kind, Result, Verdict, failed, measured, passed
-from evald.v1.context_pb2 import Invocation
+from evald.v1.context_pb2 import EvaluatorContext as PbContext
+from evald.v1.context_pb2 import Invocation, Persona, Scenario
 from evald.v1.run_service_pb2 import RUN_STATUS_COMPLETED, RUN_STATUS_ERROR, RunTurn
 from evald_server.engine.registry import Origin
 
@@ -466,6 +467,21 @@ async def test_only_what_waits_for_the_last_turn_is_evaluated_again_when_success
     made = scenario([{"type": "once"}, contains("one", when="final")], **SIX, **SUCCESS)
     run = await play(made, ScriptedAgent("one"), Talker(), MET, definitions=[definition("once", once)])
     assert (Verdict(run.verdict), evaluated) == (PASSED, [(1, False)])
+
+
+async def test_evaluators_see_no_headers_and_nothing_else_that_only_the_run_uses() -> None:
+    seen = []
+
+    def look(ctx: EvaluatorContext) -> Result:
+        seen.append(PbContext.FromString(ctx.serialized()))
+        return passed("fine")
+
+    made = scenario([{"type": "look"}], maxMessages=2, goal="a slot", id="s1", instructions="book")
+    persona = Persona(name="Ann", description="calm", headers={"x-user": "hush"}, judge="j", script=["hi"])
+    await play(made, None, Talker(), persona=persona, definitions=[definition("look", look)])
+    (context,) = seen
+    assert context.persona == Persona(name="Ann", description="calm")
+    assert context.scenario == Scenario(name="booking", instructions="book", max_messages=2)
 
 
 async def test_what_waits_for_the_last_turn_is_evaluated_once() -> None:
