@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from evald.structs import duration_ms
 from evald.v1 import context_pb2
 from evald_server.config import Settings
+from evald_server.connectors import answers, http_client
 from evald_server.connectors.build import Connectors, try_connector
 from evald_server.connectors.connector import AgentRequest, ConnectorOptions
 from evald_server.connectors.headers import HeaderSecrets, ResolvedHeaders
@@ -34,6 +36,11 @@ USUAL: dict[str, tuple[Any, list[tuple[str, str]]]] = {
         key: ({key: "fine"}, [("assistant", "fine")])
         for key in ("content", "text", "output", "response", "reply")
     },
+    "a-failed-tool": ({"role": "tool", "content": "no", "status": "error"}, [("tool", "no")]),
+    "a-failed-tool-of-langchain": (
+        {"type": "tool", "content": "no", "status": "error", "tool_call_id": "1"},
+        [("tool", "no")],
+    ),
     "after-a-byte-order-mark": (b'\xef\xbb\xbf{"text": "fine"}', [("assistant", "fine")]),
     "text-alone": ('"fine"', [("assistant", "fine")]),
     "messages": (
@@ -83,6 +90,23 @@ async def test_an_answer_is_read_when_others_had_their_turn() -> None:
         assert texts(await agent.invoke(turn())) == [("assistant", "fine")]
         await agent.aclose()
     assert times, "and more often where the machine is slow"
+
+
+@pytest.mark.parametrize(("length", "in_a_thread"), [(1000, False), (100_000, True)])
+async def test_a_long_answer_is_read_in_a_thread(
+    length: int, in_a_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def parse_body(*given: Any) -> Any:
+        threads.append(threading.get_ident())
+        return answers.parse_body(*given)
+
+    monkeypatch.setattr(http_client, "parse_body", parse_body)
+    given = answer(200, {"text": "x" * length})
+    async with wire(given) as server, built("http", server.base_url) as agent:
+        await agent.invoke(turn())
+    assert [thread != threading.get_ident() for thread in threads] == [in_a_thread]
 
 
 @pytest.mark.parametrize("name", USUAL)
@@ -298,6 +322,7 @@ FAULTS: dict[str, tuple[Answer, str, str]] = {
     "nothing": (answer(200, b""), BAD, "empty"),
     "no-content": (Answer(b"HTTP/1.1 204 No Content\r\n\r\n"), BAD, "empty"),
     "html": (answer(200, "<!doctype html><p>Sign in", content_type="text/html"), BAD, "HTML or XML"),
+    "html-of-text-alone": (answer(200, "Sign in", content_type="text/html"), BAD, "HTML or XML"),
     "html-unsaid": (answer(200, "\n<html>"), BAD, "HTML or XML"),
     "garbage": (answer(200, b"\x00\x01\x02"), BAD, "not valid JSON"),
     "plain-text": (answer(200, "fine", content_type="text/plain"), BAD, "not valid JSON"),

@@ -11,11 +11,11 @@ from evald.v1.context_pb2 import Invocation
 from evald.v1.run_service_pb2 import RUN_STATUS_COMPLETED, RUN_STATUS_ERROR, RUN_STATUS_RUNNING, Run
 from evald_server.connectors.connector import AgentRequest
 from evald_server.runs.loop import RunLoop
-from evald_server.store.runs import RunEvent
+from evald_server.store.runs import RunEvent, run_seconds
 
 from ..judge.scripted import criteria
 from .fake_store import FakeStore
-from .scripted import ScriptedAgent, Talker, engine, go_on, parts, queued, scenario, whole
+from .scripted import ScriptedAgent, Talker, engine, go_on, parts, play, queued, scenario, whole
 
 UNMET, MET = criteria(False, why="not yet"), criteria(True, why="ok")
 
@@ -57,6 +57,23 @@ async def test_the_last_word_at_the_limit_is_not_answered_after_a_restart() -> N
     assert len(agent.requests) == 2
     assert (ended.status, Verdict(ended.verdict)) == (RUN_STATUS_COMPLETED, Verdict.FAILED)
     assert len(ended.messages) == 5
+
+
+async def test_an_answer_at_the_limit_is_evaluated_after_a_restart() -> None:
+    store, agent, judge = FakeStore(), ScriptedAgent(), engine(UNMET)
+    run = queued(scenario(successCriteria="books", maxMessages=2))
+    await store.create([run])
+    await _play_until(store, run.id, agent, judge, 2)
+    ended = await go_on(store, run.id, agent, Talker(), parts(judge))
+    assert (Verdict(ended.verdict), ended.turn_count, len(agent.requests)) == (Verdict.FAILED, 1, 1)
+
+
+async def test_a_run_lasts_no_longer_than_it_is_played() -> None:
+    began = time.monotonic()
+    run = await play(scenario([{"type": "response-length"}], maxMessages=2))
+    seconds = run_seconds(run)
+    assert seconds is not None
+    assert 0 <= seconds <= time.monotonic() - began
 
 
 async def test_no_pause_counts_as_time_of_the_run() -> None:
