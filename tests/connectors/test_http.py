@@ -361,6 +361,7 @@ FAULTS: dict[str, tuple[Answer, str, str]] = {
             {"code": 599},
         )
     },
+    "an-error-further-in": (answer(200, {"output": {"error": "broken", "text": "x"}}), BAD, "broken"),
     "a-status-of-a-failure": (answer(200, {"message": "no", "status": "failed"}), BAD, "reports an error"),
     "calls-under-another-key": (
         answer(200, {"text": "x", "toolUses": [{"name": "book"}]}),
