@@ -301,6 +301,13 @@ async def test_no_call_of_a_stream_is_lost(
     assert message.text == ("x" if said else "")
 
 
+async def test_calls_that_a_path_leaves_out_are_no_answer() -> None:
+    sent = events(chunk("fi"), chunk(tool_calls=[{"index": 0, "id": "1", "function": {"name": "book"}}]))
+    config = {"stream": "sse", "deltaPath": "choices[0].delta.content"}
+    async with wire(answer(200, sent)) as server, built("http", server.base_url, config) as agent:
+        assert "tool calls are not read with config.deltaPath" in (await failure(agent)).message
+
+
 async def test_the_text_of_a_tool_is_not_that_of_the_agent() -> None:
     sent = events({"type": "tool_result", "content": "secret"}, {"role": "assistant", "text": "fine"})
     async with wire(answer(200, sent)) as server, built("http", server.base_url, {"stream": "sse"}) as agent:

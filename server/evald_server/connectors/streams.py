@@ -228,6 +228,14 @@ class TextPieces:
         for key in CALL_LISTS:
             calls = event.get(key)
             found += calls if isinstance(calls, list) else [calls] if calls else []
+        choices = event.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            delta = choice.get("delta") if isinstance(choice, Mapping) else None
+            if isinstance(delta, Mapping) and (delta.get("tool_calls") or delta.get("function_call")):
+                raise bad_answer(
+                    "choices[0].delta: tool calls are not read with config.deltaPath; remove it, so that the events "
+                    "are read as chunks of a chat completion"
+                )
         for call in found:
             self.started = True
             known = call.get("id") if isinstance(call, Mapping) else None
