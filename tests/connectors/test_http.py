@@ -256,6 +256,7 @@ STREAMS: dict[str, tuple[dict[str, Any], str]] = {
         {"stream": "sse"},
         events(chunk("fi"), chunk("ne", "stop"), chunk() | {"choices": [], "usage": {"prompt_tokens": 3}}),
     ),
+    "sse-of-a-role": ({"stream": "sse"}, events(*({"role": "model", **one} for one in SSE))),
     "ndjson": ({"stream": "ndjson"}, "".join(f"{json.dumps(one)}\n\n" for one in SSE).rstrip()),
     "delta-path": (
         {"stream": "ndjson", "deltaPath": "d[0].t", "usagePath": "n"},

@@ -8,6 +8,7 @@ from evald.errors import InvalidInput
 from evald.fields import shown, snake
 from evald.messages import check_nodes
 from evald.shapes.parts import CALL_PARTS, RESULT_PARTS
+from evald.shapes.role_messages import ROLES
 from evald.strict_json import TooLarge, parse_json
 from evald_server.redaction import Redactor
 
@@ -246,7 +247,8 @@ class TextPieces:
             return look_up(event, self._path)
         if not isinstance(event, Mapping):
             return event
-        if (role := event.get("role")) not in (None, "", "assistant", "ai"):
+        role = event.get("role") or "assistant"
+        if not isinstance(role, str) or ROLES.get(role, role) != "assistant":
             raise bad_answer(
                 f"an event of the stream: role: {shown(role)}, wanted pieces of the agent's answer; "
                 "set config.deltaPath to the path of the text in an event"
