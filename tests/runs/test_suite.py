@@ -22,6 +22,7 @@ from evald_server.engine.engine import Engine
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
 from evald_server.rpc.admission import Admission
+from evald_server.runs.case_checks import case_problem
 from evald_server.runs.suite import CaseRun, SuiteSetup
 from evald_server.suites.verdicts import SuiteTotals
 
@@ -271,3 +272,28 @@ def test_no_fault_turns_red_into_green(
         assert honest.verdict == FAILED, (honest.reason, faulty.reason)
     if all(one in FAULTS for case in cases for one in case[3]):
         assert faulty.verdict == ERROR
+
+
+def test_an_agent_needs_something_to_answer() -> None:
+    case, setup = a_case(), Bench(ScriptedAgent()).setup
+    assert case_problem(case, setup, asks_agent=True) is None
+    del case.turns[0].input[:]
+    problem = case_problem(case, setup, asks_agent=True)
+    assert problem is not None
+    assert problem.field == "turns[0].input"
+    case.messages.add(role="user", text="a question")
+    assert case_problem(case, setup, asks_agent=True) is None
+
+
+@pytest.mark.parametrize("trials", [100, 101])
+def test_a_case_has_a_limit_of_recorded_trials(trials: int) -> None:
+    problem = case_problem(a_case([["good"]] * trials), Bench().setup, asks_agent=False)
+    assert (None if problem is None else problem.field) == ("recorded_trials" if trials > 100 else None)
+
+
+def test_a_recorded_trial_has_answers_or_an_error() -> None:
+    case = a_case([["good"]])
+    case.recorded_trials[0].error.message = "no answer"
+    problem = case_problem(case, Bench().setup, asks_agent=False)
+    assert problem is not None
+    assert problem.field == "recorded_trials[0].answers"
