@@ -252,6 +252,10 @@ STREAMS: dict[str, tuple[dict[str, Any], str]] = {
         {"stream": "sse", "deltaPath": "choices[0].text"},
         events({"choices": [{"text": "fi"}]}, {"choices": [{"text": "ne"}], "usage": {"input_tokens": 3}}),
     ),
+    "sse-of-a-model-by-a-path": (
+        {"stream": "sse", "deltaPath": "choices[0].delta.content"},
+        events(chunk("fi"), chunk("ne", "stop"), {"choices": [], "usage": {"prompt_tokens": 3}}),
+    ),
     "sse-of-a-model": (
         {"stream": "sse"},
         events(chunk("fi"), chunk("ne", "stop"), chunk() | {"choices": [], "usage": {"prompt_tokens": 3}}),
@@ -302,8 +306,12 @@ async def test_no_call_of_a_stream_is_lost(
     assert message.text == ("x" if said else "")
 
 
-async def test_calls_that_a_path_leaves_out_are_no_answer() -> None:
-    sent = events(chunk("fi"), chunk(tool_calls=[{"index": 0, "id": "1", "function": {"name": "book"}}]))
+@pytest.mark.parametrize(
+    "delta",
+    [{"tool_calls": [{"index": 0, "function": {"name": "book"}}]}, {"function_call": {"name": "book"}}],
+)
+async def test_calls_that_a_path_leaves_out_are_no_answer(delta: dict[str, Any]) -> None:
+    sent = events(chunk("fi"), chunk(**delta))
     config = {"stream": "sse", "deltaPath": "choices[0].delta.content"}
     async with wire(answer(200, sent)) as server, built("http", server.base_url, config) as agent:
         assert "tool calls are not read with config.deltaPath" in (await failure(agent)).message
