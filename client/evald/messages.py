@@ -41,7 +41,7 @@ MAX_UNKNOWN_KEYS: Final = 1000
 
 # Keys of messages that have a role and a text, but are not in OpenAI's format.
 _SHAPED: Final = frozenset(("parts", "type", "kind", "source", "author", "toolInvocations", "audio"))
-# Keys that other frameworks use for the data of `content` and `tool_calls`.
+# Keys that other frameworks use for the data of `content`.
 _TEXT_ELSEWHERE: Final = frozenset(
     (
         "text",
@@ -57,9 +57,10 @@ _TEXT_ELSEWHERE: Final = frozenset(
         "completion",
     )
 )
-_CALLS_ELSEWHERE: Final = frozenset(
+CALLS_ELSEWHERE: Final = frozenset(
     ("tool_call", "tool_use", "tool_uses", "tool_invocations", "function_calls", "functions_called", "calls")
 )
+"""Keys that other frameworks use for the data of `tool_calls`."""
 
 _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)|[,:\[{]', re.DOTALL)
 
@@ -282,7 +283,7 @@ def _check_unknown(unknown: Mapping[Any, Any], pb: Any) -> None:
         name = snake(key) if isinstance(key, str) else ""
         if not value or not isinstance(value, str | list | Mapping):
             continue
-        if name in _CALLS_ELSEWHERE and pb.role == "assistant":
+        if name in CALLS_ELSEWHERE and pb.role == "assistant":
             raise InvalidInput(
                 key, "looks like tool calls, under a key that evald does not know", "`tool_calls`"
             )

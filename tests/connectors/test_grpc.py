@@ -1,8 +1,9 @@
 """Agents that serve AgentService, and peers that do not."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from evald.agent.v1 import agent_service_pb2
 from evald.structs import duration_ms
 from evald.v1 import context_pb2
+from evald_server.connectors.connector import ConnectorFailure
 
 from .building import built, failure, texts, turn
 
@@ -35,9 +37,11 @@ def always(data: bytes) -> Respond:
 
 
 @asynccontextmanager
-async def serving(respond: Respond, credentials: grpc.ServerCredentials | None = None) -> AsyncIterator[str]:
-    """An agent that answers Invoke with bytes."""
-    server = grpc.aio.server()
+async def serving(
+    respond: Respond, credentials: grpc.ServerCredentials | None = None, **options: int
+) -> AsyncIterator[str]:
+    """An agent that answers Invoke with bytes. options: of the gRPC server."""
+    server = grpc.aio.server(options=[(f"grpc.{name}", value) for name, value in options.items()])
     method: Any = grpc.unary_unary_rpc_method_handler(respond)
     handler = grpc.method_handlers_generic_handler("evald.agent.v1.AgentService", {"Invoke": method})
     server.add_generic_rpc_handlers([handler])
@@ -86,6 +90,21 @@ async def test_the_agent_s_own_latency_counts() -> None:
     async with serving(always(data)) as target, built("grpc", target) as agent:
         invocation = await agent.invoke(turn())
         assert (invocation.latency.seconds, invocation.time_to_first_token.nanos) == (7, 5)
+
+
+async def test_a_secret_that_the_agent_repeats_is_in_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVALD_SECRET_A", "hush-4711")
+    said = {"role": "assistant", "text": "a hush-4711", "metadata": {"key": "hush-4711"}}
+    headers = {"x-a": "${EVALD_SECRET_A}"}
+    began = time.monotonic()
+    async with (
+        serving(always(response(messages=[said]))) as target,
+        built("grpc", target, headers=headers) as agent,
+    ):
+        invocation = await agent.invoke(turn())
+    assert "hush" not in str(invocation)
+    assert texts(invocation) == [("assistant", "a *********")]
+    assert 0 < duration_ms(invocation.latency) <= 1000 * (time.monotonic() - began)
 
 
 async def test_messages_as_json_are_read() -> None:
@@ -217,6 +236,28 @@ async def test_an_agent_that_was_away_is_found_again() -> None:
         await agent.invoke(turn())
         await agent.aclose()
         assert texts(await agent.invoke(turn())) == [("assistant", "fine")]
+
+
+async def test_a_new_connection_cuts_no_call_of_the_old_one() -> None:
+    began, released = asyncio.Event(), asyncio.Event()
+    peers = set()
+
+    async def respond(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+        peers.add(context.peer())
+        if agent_service_pb2.InvokeRequest.FromString(data).messages[0].text == "wait":
+            began.set()
+            await released.wait()
+        return response(messages=FINE)
+
+    async with serving(respond, max_connection_age_ms=100) as target, built("grpc", target) as agent:
+        waiting = asyncio.create_task(agent.invoke(turn("wait")))
+        await began.wait()
+        while len(peers) < 3:
+            with suppress(ConnectorFailure):  # a call that begins while the server closes its connection
+                await agent.invoke(turn("go on"))
+            await asyncio.sleep(0.02)
+        released.set()
+        assert texts(await waiting) == [("assistant", "fine")]
 
 
 @pytest.mark.parametrize(("host", "works"), [("plugin.example", True), ("other.example", False)])

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from evald.structs import duration_ms
 from evald.v1 import context_pb2
 from evald_server.config import Settings
+from evald_server.connectors import answers, http_client
 from evald_server.connectors.build import Connectors, try_connector
 from evald_server.connectors.connector import AgentRequest, ConnectorOptions
 from evald_server.connectors.headers import HeaderSecrets, ResolvedHeaders
@@ -34,6 +36,12 @@ USUAL: dict[str, tuple[Any, list[tuple[str, str]]]] = {
         key: ({key: "fine"}, [("assistant", "fine")])
         for key in ("content", "text", "output", "response", "reply")
     },
+    "a-failed-tool": ({"role": "tool", "content": "no", "status": "error"}, [("tool", "no")]),
+    "a-failed-tool-of-langchain": (
+        {"type": "tool", "content": "no", "status": "error", "tool_call_id": "1"},
+        [("tool", "no")],
+    ),
+    "after-a-byte-order-mark": (b'\xef\xbb\xbf{"text": "fine"}', [("assistant", "fine")]),
     "text-alone": ('"fine"', [("assistant", "fine")]),
     "messages": (
         {
@@ -84,6 +92,23 @@ async def test_an_answer_is_read_when_others_had_their_turn() -> None:
     assert times, "and more often where the machine is slow"
 
 
+@pytest.mark.parametrize(("length", "in_a_thread"), [(1000, False), (100_000, True)])
+async def test_a_long_answer_is_read_in_a_thread(
+    length: int, in_a_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def parse_body(*given: Any) -> Any:
+        threads.append(threading.get_ident())
+        return answers.parse_body(*given)
+
+    monkeypatch.setattr(http_client, "parse_body", parse_body)
+    given = answer(200, {"text": "x" * length})
+    async with wire(given) as server, built("http", server.base_url) as agent:
+        await agent.invoke(turn())
+    assert [thread != threading.get_ident() for thread in threads] == [in_a_thread]
+
+
 @pytest.mark.parametrize("name", USUAL)
 async def test_usual_answers_need_no_config(name: str) -> None:
     body, said = USUAL[name]
@@ -112,6 +137,23 @@ async def test_calls_usage_cost_and_model_beside_a_text_are_read() -> None:
     )
     assert (invocation.token_usage.input_tokens, invocation.token_usage.output_tokens) == (5, 2)
     assert (invocation.cost.amount, invocation.model) == (0.25, "agent-1")
+
+
+@pytest.mark.parametrize("inner", [{}, {"usage": {"input": 1}, "cost": 2, "model": "inner"}])
+async def test_numbers_around_an_answer_count_where_it_has_none_itself(inner: dict[str, Any]) -> None:
+    around = {"usage": {"input": 3}, "cost": 4, "model": "outer"}
+    body = {**around, "data": {**inner, "message": {"content": "fine"}}}
+    async with wire(answer(200, body)) as server, built("http", server.base_url) as agent:
+        invocation = await agent.invoke(turn())
+    said = (invocation.token_usage.input_tokens, invocation.cost.amount, invocation.model)
+    assert said == ((1, 2, "inner") if inner else (3, 4, "outer"))
+
+
+async def test_a_call_in_the_older_form_beside_a_text_is_read() -> None:
+    body = {"text": "fine", "function_call": {"name": "book", "arguments": "{}"}}
+    async with wire(answer(200, body)) as server, built("http", server.base_url) as agent:
+        (message,) = (await agent.invoke(turn())).messages
+    assert (message.text, message.tool_calls[0].function.name) == ("fine", "book")
 
 
 async def test_what_is_sent_is_the_conversation_and_can_be_said_in_a_template() -> None:
@@ -205,10 +247,20 @@ STREAMS: dict[str, tuple[dict[str, Any], str]] = {
         {"stream": "sse"},
         ': hello\r\n\r\nevent: piece\r\nid: 1\r\ndata: {"text":\r\ndata: "fi"}\r\n\r\n' + events(SSE[1]),
     ),
+    "sse-with-more-after-the-end-mark": ({"stream": "sse"}, events(*SSE) + "data: x\n\ndata: {"),
+    "sse-of-an-older-model": (
+        {"stream": "sse", "deltaPath": "choices[0].text"},
+        events({"choices": [{"text": "fi"}]}, {"choices": [{"text": "ne"}], "usage": {"input_tokens": 3}}),
+    ),
+    "sse-of-a-model-by-a-path": (
+        {"stream": "sse", "deltaPath": "choices[0].delta.content"},
+        events(chunk("fi"), chunk("ne", "stop"), {"choices": [], "usage": {"prompt_tokens": 3}}),
+    ),
     "sse-of-a-model": (
         {"stream": "sse"},
         events(chunk("fi"), chunk("ne", "stop"), chunk() | {"choices": [], "usage": {"prompt_tokens": 3}}),
     ),
+    "sse-of-a-role": ({"stream": "sse"}, events(*({"role": "model", **one} for one in SSE))),
     "ndjson": ({"stream": "ndjson"}, "".join(f"{json.dumps(one)}\n\n" for one in SSE).rstrip()),
     "delta-path": (
         {"stream": "ndjson", "deltaPath": "d[0].t", "usagePath": "n"},
@@ -227,6 +279,50 @@ async def test_streamed_pieces_are_joined_and_the_first_is_timed(name: str) -> N
     assert 0 < duration_ms(invocation.time_to_first_token) <= duration_ms(invocation.latency)
 
 
+BOOK = {"id": "c1", "name": "book", "args": {}}
+STREAMED_CALLS: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
+    "in-several-events": ([{"tool_calls": [BOOK]}, {"toolCalls": [{"name": "pay"}]}], ["book", "pay"]),
+    "then-null": ([{"tool_calls": [BOOK]}, {"tool_calls": None}], ["book"]),
+    "then-none": ([{"tool_calls": [BOOK]}, {"tool_calls": []}], ["book"]),
+    "repeated": ([{"tool_calls": [BOOK]}, {"tool_calls": [BOOK, {"name": "pay"}]}], ["book", "pay"]),
+    "two-alike-without-ids": ([{"tool_calls": [{"name": "pay"}]}] * 2, ["pay", "pay"]),
+    "each-an-event": ([{"type": "tool_call", **BOOK}, {"type": "tool-use", "tool": "pay"}], ["book", "pay"]),
+    "one-that-is-no-list": ([{"tool_calls": BOOK}], ["book"]),
+}
+
+
+@pytest.mark.parametrize("name", STREAMED_CALLS)
+@pytest.mark.parametrize(
+    ("config", "said"), [({}, []), ({}, [{"text": "x"}]), ({"deltaPath": "text"}, [{"text": "x"}])]
+)
+async def test_no_call_of_a_stream_is_lost(
+    name: str, config: dict[str, Any], said: list[dict[str, Any]]
+) -> None:
+    sent, called = STREAMED_CALLS[name]
+    given, config = answer(200, events(*sent, *said)), {**config, "stream": "sse"}
+    async with wire(given) as server, built("http", server.base_url, config) as agent:
+        (message,) = (await agent.invoke(turn())).messages
+    assert [call.function.name for call in message.tool_calls] == called
+    assert message.text == ("x" if said else "")
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [{"tool_calls": [{"index": 0, "function": {"name": "book"}}]}, {"function_call": {"name": "book"}}],
+)
+async def test_calls_that_a_path_leaves_out_are_no_answer(delta: dict[str, Any]) -> None:
+    sent = events(chunk("fi"), chunk(**delta))
+    config = {"stream": "sse", "deltaPath": "choices[0].delta.content"}
+    async with wire(answer(200, sent)) as server, built("http", server.base_url, config) as agent:
+        assert "tool calls are not read with config.deltaPath" in (await failure(agent)).message
+
+
+async def test_the_text_of_a_tool_is_not_that_of_the_agent() -> None:
+    sent = events({"type": "tool_result", "content": "secret"}, {"role": "assistant", "text": "fine"})
+    async with wire(answer(200, sent)) as server, built("http", server.base_url, {"stream": "sse"}) as agent:
+        assert texts(await agent.invoke(turn())) == [("assistant", "fine")]
+
+
 async def test_a_stream_is_left_when_it_says_that_it_is_over() -> None:
     endless = answer(200, events({"text": "fine"}), length=10_000, end="hang")
     async with wire(endless) as server, built("http", server.base_url, {"stream": "sse"}) as agent:
@@ -242,11 +338,12 @@ FAULTS: dict[str, tuple[Answer, str, str]] = {
     "nothing": (answer(200, b""), BAD, "empty"),
     "no-content": (Answer(b"HTTP/1.1 204 No Content\r\n\r\n"), BAD, "empty"),
     "html": (answer(200, "<!doctype html><p>Sign in", content_type="text/html"), BAD, "HTML or XML"),
+    "html-of-text-alone": (answer(200, "Sign in", content_type="text/html"), BAD, "HTML or XML"),
     "html-unsaid": (answer(200, "\n<html>"), BAD, "HTML or XML"),
     "garbage": (answer(200, b"\x00\x01\x02"), BAD, "not valid JSON"),
     "plain-text": (answer(200, "fine", content_type="text/plain"), BAD, "not valid JSON"),
     "not-utf-8": (answer(200, b'{"text": "\xff"}'), BAD, "not UTF-8 at byte 10"),
-    "half-a-surrogate": (answer(200, b'{"text": "\\ud800"}'), BAD, "surrogate"),
+    "half-a-surrogate": (answer(200, b'{"text": "\\ud800"}'), BAD, "answer: half of a surrogate"),
     "nan": (answer(200, b'{"text": "fine", "cost": NaN}'), BAD, "not valid JSON"),
     "half": (answer(200, b'{"text": "fi', length=100, end="close"), BAD, "is incomplete"),
     "half-and-reset": (answer(200, b'{"text": "fi', length=100, end="reset"), BAD, "is incomplete"),
@@ -273,8 +370,20 @@ FAULTS: dict[str, tuple[Answer, str, str]] = {
             {"ok": False},
             {"errors": ["no"]},
             {"type": "error"},
+            {"is_error": True},
+            {"isError": True},
+            {"statusCode": 500},
+            {"status_code": 400},
+            {"code": 599},
         )
     },
+    "an-error-further-in": (answer(200, {"output": {"error": "broken", "text": "x"}}), BAD, "broken"),
+    "a-status-of-a-failure": (answer(200, {"message": "no", "status": "failed"}), BAD, "reports an error"),
+    "calls-under-another-key": (
+        answer(200, {"text": "x", "toolUses": [{"name": "book"}]}),
+        BAD,
+        "answer.toolUses: looks like tool calls",
+    ),
     "another-role": (answer(200, {"role": "banana", "content": "x"}), BAD, "role"),
     "two-texts": (
         answer(200, {"role": "assistant", "content": "x", "parts": [{"type": "text", "text": "y"}]}),
@@ -369,6 +478,31 @@ STREAM_FAULTS: dict[str, tuple[str, Answer, str, str]] = {
         answer(200, events({"text": "fi"}, {"type": "error", "message": "no"})),
         BAD,
         "an error",
+    ),
+    "calls-under-another-key": (
+        "sse",
+        answer(200, events({"tool_call": BOOK}, {"text": "fine", "tool_call": None})),
+        BAD,
+        "answer.tool_call: looks like tool calls",
+    ),
+    "a-message-of-the-user": ("sse", answer(200, events({"role": "user", "text": "x"})), BAD, "got 'user'"),
+    "an-error-before-the-end": (
+        "sse",
+        answer(200, events({"text": "fi"}, {"type": "error", "message": "no"}, {"type": "end"})),
+        BAD,
+        "reports an error",
+    ),
+    "chunks-and-calls": (
+        "sse",
+        answer(200, events({"tool_calls": [BOOK]}, chunk("ne", "stop"))),
+        BAD,
+        "and other events with text or tool calls",
+    ),
+    "chunks-and-texts": (
+        "sse",
+        answer(200, events({"text": "fi"}, chunk("ne", "stop"))),
+        BAD,
+        "and other events with text",
     ),
     "an-error-in-a-line": ("ndjson", answer(200, '{"text": "fi"}\n{"type": "error"}\n'), BAD, "an error"),
     "html-after-the-start": (

@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID, uuid4, uuid5
 
 import pytest
 
@@ -77,6 +77,7 @@ async def test_each_turn_sends_what_is_new_and_returns_what_the_graph_adds() -> 
             assert [message.role for message in invocation.messages] == ["assistant", "tool", "assistant"]
             assert invocation.messages[0].tool_calls[0].function.arguments == '{"day": 1}'
             assert (invocation.token_usage.total_tokens, invocation.model) == (24, "graph-1")
+            assert invocation.HasField("latency")
             said += [*invocation.messages, *messages("And then?")]
         heads, bodies = [head for head, _ in server.requests], server.bodies
         assert list(server.threads) == [THREAD]
@@ -123,6 +124,22 @@ async def test_any_id_of_a_conversation_makes_the_id_of_a_thread() -> None:
             await agent.invoke(turn()._replace(thread_id="run 7/a"))
         (thread,) = server.threads
         assert str(UUID(thread)) == thread
+
+
+@pytest.mark.parametrize("user", [{"type": "human"}, {"role": "user"}])
+async def test_an_earlier_answer_without_an_id_is_not_answered_again(user: dict[str, str]) -> None:
+    sent = [str(uuid5(UUID(THREAD), str(at))) for at in (0, 2)]
+    state = [
+        {**user, "content": "Hi", "id": sent[0]},
+        {"type": "ai", "content": "old"},
+        {**user, "content": "Go", "id": sent[1]},
+        {"type": "ai", "content": "new"},
+    ]
+    asked = messages("Hi", {"role": "assistant", "content": "old"}, "Go")
+    given = answer(200, {"messages": state})
+    async with wire(given) as server, built("langgraph", server.base_url, CONFIG) as agent:
+        invocation = await agent.invoke(turn()._replace(thread_id=THREAD, turn=2, messages=asked))
+    assert texts(invocation) == [("assistant", "new")]
 
 
 FAULTS: dict[str, tuple[Any, str, str]] = {

@@ -1,11 +1,14 @@
 """An OpenAI-compatible endpoint, and tools whose answers the config has."""
 
 import json
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from evald.structs import duration_ms
+from evald_server.connectors import openai_chat
 
 from ..judge.wire import Answer, answer, chunk, completion, events, wire
 from .building import built, failure, texts, turn
@@ -73,6 +76,23 @@ async def test_calls_are_answered_from_the_config_and_the_model_is_asked_again()
     assert ["idempotency-key: request-1\r" in head.lower() for head in heads] == [True, False]
 
 
+async def test_a_long_answer_is_read_in_a_thread_in_later_rounds_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    async def run_sized(size: int, work: Callable[..., Any], *given: Any) -> Any:
+        sizes.append(size)
+        return work(*given)
+
+    monkeypatch.setattr(openai_chat, "run_sized", run_sized)
+    first = answer(200, {**calling("book"), "long": "x" * 100_000})
+    async with (
+        wire(first, answer(200, completion())) as server,
+        built("openai-chat", server.base_url, TOOLS) as agent,
+    ):
+        await agent.invoke(turn())
+    assert sizes[1] > sizes[0] > 100_000
+
+
 async def test_what_one_of_several_requests_does_not_report_is_missing() -> None:
     first, last = calling("book"), completion("BK-12345")
     first["usage"]["cost"] = 0.25
@@ -119,22 +139,84 @@ async def test_a_streamed_answer_is_that_of_one_sent_at_once() -> None:
         chunk(finish="tool_calls"),
         last,
     )
-    spoken = events(chunk("BK-"), chunk("12345"), chunk(finish="stop"), last)
+    spoken = events(chunk("BK-"), chunk("12345"), chunk(finish="stop"), chunk(""), last)
+    began = time.monotonic()
     async with wire(answer(200, calls), answer(200, spoken, content_type="text/event-stream")) as server:
         async with built("openai-chat", server.base_url, {**TOOLS, "stream": True}) as agent:
             invocation = await agent.invoke(turn())
+        assert server.bodies[0]["stream"] is True
         assert server.bodies[0]["stream_options"] == {"include_usage": True}
     book, other = invocation.messages[0].tool_calls
     assert (book.id, book.function.name, book.function.arguments) == ("c-book", "book", '{"slot": 9}')
     assert (other.id, other.function.arguments) == ("c-x", "{}")
     assert texts(invocation)[-1] == ("assistant", "BK-12345")
     assert invocation.token_usage.total_tokens == 8
-    assert 0 < duration_ms(invocation.time_to_first_token) <= duration_ms(invocation.latency)
+    passed_ms = 1000 * (time.monotonic() - began)
+    assert 0 < duration_ms(invocation.time_to_first_token) <= duration_ms(invocation.latency) <= passed_ms
 
 
-async def test_a_refusal_is_an_answer() -> None:
-    given = answer(200, completion(None, refusal="I will not."))
-    async with wire(given) as server, built("openai-chat", server.base_url, CONFIG) as agent:
+STREAMED_CALLS: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]]]] = {
+    "one-index-for-all": (
+        [
+            delta(0, id="a", function={"name": "book", "arguments": "{"}),
+            delta(0, id="a", function={"name": "book", "arguments": "}"}),
+            delta(0, id="b", function={"name": "book", "arguments": "{}"}),
+        ],
+        [("book", "{}"), ("book", "{}")],
+    ),
+    "one-index-and-no-ids": (
+        [
+            delta(0, function={"name": "book", "arguments": "{"}),
+            delta(0, function={"arguments": "}"}),
+            delta(0, function={"name": "pay", "arguments": "{}"}),
+        ],
+        [("book", "{}"), ("pay", "{}")],
+    ),
+    "another-id-per-piece": (
+        [delta(0, id="a", function={"name": "book"}), delta(0, id="b", function={"arguments": "{}"})],
+        [("book", "{}")],
+    ),
+    "a-name-again-without-its-id": (
+        [
+            delta(0, id="a", function={"name": "book", "arguments": "{"}),
+            delta(0, function={"name": "book", "arguments": "}"}),
+        ],
+        [("book", "{}")],
+    ),
+    "no-index": (
+        [chunk(tool_calls=[{"function": {"name": "book"}}, {"function": {"name": "pay"}}])],
+        [("book", ""), ("pay", "")],
+    ),
+    "the-older-form": (
+        [
+            chunk(function_call={"name": "book", "arguments": ""}),
+            chunk(function_call={"arguments": '{"slot"'}),
+            chunk(function_call={"arguments": ": 9}"}),
+        ],
+        [("book", '{"slot": 9}')],
+    ),
+    "arguments-as-an-object": (
+        [delta(0, function={"name": "book", "arguments": {"slot": 9}})],
+        [("book", '{"slot": 9}')],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STREAMED_CALLS)
+async def test_no_streamed_call_is_lost(name: str) -> None:
+    sent, called = STREAMED_CALLS[name]
+    given, config = answer(200, events(*sent, chunk(finish="tool_calls"))), {**CONFIG, "stream": True}
+    async with wire(given) as server, built("openai-chat", server.base_url, config) as agent:
+        (message,) = (await agent.invoke(turn())).messages
+    assert [(call.function.name, call.function.arguments) for call in message.tool_calls] == called
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_refusal_is_an_answer(stream: bool) -> None:
+    whole = completion(None, refusal="I will not.")
+    pieces = events(chunk(refusal="I will"), chunk(refusal=" not."), chunk(finish="stop"))
+    given, config = answer(200, pieces if stream else whole), {**CONFIG, "stream": stream}
+    async with wire(given) as server, built("openai-chat", server.base_url, config) as agent:
         assert (await agent.invoke(turn())).messages[0].refusal == "I will not."
 
 
@@ -176,6 +258,10 @@ STREAM_FAULTS: dict[str, tuple[str, str]] = {
     "a-second-answer": (events({"choices": [{"index": 1, "delta": {}}]}), "a second answer"),
     "calls-of-another-type": (events(chunk(tool_calls=["book"])), "wanted objects"),
     "an-error-at-the-end": (events(chunk("fi"), chunk(finish="error")), "reports an error"),
+    "text-in-blocks": (
+        events(chunk("fi"), chunk(content=[{"type": "text", "text": "ne"}]), chunk(finish="stop")),
+        "delta.content: got [{'type': 'text', 'text': 'ne'}] (list), wanted text",
+    ),
     "sent-at-once": (json.dumps(completion()), "not a stream of server-sent events"),
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from base64 import b64encode
 
 import pytest
 
@@ -95,6 +96,18 @@ async def test_a_secret_that_the_agent_repeats_escaped_comes_back_in_no_way(
     for told in (str(invocation), failed.message):
         assert "[redacted]" in told
         assert "ush" not in told
+
+
+@pytest.mark.parametrize("header", ["Basic ${EVALD_SECRET_AGENT}", "basic ${EVALD_SECRET_AGENT}"])
+async def test_the_password_of_basic_credentials_that_the_agent_repeats_comes_back_in_no_way(
+    header: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALD_SECRET_AGENT", b64encode(f"user:{SECRET}".encode()).decode())
+    given = answer(200, {"content": f"a {SECRET}"}), answer(401, f"no {SECRET}")
+    headers = {"Authorization": header}
+    async with wire(*given) as server, built("http", server.base_url, headers=headers) as agent:
+        invocation, failed = await agent.invoke(turn()), await failure(agent)
+    assert "hush" not in str(invocation) + failed.message
 
 
 @pytest.mark.parametrize(

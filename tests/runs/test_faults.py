@@ -142,9 +142,15 @@ async def test_a_fault_of_the_judge_ends_the_run_without_a_verdict(reply: Any, m
 
 
 UNPLAYABLE = {
-    "nothing asked": ({}, [], "INVALID_SCENARIO", "evaluators: empty"),
+    "nothing asked": ({}, [], "INVALID_SCENARIO", "evaluated: evaluators: empty"),
     "unknown type": ({}, [{"type": "regexp"}], "INVALID_SCENARIO", "regex"),
     "bad config": ({}, [{"type": "regex", "config": {"pattern": "("}}], "INVALID_SCENARIO", "pattern"),
+    "a user without a word": (
+        {},
+        PASSES,
+        "INVALID_SCENARIO",
+        "There is no user message to send to the agent",
+    ),
     "no room": ({"maxMessages": 1}, PASSES, "INVALID_SCENARIO", "wanted at least 2"),
 }
 
@@ -153,7 +159,8 @@ UNPLAYABLE = {
 async def test_a_scenario_that_cannot_be_played_is_an_error(row: Any) -> None:
     fields, evaluators, code, words = row
     agent = ScriptedAgent()
-    run = await play(scenario(evaluators, **fields), agent)
+    user = Talker(0 if "no user message" in words else 1000)
+    run = await play(scenario(evaluators, **fields), agent, user)
     _is_error(run, code)
     assert words in run.error.message
     assert not agent.requests

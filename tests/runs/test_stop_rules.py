@@ -7,7 +7,9 @@ import pytest
 
 from evald.context import EvaluatorContext
 from evald.result import Kind, Result, Verdict, failed, measured, passed
-from evald.v1.run_service_pb2 import RUN_STATUS_COMPLETED, RUN_STATUS_ERROR
+from evald.v1.context_pb2 import EvaluatorContext as PbContext
+from evald.v1.context_pb2 import Invocation, Persona, Scenario
+from evald.v1.run_service_pb2 import RUN_STATUS_COMPLETED, RUN_STATUS_ERROR, RunTurn
 from evald_server.engine.registry import Origin
 
 from ..engine.scripted import definition
@@ -156,6 +158,27 @@ ROWS = {
         [judge(successCriteria="books", failureCriteria="gives up", failureCriteriaMode="every_turn")],
         judge=[FAILURE],
     ),
+    "criteria in the list, failure at the limit": Row(
+        {"maxMessages": 2},
+        FAILED,
+        1,
+        "Failure criteria was triggered. gave up",
+        [judge(**EITHER, failureCriteriaMode="on_max_messages")],
+        judge=[FAILURE],
+        limit_reached=True,
+    ),
+    "negated criteria end nothing": Row(
+        SIX,
+        PASSED,
+        3,
+        "Completed 6 messages. ",
+        [{**judge(successCriteria="books"), "negate": True}],
+        judge=[UNMET],
+        limit_reached=True,
+    ),
+    "criteria that count on any turn are judged once": Row(
+        {**SIX, **EITHER}, PASSED, 1, "ok", judge=[MET, BOTH]
+    ),
     "criteria in shadow end nothing": Row(
         SIX,
         PASSED,
@@ -210,6 +233,13 @@ ROWS = {
         "Evaluator assertion failed. ",
         [{"type": "tool-use", "config": {"expectations": [{"name": "book"}]}}],
     ),
+    "an assertion fails beside a pending one": Row(
+        SIX,
+        FAILED,
+        1,
+        "Evaluator assertion failed. failed",
+        [{"type": "tool-use", "config": {"expectations": [{"name": "book"}]}}, does("fail")],
+    ),
     "success met and an assertion failed": Row(
         {**SIX, **SUCCESS}, FAILED, 1, "Evaluator assertion failed. failed", [does("fail")], judge=[MET]
     ),
@@ -227,6 +257,14 @@ ROWS = {
         3,
         "Evaluator assertion failed. ",
         [{"type": "contains", "config": {"text": "two"}, "negate": True}],
+        limit_reached=True,
+    ),
+    "go on after a failure of the first turn": Row(
+        {**SIX, **CONTINUE},
+        FAILED,
+        3,
+        "Evaluator assertion failed. ",
+        [{"type": "contains", "config": {"text": "one"}, "negate": True}],
         limit_reached=True,
     ),
     "go on after a failure until the goal": Row(
@@ -335,6 +373,24 @@ ROWS = {
         seeds=[{"role": "assistant", "content": "Hello!"}],
         limit_reached=True,
     ),
+    "the scenario greets and asks": Row(
+        {"maxMessages": 3},
+        PASSED,
+        1,
+        "Completed 3 messages. ",
+        [does("pass")],
+        seeds=[{"role": "assistant", "content": "Hello!"}, {"role": "user", "content": "Hi"}],
+        limit_reached=True,
+    ),
+    "the scenario alone asks": Row(
+        SIX,
+        PASSED,
+        1,
+        "The conversation ended after 2 messages. ",
+        [does("pass")],
+        seeds=[{"role": "user", "content": "Hello?"}],
+        lines=0,
+    ),
     "the scenario asks first": Row(
         SIX,
         PASSED,
@@ -358,6 +414,9 @@ async def test_a_run_ends_as_the_rules_say(row: Row) -> None:
     assert run.output.max_messages_reached is row.limit_reached
     assert [turn.is_final for turn in run.turns] == [False] * (row.turns - 1) + [True]
     assert not any(result.pending for result in run.turns[-1].evaluation.results)
+    assert all(run.messages[turn.first_message].role == "user" for turn in run.turns)
+    last = run.turns[-1].evaluation
+    assert (run.result.HasField("score"), run.result.score) == (last.HasField("score"), last.score)
     assert list(run.output.evaluator_results) == list(run.turns[-1].evaluation.results)
     assert run.output.message_count == sum(m.role in ("user", "assistant") for m in run.messages)
 
@@ -389,12 +448,104 @@ async def test_the_user_has_the_last_word_where_the_limit_leaves_room_for_it() -
 async def test_an_answer_that_only_calls_tools_goes_on_in_the_same_turn() -> None:
     call = {"role": "assistant", "content": None, "tool_calls": [{"name": "find", "args": {}, "id": "1"}]}
     agent = ScriptedAgent([call], [{"role": "tool", "content": "[]", "tool_call_id": "1"}], "none")
-    run = await play(scenario([{"type": "tool-call-count"}], maxMessages=3), agent)
+    run = await play(scenario([{"type": "tool-call-count"}], maxMessages=9), agent, Talker(1))
     assert [message.role for message in run.messages] == ["user", "assistant", "tool", "assistant"]
     assert run.turn_count == 1
+    assert [request.turn for request in agent.requests] == [1, 1, 1]
     assert run.turns[0].latency.ToMilliseconds() == 15
     assert run.turns[0].evaluation.metrics["tool-call-count"] == 1
     assert len({request.request_id for request in agent.requests}) == 3
+
+
+async def test_only_what_waits_for_the_last_turn_is_evaluated_again_when_success_makes_it_the_last() -> None:
+    evaluated = []
+
+    def once(ctx: EvaluatorContext) -> Result:
+        evaluated.append((ctx.turn, ctx.is_final))
+        return passed("fine")
+
+    made = scenario([{"type": "once"}, contains("one", when="final")], **SIX, **SUCCESS)
+    run = await play(made, ScriptedAgent("one"), Talker(), MET, definitions=[definition("once", once)])
+    assert (Verdict(run.verdict), evaluated) == (PASSED, [(1, False)])
+
+
+async def test_evaluators_see_no_headers_and_nothing_else_that_only_the_run_uses() -> None:
+    seen = []
+
+    def look(ctx: EvaluatorContext) -> Result:
+        seen.append(PbContext.FromString(ctx.serialized()))
+        return passed("fine")
+
+    made = scenario([{"type": "look"}], maxMessages=2, goal="a slot", id="s1", instructions="book")
+    persona = Persona(name="Ann", description="calm", headers={"x-user": "hush"}, judge="j", script=["hi"])
+    await play(made, None, Talker(), persona=persona, definitions=[definition("look", look)])
+    (context,) = seen
+    assert context.persona == Persona(name="Ann", description="calm")
+    assert context.scenario == Scenario(name="booking", instructions="book", max_messages=2)
+
+
+async def test_what_waits_for_the_last_turn_is_evaluated_once() -> None:
+    evaluated = []
+
+    def once(ctx: EvaluatorContext) -> Result:
+        evaluated.append((ctx.turn, ctx.is_final))
+        return passed("fine")
+
+    agent = ScriptedAgent()
+    made = scenario([{"type": "once", "when": "final"}], maxMessages=4)
+    await play(made, agent, Talker(), definitions=[definition("once", once)])
+    assert evaluated == [(2, True)]
+    assert [request.turn for request in agent.requests] == [1, 2]
+
+
+CALL: Any = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "find"}}]}
+IN, OUT = {"input_tokens": 3}, {"output_tokens": 1}
+CALLS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "both say all": (
+        {"token_usage": {**IN, **OUT}, "cost": {"currency_code": "USD", "amount": 0.25}},
+        {"token_usage": {**IN, **OUT}, "cost": {"currency_code": "USD", "amount": 0.5}},
+        {
+            "token_usage": {"input_tokens": 6, "output_tokens": 2},
+            "cost": {"currency_code": "USD", "amount": 0.75},
+        },
+    ),
+    "the second lacks tokens": ({"token_usage": IN}, {}, {}),
+    "the first lacks tokens": ({}, {"token_usage": IN}, {}),
+    "the second lacks some tokens": (
+        {"token_usage": {**IN, **OUT}},
+        {"token_usage": IN},
+        {"token_usage": {"input_tokens": 6}},
+    ),
+    "the second lacks its cost": ({"cost": {"currency_code": "USD", "amount": 0.25}}, {}, {}),
+    "the first lacks its cost": ({}, {"cost": {"currency_code": "USD", "amount": 0.25}}, {}),
+    "both say how long": (
+        {"latency": {"nanos": 3}, "time_to_first_token": {"nanos": 1}},
+        {"latency": {"nanos": 4}, "time_to_first_token": {"nanos": 2}},
+        {"latency": {"nanos": 7}, "time_to_first_token": {"nanos": 1}},
+    ),
+    "the second lacks its time": ({"latency": {"nanos": 3}}, {}, {}),
+    "the first lacks its times": ({}, {"latency": {"nanos": 3}, "time_to_first_token": {"nanos": 1}}, {}),
+}
+
+
+@pytest.mark.parametrize("row", CALLS.values(), ids=CALLS)
+async def test_what_one_of_a_turn_s_calls_does_not_report_is_not_known(row: Any) -> None:
+    first, second, whole = row
+    agent = ScriptedAgent(
+        Invocation(messages=[CALL], **first),
+        Invocation(messages=[{"role": "assistant", "text": "found"}], **second),
+    )
+    run = await play(scenario([{"type": "tool-call-count"}], maxMessages=3), agent)
+    (turn,), expected = run.turns, RunTurn(**whole)
+    for name in ("token_usage", "cost", "latency", "time_to_first_token"):
+        assert turn.HasField(name) is expected.HasField(name), name
+        assert getattr(turn, name) == getattr(expected, name)
+    for name in ("input_tokens", "output_tokens"):  # of the run: what was spent at least
+        said = [call["token_usage"][name] for call in (first, second) if name in call.get("token_usage", {})]
+        assert (run.token_usage.HasField(name), getattr(run.token_usage, name)) == (bool(said), sum(said))
+    costs = [call["cost"]["amount"] for call in (first, second) if "cost" in call]
+    assert (run.HasField("cost"), run.cost.amount) == (bool(costs), sum(costs))
+    assert run.cost.currency_code == ("USD" if costs else "")
 
 
 async def test_an_agent_that_never_stops_calling_tools_ends_at_the_limit() -> None:
@@ -444,6 +595,13 @@ FAULTS = {
         [fault("JUDGE_UNAVAILABLE"), MET],
         "JUDGE_UNAVAILABLE",
         2,
+    ),
+    "broken on the first of three turns, and gone on": (
+        {**SIX, **SUCCESS, **CONTINUE},
+        [],
+        [fault("JUDGE_UNAVAILABLE"), UNMET, MET],
+        "JUDGE_UNAVAILABLE",
+        3,
     ),
     "broken beside success, and gone on": (
         {**SIX, **SUCCESS, **CONTINUE},

@@ -1,6 +1,7 @@
 """Cases of a suite: what their trials say of them, and that no fault makes them better."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from evald.context import EvaluatorContext
 from evald.result import Kind, errored, failed, measured, passed
 from evald.scope import Scope
 from evald.threads import Threads
+from evald.v1.context_pb2 import EvaluatorContext as PbContext
 from evald.v1.evaluation_service_pb2 import EvaluateOptions
 from evald.v1.evaluator_pb2 import EvaluatorSpec
 from evald.v1.suite_service_pb2 import CaseResult, SuiteOpen, SuiteRun
@@ -22,6 +24,7 @@ from evald_server.engine.engine import Engine
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
 from evald_server.rpc.admission import Admission
+from evald_server.runs.case_checks import case_problem
 from evald_server.runs.suite import CaseRun, SuiteSetup
 from evald_server.suites.verdicts import SuiteTotals
 
@@ -115,9 +118,28 @@ async def test_an_agent_goes_on_after_a_mere_tool_call() -> None:
     assert [turn.latency.ToMilliseconds() for turn in trial.turns] == [10, 10]
     assert len({request.thread_id for request in agent.requests}) == 1
     assert len({request.request_id for request in agent.requests}) == 4
+    assert [request.turn for request in agent.requests] == [1, 1, 2, 2]
     endless = ScriptedAgent(call)
     assert (await Bench(endless).play(a_case())).trials[0].turns[0].message_count == 11
     assert len(endless.requests) == 10
+
+
+async def test_a_turn_of_several_calls_is_seen_once_with_the_time_since_the_trial_began() -> None:
+    seen = []
+
+    def see(ctx: EvaluatorContext) -> Any:
+        seen.append(PbContext.FromString(ctx.serialized()))
+        return passed("seen")
+
+    call = [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "look"}}]}]
+    bench = Bench(ScriptedAgent("hello", call, "good"), "see")
+    bench.registry.register(definition("see", see), Origin.PLUGIN)
+    began = time.monotonic_ns()
+    assert (await bench.play(a_case(turns=2))).verdict == PASSED
+    ended = time.monotonic_ns()
+    (last,) = seen
+    assert [said.text for said in last.last_invocation.messages] == ["", "good"]
+    assert 0 < last.run_duration.ToNanoseconds() <= ended - began
 
 
 async def test_every_trial_is_a_conversation_of_its_own() -> None:
@@ -271,3 +293,28 @@ def test_no_fault_turns_red_into_green(
         assert honest.verdict == FAILED, (honest.reason, faulty.reason)
     if all(one in FAULTS for case in cases for one in case[3]):
         assert faulty.verdict == ERROR
+
+
+def test_an_agent_needs_something_to_answer() -> None:
+    case, setup = a_case(), Bench(ScriptedAgent()).setup
+    assert case_problem(case, setup, asks_agent=True) is None
+    del case.turns[0].input[:]
+    problem = case_problem(case, setup, asks_agent=True)
+    assert problem is not None
+    assert problem.field == "turns[0].input"
+    case.messages.add(role="user", text="a question")
+    assert case_problem(case, setup, asks_agent=True) is None
+
+
+@pytest.mark.parametrize("trials", [100, 101])
+def test_a_case_has_a_limit_of_recorded_trials(trials: int) -> None:
+    problem = case_problem(a_case([["good"]] * trials), Bench().setup, asks_agent=False)
+    assert (None if problem is None else problem.field) == ("recorded_trials" if trials > 100 else None)
+
+
+def test_a_recorded_trial_has_answers_or_an_error() -> None:
+    case = a_case([["good"]])
+    case.recorded_trials[0].error.message = "no answer"
+    problem = case_problem(case, Bench().setup, asks_agent=False)
+    assert problem is not None
+    assert problem.field == "recorded_trials[0].answers"

@@ -309,6 +309,16 @@ def test_the_tokens_of_earlier_turns_do_not_count() -> None:
     assert turn.context.last_invocation.token_usage == (5, 2, 7)
 
 
+@pytest.mark.parametrize(("written_by", "added"), [({"model_name": "m"}, None), ({}, (3, 1, 4))])
+def test_tokens_that_a_model_of_langchain_does_not_report_are_not_known(
+    written_by: dict[str, Any], added: tuple[int, ...] | None
+) -> None:
+    usage = {"input_tokens": 3, "output_tokens": 1, "total_tokens": 4}
+    first = {"type": "ai", "content": "a", "usage_metadata": usage}
+    second = {"type": "ai", "content": "b", "response_metadata": written_by}
+    assert Turn([], [first, second]).context.last_invocation.token_usage == added
+
+
 @pytest.mark.parametrize(
     ("first", "second", "added"),
     [

@@ -79,9 +79,12 @@ def _message(role: str, data: Mapping[str, Any]) -> Reading:
         message["refusal"] = extra["refusal"]
     if data.get("status") == "error":
         message["metadata"] = {"is_error": True}
+    usage = data.get("usage_metadata")
+    if usage is None and role == "assistant" and response:
+        usage = {}  # a model wrote this message: what it took is unknown, and so is the sum of the turn
     return Reading(
         read_role_message(role, message),
-        usage=data.get("usage_metadata"),
+        usage=usage,
         model=text_or_none(first(response, "model_name", "model", "model_id")),
         finish_reason=finish_reason(
             first(response, "finish_reason", "stop_reason", "stopReason", "done_reason")

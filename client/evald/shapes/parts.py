@@ -13,7 +13,7 @@ from ..errors import InvalidInput, errors_below
 from ..fields import plain, shown, snake, text
 from .reading import first, json_text, mapping
 
-_CALLS: Final = frozenset(
+CALL_PARTS: Final = frozenset(
     (
         "tool_call",  # OTel, AI SDK, LangChain, Pydantic AI
         "tool_use",  # Anthropic, Bedrock
@@ -28,7 +28,7 @@ _CALLS: Final = frozenset(
         "invalid_tool_call",  # LangChain: the arguments are not JSON
     )
 )
-_RESULTS: Final = frozenset(
+RESULT_PARTS: Final = frozenset(
     (
         "tool_result",  # Anthropic, AI SDK, Bedrock
         "tool_error",  # AI SDK
@@ -130,10 +130,10 @@ def read_part(part: Any, found: Parts) -> None:
         _read_ui_tool(part, kind, found)
     elif kind in TEXT_BLOCKS:
         _read_text(part, kind, found)
-    elif kind in _CALLS:
+    elif kind in CALL_PARTS:
         found.calls.append(_call(part))
         _read_own_result(part, found)
-    elif kind in _RESULTS or kind.endswith(_RESULT_ENDINGS):
+    elif kind in RESULT_PARTS or kind.endswith(_RESULT_ENDINGS):
         found.results.append(_result(part))
     elif kind in _THOUGHTS:
         found.thoughts.extend(_thoughts(part))

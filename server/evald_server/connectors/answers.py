@@ -3,14 +3,15 @@
 import asyncio
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, ParamSpec, TypeVar
 
 from evald.chat import says_something
 from evald.convert.context import TurnData, turn_to_pb
 from evald.errors import InvalidInput
-from evald.fields import duration_to_pb, shown
-from evald.messages import check_nodes
+from evald.fields import duration_to_pb, shown, snake
+from evald.messages import CALLS_ELSEWHERE, check_nodes
 from evald.shapes import read_one
 from evald.strict_json import TooLarge, parse_json
 from evald.v1 import context_pb2
@@ -42,7 +43,9 @@ TEXT_KEYS: Final = (
 _NESTED: Final = ("message", "output", "response", "result", "data")
 _USAGES: Final = ("usage", "token_usage", "tokenUsage", "usage_metadata", "usageMetadata")
 _COSTS: Final = ("cost_usd", "costUsd", "cost", "total_cost_usd")
-_CALLS: Final = ("tool_calls", "toolCalls")
+_FAILED: Final = ("error", "failed", "failure", "fail")
+_HTTP_ERRORS: Final = range(400, 600)
+CALL_LISTS: Final = ("tool_calls", "toolCalls")
 
 
 async def run_sized(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -79,7 +82,7 @@ def parse_body(content: bytes, content_type: str, redactor: Redactor) -> Any:
             f"agent's API?{excerpt(content, redactor)}"
         )
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")
         check_nodes(text, "the answer")
         return redactor.redact_json(parse_json(text))
     except UnicodeDecodeError as problem:
@@ -110,7 +113,12 @@ def _reported(data: Mapping[str, Any]) -> Any:
         return data["errors"]
     # The message of a failed tool has the same keys, but is no error of the agent.
     is_message = "role" in data or data.get("type") == "tool"
-    failed = data.get("status") == "error" or data.get("success") is False or data.get("ok") is False
+    failed = (
+        data.get("status") in _FAILED
+        or any(data.get(key) is False for key in ("success", "ok"))
+        or any(data.get(key) is True for key in ("is_error", "isError"))
+        or any(data.get(key) in _HTTP_ERRORS for key in ("status", "statusCode", "status_code", "code"))
+    )
     return data if data.get("type") == "error" or (failed and not is_message) else None
 
 
@@ -137,9 +145,15 @@ def find_response(data: Any, depth: int = 3) -> TurnData:
     except InvalidInput as problem:
         if text is None or "role" in data:  # a message is read whole or not at all
             raise bad_answer(str(problem)) from None
-    calls = first_of(data, _CALLS)
+    calls = first_of(data, CALL_LISTS)
     if text is not None or calls:
-        return about._replace(response={"role": "assistant", "content": text, "tool_calls": calls})
+        # Calls under other keys are read or refused, as in any message.
+        others = {
+            key: data[key] for key in data if snake(key) in CALLS_ELSEWHERE or snake(key) == "function_call"
+        }
+        return about._replace(
+            response={**others, "role": "assistant", "content": text, "tool_calls": calls or None}
+        )
     for key in _NESTED:
         inner = data.get(key)
         if depth and (isinstance(inner, list) or (isinstance(inner, Mapping) and inner)):
@@ -179,7 +193,7 @@ def to_invocation(found: TurnData, max_messages: int) -> context_pb2.Invocation:
     try:
         context = turn_to_pb(found)
     except InvalidInput as problem:
-        raise bad_answer(problem.message.removeprefix("response")) from None
+        raise bad_answer(re.sub("^response", "answer", problem.message)) from None
     invocation = context.last_invocation
     start = max((index for index, one in enumerate(context.messages, 1) if one.role == "user"), default=0)
     invocation.ClearField("messages")

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -91,6 +92,7 @@ class GrpcAgent(NetworkAgent):
                     "config.tls", f"unknown profile {config.tls[:60]!r}", f"one of: {known}{hint}"
                 )
         self._channel: grpc.aio.Channel | None = None
+        self._calls: Counter[grpc.aio.Channel] = Counter()  # open calls
         self._opening = asyncio.Lock()
         self._backoff = RetryBackoff()
 
@@ -109,6 +111,7 @@ class GrpcAgent(NetworkAgent):
         )
         invoke: Any = channel.unary_unary(_METHOD)
         began = time.monotonic()
+        self._calls[channel] += 1
         try:
             data = await invoke(
                 pb.SerializeToString(),
@@ -117,6 +120,10 @@ class GrpcAgent(NetworkAgent):
             )
         except grpc.aio.AioRpcError as problem:
             raise self._failed(problem, headers.redactor) from None
+        finally:
+            self._calls[channel] -= 1
+            if channel is not self._channel:
+                await self._close_unused(channel)
         seconds = time.monotonic() - began
         await self._options.give_way()
         if len(data) > MAX_ANSWER_BYTES:
@@ -171,13 +178,21 @@ class GrpcAgent(NetworkAgent):
         if channel is not None:
             await channel.close()
 
+    async def _close_unused(self, channel: grpc.aio.Channel) -> None:
+        """Close a replaced channel, unless it has calls: closing would cancel them, and the last one closes it."""
+        if not self._calls[channel]:
+            del self._calls[channel]
+            await channel.close()
+
     async def _connected(self) -> grpc.aio.Channel:
         """Return a channel that is connected to a checked address. Raises ConnectorFailure and Refusal."""
         async with self._opening:
             for attempt in range(1, self._config.max_attempts + 1):
                 if self._channel is not None and self._channel.get_state() is _READY:
                     return self._channel
-                await self.aclose()
+                replaced, self._channel = self._channel, None
+                if replaced is not None:
+                    await self._close_unused(replaced)
                 try:
                     dial = await self._options.targets.resolver.dial(self._target)
                     self._channel = open_channel(dial, self._tls, MAX_ANSWER_BYTES + _SLACK_BYTES)

@@ -82,7 +82,7 @@ class OpenAiChat(HttpAgent):
             said.insert(0, {"role": "system", "content": config.system_prompt})
         responses: list[Any] = []
         added: list[dict[str, Any]] = []
-        seconds, first, costs = 0.0, None, []
+        seconds, size, first, costs = 0.0, 0, None, []
         for asked in range(config.max_tool_rounds + 1):
             answer = await self._http.send(
                 "POST",
@@ -98,9 +98,10 @@ class OpenAiChat(HttpAgent):
             responses.append(answer.data)
             first = answer.first_seconds if not asked else first
             seconds += answer.seconds
+            size += answer.size
             costs.append(_cost(answer.data))
             found = TurnData(response=responses)
-            invocation = await run_sized(answer.size, to_invocation, found, self._options.max_messages)
+            invocation = await run_sized(size, to_invocation, found, self._options.max_messages)
             last = invocation.messages[-1]
             if not config.tool_results or not last.tool_calls or asked == config.max_tool_rounds:
                 break

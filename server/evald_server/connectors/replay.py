@@ -155,7 +155,7 @@ def _read(config: ReplayConfig, max_messages: int) -> list[_Recorded]:
             rest = problem.path.removeprefix("[0]")
             place = "config.messages" if whole else f"config.messages[{index}]"
             raise InvalidInput(f"{place}{rest}", problem.got, problem.wanted) from None
-        if reading is not None and reading.usage is not None and found.messages:
+        if reading is not None and reading.usage and found.messages:
             usages[len(found.messages) - 1] = reading.usage
     if config.message_meta and len(config.message_meta) != len(found.messages):
         raise InvalidInput(

@@ -1,15 +1,18 @@
 """Streamed answers: parsing of server-sent events and NDJSON, and assembly of the answer's pieces."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from evald.errors import InvalidInput
-from evald.fields import shown
+from evald.fields import shown, snake
 from evald.messages import check_nodes
+from evald.shapes.parts import CALL_PARTS, RESULT_PARTS
+from evald.shapes.role_messages import ROLES
 from evald.strict_json import TooLarge, parse_json
 from evald_server.redaction import Redactor
 
-from .answers import TEXT_KEYS, bad_answer, check_reported, excerpt
+from .answers import CALL_LISTS, TEXT_KEYS, bad_answer, check_reported, excerpt
 from .paths import DataPath, look_up
 
 # Events are parsed one by one in the event loop; larger ones would block it.
@@ -18,6 +21,9 @@ _MAX_EVENT_BYTES: Final = 1 << 20
 StreamFormat = Literal["sse", "ndjson"]
 
 _PIECES: Final = ("delta", "token", *TEXT_KEYS)
+
+# The index of a call in the older form `function_call`.
+_LEGACY: Final = -1
 
 
 class EventLines:
@@ -30,7 +36,6 @@ class EventLines:
         self._sse = stream_format == "sse"
         self._pieces = pieces
         self._rest: list[bytes] = []
-        self._held = 0
         self._data: list[bytes] = []
         self._size = 0  # bytes of the data
         self._error = False
@@ -47,11 +52,7 @@ class EventLines:
         if lines:
             lines[0] = b"".join((*self._rest, lines[0]))
             self._rest = []
-            self._held = 0
-        if rest:
-            self._rest.append(rest)
-            self._held += len(rest)
-            _check_size(self._held)
+        self._rest.append(rest)
         for line in lines:
             if not self.done:
                 self._line(line.removesuffix(b"\r"))
@@ -120,7 +121,10 @@ class ChatChunks:
         self._about: dict[str, Any] = {}
         self._texts: list[str] = []
         self._refusals: list[str] = []
-        self._calls: dict[int, dict[str, Any]] = {}
+        self._calls: list[dict[str, Any]] = []
+        self._places: dict[
+            int, dict[str, Any]
+        ] = {}  # the call that the next piece with this index belongs to
         self._finish: Any = None
 
     def add(self, event: Any) -> None:
@@ -140,27 +144,48 @@ class ChatChunks:
 
     def _add_delta(self, delta: Mapping[str, Any]) -> None:
         for key, pieces in (("content", self._texts), ("refusal", self._refusals)):
-            if isinstance(piece := delta.get(key), str):
-                pieces.append(piece)
-                self.started |= bool(piece)
+            if (piece := delta.get(key)) is None:
+                continue
+            if not isinstance(piece, str):
+                raise bad_answer(
+                    f"choices[0].delta.{key}: {shown(piece)}, wanted text; set config.stream to false"
+                )
+            pieces.append(piece)
+            self.started |= bool(piece)
         calls = delta.get("tool_calls") or []
         for call in calls if isinstance(calls, list) else [calls]:
             if not isinstance(call, Mapping):
                 raise bad_answer("choices[0].delta.tool_calls: wanted objects")
-            self.started = True
-            index, function = call.get("index"), call.get("function")
-            place = index if isinstance(index, int) else len(self._calls)
-            found = self._calls.setdefault(place, {"id": None, "name": None, "arguments": []})
-            found["id"] = found["id"] or call.get("id")
-            if isinstance(function, Mapping):
-                found["name"] = found["name"] or function.get("name")
-                found["arguments"].append(str(function.get("arguments") or ""))
+            self._add_call(call)
+        if legacy := delta.get("function_call"):
+            self._add_call({"index": _LEGACY, "function": legacy})
+
+    def _add_call(self, piece: Mapping[str, Any]) -> None:
+        self.started = True
+        index, function = piece.get("index"), piece.get("function")
+        said = function if isinstance(function, Mapping) else {}
+        found = self._places.get(index) if isinstance(index, int) else None
+        # Some endpoints give all calls the same index.
+        if found is None or (
+            said.get("name")
+            and found["name"]
+            and (said["name"] != found["name"] or (piece.get("id") or found["id"]) != found["id"])
+        ):
+            found = {"id": None, "name": None, "arguments": []}
+            self._calls.append(found)
+            if isinstance(index, int):
+                self._places[index] = found
+        found["id"] = found["id"] or piece.get("id")
+        found["name"] = found["name"] or said.get("name")
+        arguments = said.get("arguments")
+        if arguments is not None:
+            found["arguments"].append(arguments if isinstance(arguments, str) else json.dumps(arguments))
 
     def finish(self) -> Any:
         """Return the whole completion. Raises ConnectorFailure for a stream that breaks off."""
         if self._finish is None:
             raise bad_answer("the stream is incomplete: it ends without a finish_reason")
-        calls = [{**call, "arguments": "".join(call["arguments"])} for call in self._calls.values()]
+        calls = [{**call, "arguments": "".join(call["arguments"])} for call in self._calls]
         message = {
             "role": "assistant",
             "content": "".join(self._texts) if self._texts else None,
@@ -171,7 +196,7 @@ class ChatChunks:
 
 
 class TextPieces:
-    """A collector of text pieces, and of the last value of every other key of the events.
+    """A collector of text pieces, of tool calls, and of the last value of every other key of the events.
 
     delta_path: path of the piece in an event; None for chunks of a chat completion, or the first known key with a text.
     """
@@ -181,6 +206,7 @@ class TextPieces:
         self._path = delta_path
         self._texts: list[str] = []
         self._chunks: ChatChunks | None = None
+        self._calls: dict[Any, Any] = {}  # by id; later events may repeat calls
         self._others: dict[str, Any] = {}
 
     def add(self, event: Any) -> None:
@@ -190,19 +216,46 @@ class TextPieces:
             self._chunks.add(event)
             self.started = self._chunks.started
             return
+        if isinstance(event, Mapping):
+            self._add_event(event)
         piece = self._piece(event)
         if isinstance(piece, str):
             self._texts.append(piece)
             self.started |= bool(piece)
-        if isinstance(event, Mapping):
-            self._others |= event
+
+    def _add_event(self, event: Mapping[str, Any]) -> None:
+        self._others |= {key: value for key, value in event.items() if value is not None}
+        found: list[Any] = [event] if _kind(event) in CALL_PARTS else []
+        for key in CALL_LISTS:
+            calls = event.get(key)
+            found += calls if isinstance(calls, list) else [calls] if calls else []
+        choices = event.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            delta = choice.get("delta") if isinstance(choice, Mapping) else None
+            if isinstance(delta, Mapping) and (delta.get("tool_calls") or delta.get("function_call")):
+                raise bad_answer(
+                    "choices[0].delta: tool calls are not read with config.deltaPath; remove it, so that the events "
+                    "are read as chunks of a chat completion"
+                )
+        for call in found:
+            self.started = True
+            known = call.get("id") if isinstance(call, Mapping) else None
+            self._calls[known if isinstance(known, str) else len(self._calls)] = call
 
     def _piece(self, event: Any) -> Any:
         if self._path is not None:
             return look_up(event, self._path)
-        if isinstance(event, Mapping):
-            return next((event[key] for key in _PIECES if isinstance(event.get(key), str)), None)
-        return event
+        if not isinstance(event, Mapping):
+            return event
+        role = event.get("role") or "assistant"
+        if not isinstance(role, str) or ROLES.get(role, role) != "assistant":
+            raise bad_answer(
+                f"an event of the stream: role: {shown(role)}, wanted pieces of the agent's answer; "
+                "set config.deltaPath to the path of the text in an event"
+            )
+        if _kind(event) in CALL_PARTS | RESULT_PARTS:
+            return None
+        return next((event[key] for key in _PIECES if isinstance(event.get(key), str)), None)
 
     def finish(self) -> Any:
         """Return the last values with the whole text as `content`, without other keys that could hold the text.
@@ -210,11 +263,23 @@ class TextPieces:
         Raises ConnectorFailure if there is no text, or if the stream breaks off.
         """
         if self._chunks is not None:
+            if self._texts or self._calls:
+                raise bad_answer(
+                    "the stream has chunks of a chat completion, and other events with text or tool calls; "
+                    "set config.deltaPath to the path of the text in an event"
+                )
             return self._chunks.finish()
-        if not self._texts:
+        if not self._texts and not self._calls:
             raise bad_answer(
                 "the stream has no text; set config.deltaPath to the path of the text in an "
                 f"event. The keys of the events: {', '.join(list(self._others)[:10]) or 'none'}"
             )
-        known = {key: value for key, value in self._others.items() if key not in _PIECES and key != "role"}
-        return known | {"content": "".join(self._texts)}
+        left_out = (*_PIECES, *CALL_LISTS, "role")
+        known = {key: value for key, value in self._others.items() if key not in left_out}
+        text = "".join(self._texts) if self._texts else None
+        return known | {"content": text, "tool_calls": list(self._calls.values())}
+
+
+def _kind(event: Mapping[str, Any]) -> str:
+    kind = event.get("type")
+    return snake(kind) if isinstance(kind, str) else ""

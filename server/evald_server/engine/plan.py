@@ -43,6 +43,20 @@ class Violation:
     reason: str
     message: str
 
+    @property
+    def field(self) -> str:
+        """The field path: `evaluators[2].config.items[0].name`."""
+        parts = [part for part in self.path.split("/") if part]
+        if self.index is not None:
+            path = f"evaluators[{self.index}]"
+        elif not parts:
+            return "evaluators"
+        else:
+            path, parts = parts[0], parts[1:]
+        for part in parts:
+            path += f"[{part}]" if part.isdigit() else f".{part}"
+        return path
+
 
 class InvalidPlan(ValueError):
     """The specs cannot be compiled. `unknown_type`: all violations are unknown types or versions."""
@@ -50,7 +64,10 @@ class InvalidPlan(ValueError):
     def __init__(self, violations: Sequence[Violation]) -> None:
         self.violations = list(violations)
         self.unknown_type = all(v.reason in ("UNKNOWN_TYPE", "UNKNOWN_VERSION") for v in violations)
-        super().__init__("; ".join(v.message for v in violations))
+        # Messages about the whole call name the field themselves.
+        super().__init__(
+            "; ".join(v.message if v.index is None else f"{v.field}: {v.message}" for v in violations)
+        )
 
 
 def check_kinds(began: "Plan", plan: "Plan") -> None:

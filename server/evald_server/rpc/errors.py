@@ -229,7 +229,7 @@ def as_call_error(problem: InvalidContext | InvalidPlan) -> CallError:
     """Convert the error of an invalid turn or of invalid specs."""
     if isinstance(problem, InvalidContext):
         return invalid(problem.field, problem.problem, **problem.details)
-    found = [BadField(violation_field(v), v.message, v.reason) for v in problem.violations]
+    found = [BadField(v.field, v.message, v.reason) for v in problem.violations]
     reason = "UNKNOWN_TYPE" if problem.unknown_type else "INVALID_FIELD"
     return refusal(found, reason, violation=found[0].reason)
 
@@ -242,23 +242,9 @@ def violations_response(violations: Sequence[Violation]) -> evaluation_service_p
             index=found.index or 0,
             path=found.path,
             reason=found.reason,
-            message=f"{violation_field(found)}: {found.message}",
+            message=f"{found.field}: {found.message}",
         )
     return response
-
-
-def violation_field(violation: Violation) -> str:
-    """Return a violation's field path: `evaluators[2].config.items[0].name`."""
-    parts = [part for part in violation.path.split("/") if part]
-    if violation.index is not None:
-        path = f"evaluators[{violation.index}]"
-    elif not parts:
-        return "evaluators"
-    else:
-        path, parts = parts[0], parts[1:]
-    for part in parts:
-        path += f"[{part}]" if part.isdigit() else f".{part}"
-    return path
 
 
 def _pack(status: status_pb2.Status, message: Message) -> None:

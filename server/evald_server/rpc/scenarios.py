@@ -11,7 +11,7 @@ from evald_server.runs.rules import most_messages, spoken_roles
 from evald_server.runs.simulator import simulator_prompt
 from evald_server.store.resources import ResourceKind, ResourceStore
 
-from .errors import BadField, impossible_values, violation_field
+from .errors import BadField, impossible_values
 from .personas import PersonaService
 from .resources import ResourceService
 from .server import Context, Handler, RpcServer, parse
@@ -53,7 +53,7 @@ class ScenarioService(ResourceService[Scenario]):
         found += self._length_problems(resource)
         found += _message_problems(resource)
         found += [
-            BadField(f"scenario.{violation_field(one)}", one.message, one.reason)
+            BadField(f"scenario.{one.field}", one.message, one.reason)
             for one in await self._planner.violations(resource.evaluators)
         ]
         return found + await self._personas.unknown(resource.persona_ids, "scenario.persona_ids")

@@ -170,10 +170,7 @@ class RunLoop:
             if said.HasField("invocation"):
                 self._calls.append(said.invocation)
         elif event.kind is RunEventKind.TURN:
-            turn = run_service_pb2.RunTurn.FromString(event.body)
-            self._turns.append(turn)
-            self._timed += turn.HasField("latency")
-            self._turn_end = turn.first_message + turn.message_count
+            self._turns.append(run_service_pb2.RunTurn.FromString(event.body))
             self._calls = []
 
     async def _make_plan(self) -> Plan:
@@ -329,7 +326,6 @@ class RunLoop:
         self.run.turn_count = turn.turn
         self._calls = []
         self._remember(turn, findings)
-        self._timed += turn.HasField("latency")
         add_turn(self.run.output, turn, self._rules.criteria, self._timed)
         self._put(RunEventKind.TURN, turn)
         has_last_word = self._count < self._rules.max_messages and not self._user.is_done(self._pb.messages)
@@ -399,6 +395,7 @@ class RunLoop:
         )
         self._turn, self._findings = turn, findings
         self._turn_end = turn.first_message + turn.message_count
+        self._timed += turn.HasField("latency")
 
     async def _end(self, cause: StopCause) -> None:
         """End the run with the verdict of its turns."""
