@@ -1,5 +1,6 @@
 """What many evaluations add up to never looks better than they are."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from evald import ASSERTION, METRIC, Evaluation, EvaluatorResult, Verdict
 from evald_server.cli.exit_codes import ExitCode
 from evald_server.cli.result_tables import result_tables, total_tables
 from evald_server.cli.totals import EvaluatorRunTotals, RunTotals, VerdictCount, title
+from evald_server.pages import formats
 
 PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
@@ -85,6 +87,31 @@ def test_only_all_looks_like_all_and_only_none_like_none(passed: int, failed: in
     with console.capture() as captured:
         console.print(*total_tables([totals]))
     assert shown in captured.get()
+
+
+@pytest.mark.parametrize(
+    ("format_", "value", "shown"),
+    [
+        (formats.percent, 1.0, "100\u202f%"),
+        (formats.percent, 0.9999, "99.9\u202f%"),
+        (formats.percent, 0.0001, "0.1\u202f%"),
+        (formats.percent, 0.0, "0\u202f%"),
+        (formats.score, 1.0, "1.00"),
+        (formats.score, 0.9999, "0.99"),
+        (formats.score, 0.0001, "0.01"),
+        (formats.score, 0.0, "0.00"),
+        (formats.score, 0.625, "0.62"),
+        (formats.points, -0.0001, "\u22120.1"),
+        (formats.points, 0.0001, "+0.1"),
+        (formats.points, 0.9 - 0.8 - 0.1, "±0"),
+        (formats.points, -0.0714, "\u22127.1"),
+        (formats.points, 1.0, "+100.0"),
+    ],
+)
+def test_rounding_makes_no_share_whole_and_no_change_nothing(
+    format_: Callable[[float], str], value: float, shown: str
+) -> None:
+    assert format_(value) == shown
 
 
 def test_an_unavailable_metric_is_shown_as_such_and_not_as_0() -> None:

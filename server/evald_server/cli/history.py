@@ -113,7 +113,7 @@ def _show_runs(runs: Sequence[_pb.SuiteRun], args: argparse.Namespace) -> None:
         table.add_row(
             formats.moment(one.create_time),
             rate(one.pass_rate) if one.HasField("pass_rate") else "n/a",
-            f"{one.mean_score:.2f}" if one.HasField("mean_score") else "",
+            formats.score(one.mean_score) if one.HasField("mean_score") else "",
             *(formats.number(means[index]) for means in metrics.values()),
             f"{one.case_count:,}",
             _standing(one),
@@ -159,7 +159,7 @@ def _show_case(then: Sequence[_CaseThen], args: argparse.Namespace) -> None:
         table.add_row(
             formats.moment(run.create_time),
             f"{result.passed_count} of {judged}",
-            f"{result.score:.2f}" if result.HasField("score") else "",
+            formats.score(result.score) if result.HasField("score") else "",
             *(formats.number(found.get(name)) for name in metrics),
             Text(*verdict_text(verdict_word(result.verdict))),
             clean(result.reason, 200),

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from evald_server.pages.formats import number, rounded_percent
+from evald_server.pages.formats import number, rounded_percent, score
 
 from .console import new_table
 from .sanitize import clean
@@ -79,8 +79,8 @@ def result_tables(results: Sequence["EvaluatorResult"]) -> list[RenderableType]:
                 value = Text("n/a", "dim")
             metrics.add_row(name, value, _reason(result))
         else:
-            score = "" if result.score is None else f"{result.score:.2f}"
-            assertions.add_row(name, _outcome(result), score, _reason(result))
+            shown = "" if result.score is None else score(result.score)
+            assertions.add_row(name, _outcome(result), shown, _reason(result))
     return titled(("Assertions", assertions), ("Metrics", metrics))
 
 

@@ -45,7 +45,7 @@ def show_runs(runs: Sequence[suite_service_pb2.SuiteRun]) -> None:
         ("Errors", "right", lambda run: _count(run.error_count)),
         ("Skipped", "right", lambda run: _count(run.skipped_count)),
         ("Unstable", "right", lambda run: _count(run.unstable_count)),
-        ("Score", "right", lambda run: f"{run.mean_score:.2f}" if run.HasField("mean_score") else ""),
+        ("Score", "right", lambda run: formats.score(run.mean_score) if run.HasField("mean_score") else ""),
         (
             "Latency",
             "right",

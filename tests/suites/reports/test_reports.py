@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from evald.v1 import result_pb2, suite_service_pb2
+from evald.v1 import evaluator_pb2, result_pb2, suite_service_pb2
 from evald_server.pages.environment import MissingPackage, environment
 from evald_server.suites.reports.github import write_github
 from evald_server.suites.reports.json_files import write_json, write_jsonl
@@ -26,6 +26,7 @@ from evald_server.suites.reports.junit import write_junit
 from evald_server.suites.reports.markdown import MOST_BYTES, write_markdown
 from evald_server.suites.reports.page import write_page
 from evald_server.suites.reports.report import SuiteReport, WrongCases
+from evald_server.suites.verdicts import decide_case
 
 from . import samples
 from .hostile import HOSTILE, hostile_report
@@ -325,6 +326,53 @@ def test_markdown_stays_below_githubs_limit_and_says_what_it_cuts() -> None:
     assert "at GitHub's size limit" in text
 
 
+@pytest.mark.parametrize(("letter", "word"), [("F", "Failed"), ("E", "Inconclusive")])
+def test_markdown_of_many_suites_begins_with_those_that_did_not_pass(letter: str, word: str) -> None:
+    """Names and reasons need more room than there is: rows are left out and counted, but never the whole table."""
+    passed = [samples.report([samples.case("c", "P")], suite=f"{'é' * 90} {n}") for n in range(300)]
+    red = [samples.report([samples.case("c", letter, reason="*" * 300)], suite=f"bad {n}") for n in range(60)]
+    text = written(write_markdown, *passed, *red)
+    assert len(text.encode()) <= MOST_BYTES
+    rows = re.findall(r"^\| <code>[^|]*\| <code>staging</code> \| . \*\*(\w+)\*\* \|", text, re.MULTILINE)
+    assert rows[:60] == [word] * 60
+    assert set(rows[60:]) == {"Passed"}
+    assert f"\n{360 - len(rows)} suite runs more.\n" in text
+    assert "at GitHub's size limit" in text
+
+
+def test_markdown_of_very_many_failed_suites_stays_below_githubs_limit() -> None:
+    text = written(write_markdown, *[samples.report([samples.case("c", "F", reason="no")])] * 600)
+    assert len(text.encode()) <= MOST_BYTES
+    assert "\n400 suite runs more.\n" in text
+
+
+def test_markdown_keeps_the_verdict_of_a_comparison_whose_cases_do_not_fit() -> None:
+    report = samples.rich_report()
+    assert report.comparison is not None
+    report.comparison.ClearField("changes")
+    for number in range(60):
+        report.comparison.changes.add(
+            case_id=f"{number}" + "😀" * 120,
+            base_verdict=samples.PASSED,
+            new_verdict=samples.FAILED,
+            reason="😀" * 300,
+        )
+    report.comparison.provenance_changes.extend(f"judge {number}" for number in range(24))
+    text = written(write_markdown, report)
+    assert "! WARN against the base" in text
+    assert "60 changed cases more." in text
+    assert "- 5 more differences" in text
+    assert len(text.encode()) <= MOST_BYTES
+
+
+def test_markdown_counts_unstable_cases() -> None:
+    case = samples.case("c", "PFP")
+    decide_case(case, 2)
+    for cases, shown in (([case], True), ([samples.case("c", "PPP")], False)):
+        text = written(write_markdown, samples.report(cases))
+        assert ("Passed" in text, "| Unstable |" in text) == (True, shown)
+
+
 def test_nothing_in_markdown_is_more_than_text() -> None:
     text = written(write_markdown, hostile_report())
     page = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(text)
@@ -375,7 +423,18 @@ def test_annotations_are_as_many_as_github_shows_and_the_rest_is_counted() -> No
     report = samples.report([samples.case(f"case-{number}", "FE"[number % 2]) for number in range(50)])
     lines = written(write_github, report).splitlines()
     assert Counter(line.split(" ")[0] for line in lines) == {"::error": 10, "::warning": 10, "::notice": 1}
-    assert "15 cases failed and 15 cases inconclusive" in lines[-1]
+    assert "::15 errors and 15 warnings in addition" in lines[-1]
+    empty = [samples.report([], suite=f"empty-{number}") for number in range(12)]
+    lines = written(write_github, *empty).splitlines()
+    assert Counter(line.split(" ")[0] for line in lines) == {"::error": 10, "::notice": 1}
+    assert "::2 errors in addition" in lines[-1]
+
+
+def test_an_annotation_has_a_message_because_github_drops_it_otherwise() -> None:
+    case = samples.case("mute", "F")
+    case.reason = " "
+    (line,) = written(write_github, samples.report([case])).splitlines()
+    assert line.endswith("::no reason was given")
 
 
 class Tags(HTMLParser):
@@ -430,6 +489,102 @@ def test_what_passed_leaves_room_for_what_fails(monkeypatch: pytest.MonkeyPatch)
         assert part[-1]
         assert part == sorted(part), "the first ones are whole"
     assert failed.count(False) > 3
+
+
+def crowded() -> suite_service_pb2.CaseResult:
+    """A case that failed, with more trials, results, checks, calls and warnings than a page shows."""
+    made = samples.case("crowd", "P" * 24 + "F")
+    made.reason = "ninety"
+    for trial in made.trials:
+        turn = trial.turns[0]
+        calls = trial.messages[2].tool_calls
+        for number in range(60):
+            turn.evaluation.results.add().CopyFrom(turn.evaluation.results[0])
+            turn.evaluation.results[1].checks.add(text=f"check {number}", met=number < 59)
+            turn.evaluation.warnings.append(f"warning {number}")
+            calls.add().CopyFrom(calls[0])
+        broken = turn.evaluation.results.add(
+            name="at the end", type="x", verdict=samples.ERROR, kind=evaluator_pb2.EVALUATOR_KIND_ASSERTION
+        )
+        broken.error.code = "TIMEOUT"
+    return made
+
+
+def test_a_page_leaves_out_what_passed_before_what_did_not_and_counts_it() -> None:
+    made = crowded()
+    text = written(write_page, samples.report([made]))
+    assert "25 trials: 24 passed, 1 failed" in text
+    assert re.search(r'<details class="trial fail" open><summary>Trial 25 ', text)
+    assert "15 more trials" in text
+    text = text.partition('<ol class="cases"')[2]
+    for once in ("at the end", "check 59"):
+        assert text.count(f">{once}<") == 10, "once in each shown trial"
+    for more in ("15 more results", "10 more checks", "11 more calls", "40 more warnings"):
+        assert text.count(f">{more}<") == 10
+
+
+def test_a_page_says_the_trials_of_a_case_without_room_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evald_server.suites.reports.page._MOST_CHARACTERS", 0)
+    text = written(write_page, samples.report([samples.case("c", "PFES")]))
+    assert "4 trials: 1 passed, 1 failed, 1 inconclusive, 1 skipped" in text
+
+
+def test_a_page_shows_the_turn_that_failed_among_many() -> None:
+    for letters in ("P" * 45 + "F" + "P" * 4, "P" * 49 + "E"):
+        text = written(write_page, samples.report([samples.dialogue("long", letters)]))
+        turns = re.findall(r"<span>Turn (\d+)</span> <span class=\"verdict (\w+)\">", text)
+        red = str(letters.index(letters.strip("P")) + 1)
+        assert [number for number, style in turns if style != "pass"] == [red]
+        assert len(turns) == 40
+        assert "10 more turns" in text
+
+
+@pytest.mark.parametrize(
+    ("letter", "shown"),
+    [("P", "1"), ("E", "! Error"), ("S", "\u2013 Skipped")],
+    ids=["passed", "error", "skipped"],
+)
+def test_a_metric_in_error_is_not_shown_like_one_without_data(letter: str, shown: str) -> None:
+    made = samples.case("c", "P")
+    metric = made.trials[0].turns[0].evaluation.results[2]
+    metric.verdict = samples.VERDICTS[letter]
+    text = written(write_page, samples.report([made])).partition('<ol class="cases"')[2]
+    rows = re.findall(r'<th scope="row" dir="auto">([^<]*)</th><td class="n">(.*?)</td>', text)
+    assert [(name, re.sub("<[^>]*>", "", value).strip()) for name, value in rows] == [
+        ("Tool Call Count", shown),
+        ("Token Usage", "n/a"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cost", "tokens", "shown"),
+    [
+        (0.02, 1200, "$0.02 1,200 tokens"),
+        (0.02, None, "$0.02"),
+        (None, 1200, "1,200 tokens"),
+        (0, 0, "$0 0 tokens"),
+        (None, None, None),
+    ],
+)
+def test_a_page_says_what_was_spent_and_nothing_of_what_is_unknown(
+    cost: float | None, tokens: int | None, shown: str | None
+) -> None:
+    report = samples.report([samples.case("c", "P")])
+    for used, spent in (
+        (report.run.token_usage, report.run.cost),
+        (report.run.evaluator_token_usage, report.run.evaluator_cost),
+    ):
+        used.Clear()
+        if tokens is not None:
+            used.total_tokens = tokens
+        if cost is not None:
+            spent.amount = cost
+    for name in ("token_usage", "evaluator_token_usage") if tokens is None else ():
+        report.run.ClearField(name)
+    text = written(write_page, report)
+    for who in ("Agent", "Judges"):
+        found = re.search(rf"<dt>{who}</dt><dd>(.*?)</dd>", text, re.DOTALL)
+        assert (" ".join(re.sub("<[^>]*>", " ", found[1]).split()) if found else None) == shown
 
 
 def test_the_templates_mark_nothing_as_safe() -> None:
