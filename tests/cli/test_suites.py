@@ -215,13 +215,24 @@ def test_wrong_evaluators_are_refused_with_the_line_of_their_case(
     assert not agent.asked
 
 
-def test_a_suite_of_metrics_alone_passes_with_a_warning(cli: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "evaluators",
+    ["response-length", "{type: contains, enforcement: shadow, config: {text: z}}"],
+    ids=["metric", "shadow"],
+)
+def test_a_suite_without_an_assertion_that_counts_passes_with_a_warning(
+    cli: Any, tmp_path: Path, evaluators: str
+) -> None:
     cases = "\ncases:\n- {id: a, input: x, output: y}\n"
-    warning = "warning: measured: no assertion counted"
-    assert warning in cli("test", _file(tmp_path, f"evaluators: [response-length]{cases}", "measured.yaml"))
+    warning = "warning: measured: no assertion counted in 1 of the 1 that passed"
+    html = tmp_path / "report.html"
+    alone = _file(tmp_path, f"evaluators: [{evaluators}]{cases}", "measured.yaml")
+    shown = cli("test", alone, "--output", str(html))
+    assert warning in shown
+    assert "no assertion counted in 1 of the 1 that passed" in html.read_text()
     both = _file(
         tmp_path,
-        f"evaluators: [response-length, {{type: contains, config: {{text: y}}}}]{cases}",
+        f"evaluators: [{evaluators}, {{type: contains, config: {{text: y}}}}]{cases}",
         "measured.yaml",
     )
     shown = cli("test", both, "--trials", "3")
@@ -419,7 +430,7 @@ def test_history_shows_suites_and_cases_over_time(cli: Any, tmp_path: Path) -> N
     _file(tmp_path, SUITE.replace("The order", "It"))
     cli("test", suite, code=1)
     shown = cli("history", "shop")
-    assert "shop recorded  █▅" in shown
+    assert "shop recorded  █▄" in shown
     assert shown.index("PASSED") < shown.index("FAILED"), "oldest first"
     assert "b  █▁" in cli("history", "shop", "--case", "b")
     lines = [json.loads(line) for line in cli("history", "shop", "--case", "b", "--json").splitlines()]

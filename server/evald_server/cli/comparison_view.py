@@ -115,7 +115,11 @@ def gate_table(rulings: Sequence[GateRuling]) -> Table:
     table = new_table("Suite", "Tier", "Decision", "Why")
     styles = {"GO": "green", "NO-GO": "red"}
     for ruling in rulings:
-        name = "/".join(filter(None, (ruling.rule.suite, ruling.target or ruling.rule.target)))
         decision = Text(ruling.decision, styles.get(ruling.decision, "yellow"))
-        table.add_row(clean(name, 60), ruling.rule.tier, decision, clean(ruling.reason, 300))
+        table.add_row(clean(ruling_name(ruling), 60), ruling.rule.tier, decision, clean(ruling.reason, 300))
     return table
+
+
+def ruling_name(ruling: GateRuling) -> str:
+    """Return the suite of a ruling, with its target if there is one."""
+    return "/".join(filter(None, (ruling.rule.suite, ruling.target or ruling.rule.target)))

@@ -145,13 +145,14 @@ def total_tables(evaluators: Iterable[EvaluatorRunTotals]) -> list[RenderableTyp
     """Return the tables of assertions with pass rates and of metrics with means."""
     counts = ("Passed", "Failed", "Errors", "Skipped")
     assertions = new_table("Evaluator", "Pass rate", *((name, "right") for name in counts))
-    metrics = new_table("Metric", *((name, "right") for name in ("Mean", "Lowest", "Highest", "Measured")))
+    figures = ("Mean", "Lowest", "Highest", "Measured", "Errors")
+    metrics = new_table("Metric", *((name, "right") for name in figures))
     for totals in evaluators:
         name = clean(totals.title, 40) + (" (shadow)" if totals.shadow else "")
         count = totals.count
         if totals.is_metric:
             measured = (totals.mean, totals.low, totals.high) if totals.measured else (None, None, None)
-            metrics.add_row(name, *map(number, measured), number(totals.measured))
+            metrics.add_row(name, *map(number, measured), number(totals.measured), number(count.errors))
         else:
             numbers = (count.passed, count.failed, count.errors, count.skipped)
             assertions.add_row(name, _rate(count), *map(number, numbers))
