@@ -400,13 +400,15 @@ def test_a_suite_runs_on_a_server_that_keeps_it(evald: Any, tmp_path: Path) -> N
 
 
 def test_history_shows_the_means_of_metrics(cli: Any, tmp_path: Path) -> None:
-    text = SUITE.replace("[order]}}", "[order]}}\n  - {type: response-length, name: length}")
+    metrics = "".join(f"\n  - {{type: response-length, name: length {number}}}" for number in "12345")
+    text = SUITE.replace("[order]}}", f"[order]}}}}{metrics}")
     for found in (text, text.replace(" on its way", "")):
         cli("test", _file(tmp_path, found))
     # "Your order is on its way." has 25 characters, "Your order is." 14, the other answer 26.
     for arguments, means in (((), ["25.5", "20"]), (("--case", "a"), ["25", "14"])):
         shown = cli("history", "shop", *arguments)
-        assert "length" in shown
+        assert ("length 4" in shown, "length 5" in shown) == (True, False)
+        assert "1 more metric; --json has all of them" in shown
         assert [
             re.search(rf"│ +{mean} │", line) is not None
             for mean, line in zip(means, _rows(shown), strict=True)

@@ -1,5 +1,6 @@
 """What many evaluations add up to never looks better than they are."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -7,8 +8,11 @@ import pytest
 from rich.console import Console
 
 from evald import ASSERTION, METRIC, Evaluation, EvaluatorResult, Verdict
+from evald.v1 import evaluator_pb2, result_pb2, run_service_pb2, suite_service_pb2
 from evald_server.cli.exit_codes import ExitCode
 from evald_server.cli.result_tables import result_tables, total_tables
+from evald_server.cli.run_view import turn_block
+from evald_server.cli.suite_view import show_evaluators, sparkline
 from evald_server.cli.totals import EvaluatorRunTotals, RunTotals, VerdictCount, title
 from evald_server.pages import formats
 
@@ -87,6 +91,49 @@ def test_only_all_looks_like_all_and_only_none_like_none(passed: int, failed: in
     with console.capture() as captured:
         console.print(*total_tables([totals]))
     assert shown in captured.get()
+
+
+def test_errors_of_a_metric_are_counted_in_its_row() -> None:
+    count = VerdictCount(passed=1, errors=2)
+    totals = EvaluatorRunTotals(
+        "m", "m", is_metric=True, shadow=False, count=count, measured=1, sum=-3.5, low=-3.5, high=-3.5
+    )
+    run = suite_service_pb2.SuiteRun()
+    run.evaluators["m"].kind = evaluator_pb2.EVALUATOR_KIND_METRIC
+    run.evaluators["m"].error_count = 2
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(*total_tables([totals]))
+    assert re.search(r"│ m +│ +-3.5 │ +-3.5 │ +-3.5 │ +1 │ +2 │", captured.get())
+    with pytest.MonkeyPatch.context() as patch, console.capture() as captured:
+        patch.setattr("evald_server.cli.suite_view.show", console.print)
+        show_evaluators(run)
+    assert re.search(r"│ m +│ +n/a │ +2 │", captured.get())
+
+
+def test_only_a_full_share_is_a_full_block() -> None:
+    assert sparkline([0.0, 0.5, 0.9999, 1.0, None]) == "▁▄▇█·"
+
+
+def test_a_turn_shows_its_warnings_and_which_results_did_not_count() -> None:
+    turn = run_service_pb2.RunTurn(turn=3)
+    turn.evaluation.warnings.append('"judge" gave no verdict (TIMEOUT) and was ignored (fail open)')
+    results = [
+        result_pb2.EvaluationResult(name="tone", kind=1, verdict=2, reason="rude", enforcement=2),  # type: ignore[arg-type]
+        result_pb2.EvaluationResult(name="greets", kind=1, verdict=2, pending=True, reason="not yet"),  # type: ignore[arg-type]
+        result_pb2.EvaluationResult(name="cost", kind=2, verdict=3, reason="no price"),  # type: ignore[arg-type]
+    ]
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(turn_block([], results, turn))
+    lines = [line.strip() for line in captured.get().splitlines()]
+    assert lines == [
+        "turn 3",
+        "✗ tone: rude (shadow)",
+        "✗ greets: not yet (pending)",
+        "! cost: no price",
+        'warning: "judge" gave no verdict (TIMEOUT) and was ignored (fail open)',
+    ]
 
 
 @pytest.mark.parametrize(
