@@ -138,6 +138,25 @@ def dialogue(case_id: str, letters: str) -> suite_service_pb2.CaseResult:
     return made
 
 
+def crowded() -> suite_service_pb2.CaseResult:
+    """A case that failed, with more trials, results, checks, calls and warnings than a page shows."""
+    made = case("crowd", "P" * 24 + "F")
+    made.reason = "ninety"
+    for trial in made.trials:
+        turn = trial.turns[0]
+        calls = trial.messages[2].tool_calls
+        for number in range(60):
+            turn.evaluation.results.add().CopyFrom(turn.evaluation.results[0])
+            turn.evaluation.results[1].checks.add(text=f"check {number}", met=number < 59)
+            turn.evaluation.warnings.append(f"warning {number}")
+            calls.add().CopyFrom(calls[0])
+        broken = turn.evaluation.results.add(
+            name="at the end", type="x", verdict=ERROR, kind=evaluator_pb2.EVALUATOR_KIND_ASSERTION
+        )
+        broken.error.code = "TIMEOUT"
+    return made
+
+
 def suite_run(
     cases: Sequence[suite_service_pb2.CaseResult],
     *,

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from evald.v1 import evaluator_pb2, result_pb2, suite_service_pb2
+from evald.v1 import result_pb2, suite_service_pb2
 from evald_server.pages.environment import MissingPackage, environment
 from evald_server.suites.reports.github import write_github
 from evald_server.suites.reports.json_files import write_json, write_jsonl
@@ -491,27 +491,8 @@ def test_what_passed_leaves_room_for_what_fails(monkeypatch: pytest.MonkeyPatch)
     assert failed.count(False) > 3
 
 
-def crowded() -> suite_service_pb2.CaseResult:
-    """A case that failed, with more trials, results, checks, calls and warnings than a page shows."""
-    made = samples.case("crowd", "P" * 24 + "F")
-    made.reason = "ninety"
-    for trial in made.trials:
-        turn = trial.turns[0]
-        calls = trial.messages[2].tool_calls
-        for number in range(60):
-            turn.evaluation.results.add().CopyFrom(turn.evaluation.results[0])
-            turn.evaluation.results[1].checks.add(text=f"check {number}", met=number < 59)
-            turn.evaluation.warnings.append(f"warning {number}")
-            calls.add().CopyFrom(calls[0])
-        broken = turn.evaluation.results.add(
-            name="at the end", type="x", verdict=samples.ERROR, kind=evaluator_pb2.EVALUATOR_KIND_ASSERTION
-        )
-        broken.error.code = "TIMEOUT"
-    return made
-
-
 def test_a_page_leaves_out_what_passed_before_what_did_not_and_counts_it() -> None:
-    made = crowded()
+    made = samples.crowded()
     text = written(write_page, samples.report([made]))
     assert "25 trials: 24 passed, 1 failed" in text
     assert re.search(r'<details class="trial fail" open><summary>Trial 25 ', text)
