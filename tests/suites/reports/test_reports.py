@@ -18,8 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from evald.v1 import result_pb2, suite_service_pb2
+from evald.result import Verdict
+from evald.v1 import message_pb2, result_pb2, suite_service_pb2
 from evald_server.pages.environment import MissingPackage, environment
+from evald_server.pages.formats import mark
+from evald_server.suites.reports.case_view import case_view
 from evald_server.suites.reports.github import write_github
 from evald_server.suites.reports.json_files import write_json, write_jsonl
 from evald_server.suites.reports.junit import write_junit
@@ -365,6 +368,93 @@ def test_markdown_keeps_the_verdict_of_a_comparison_whose_cases_do_not_fit() -> 
     assert len(text.encode()) <= MOST_BYTES
 
 
+MARKDOWN = """\
+## evald
+
+| Suite | Target | Verdict | Pass rate, 95 % | Cases | Failed | Inconclusive | Skipped | Score | Latency | Tokens | Cost |
+| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+| checkout | staging | ✗ **Failed** | 50 % (9.5 to 90.5 %) | 4 | 1 | 1 | 1 | 0.47 | 812 ms | 1,230 | $0.25 |
+| broke | staging | ! **Inconclusive** | none | 2 | 0 | 1 | 1 |  | 812 ms | 410 |  |
+| mute | staging | ! **Inconclusive** | none | 0 | 0 | 0 | 0 |  |  |  |  |
+| fine |  | ✓ **Passed** | 100 % (20.7 to 100 %) | 1 | 0 | 0 | 0 | 0.95 | 812 ms | 410 |  |
+
+- checkout: 33.3 % to 66.7 % of the cases passed, because of errors, 100 % wanted
+- broke: No case that counts passed or failed
+
+### checkout: ! WARN against the base
+
+2 cases broke and 1 was fixed; the drop of 7.1 points may be chance (p = 0.500)
+
+|  |  |
+| --- | ---: |
+| Pairs | 14 |
+| Broken | 2 |
+| Fixed | 1 |
+| In error on one side | 2 |
+| Only in the base, only in the new run | 0, 1 |
+| Change of the pass rate | -7.1 points (-31.0 to +17.0) |
+| McNemar, one-sided p | 0.500 |
+
+| Case | Base | New | Reason |
+| --- | --- | --- | --- |
+| refund-01 | Passed | Failed | Response does not match pattern: BK-[0-9]{5} |
+| refund-02 | Passed | Failed | Response does not match pattern: BK-[0-9]{5} |
+| refund-05 | Failed | Passed | Response matches pattern: BK-[0-9]{5} |
+- Evaluated differently: criteria: judged by gpt-4o before, by gpt-4o-mini now
+
+### mute: ? INCONCLUSIVE against the base
+
+nothing to compare
+
+|  |  |
+| --- | ---: |
+| Pairs | 0 |
+| Broken | 0 |
+| Fixed | 0 |
+| In error on one side | 0 |
+| Only in the base, only in the new run | 0, 0 |
+
+
+<details><summary>1 case of broke/staging not passed</summary>
+
+| Case | Verdict | Reason |
+| --- | --- | --- |
+| a | ! Inconclusive | CONNECTOR_TIMEOUT: the agent gave no answer within 30 s |
+
+</details>
+
+<details><summary>2 cases of checkout/staging not passed</summary>
+
+| Case | Verdict | Reason |
+| --- | --- | --- |
+| y | ✗ Failed | Response does not match pattern: BK-[0-9]{5} |
+| z | ! Inconclusive | No answer within 2,000 ms |
+
+</details>
+"""
+
+
+def test_markdown_has_every_figure_and_leaves_out_what_is_unknown() -> None:
+    rich = samples.rich_report()
+    cases = [samples.case("x", "P"), samples.case("y", "F"), samples.case("z", "E")]
+    failed = SuiteReport(samples.suite_run(cases), cases, rich.left_out, comparison=rich.comparison)
+    failed.run.cost.amount = 0.25
+    mute = samples.report([], suite="mute")
+    mute.run.reason = ""
+    mute = mute._replace(
+        comparison=suite_service_pb2.SuiteComparison(new=mute.run, reason="nothing to compare")
+    )
+    text = written(
+        write_markdown,
+        samples.report([samples.case("p", "P")], suite="fine", target=""),
+        samples.report([samples.case("a", "A"), samples.case("s", "S")], suite="broke"),
+        failed,
+        mute,
+    )
+    shown = html.unescape(re.sub("</?code>", "", text)).replace("\u202f", " ").replace("\u2212", "-")
+    assert shown == MARKDOWN
+
+
 def test_markdown_counts_unstable_cases() -> None:
     case = samples.case("c", "PFP")
     decide_case(case, 2)
@@ -508,6 +598,46 @@ def test_a_page_says_the_trials_of_a_case_without_room_for_them(monkeypatch: pyt
     monkeypatch.setattr("evald_server.suites.reports.page._MOST_CHARACTERS", 0)
     text = written(write_page, samples.report([samples.case("c", "PFES")]))
     assert "4 trials: 1 passed, 1 failed, 1 inconclusive, 1 skipped" in text
+
+
+def test_messages_outside_of_turns_are_shown_or_counted() -> None:
+    broke = case_view(samples.case("c", "A"), Verdict.ERROR, "", whole=True)
+    assert broke.trials is not None
+    (trial,) = broke.trials
+    assert trial.error == "CONNECTOR_TIMEOUT: the agent gave no answer within 30 s"
+    (turn,) = trial.turns
+    assert (turn.mark, len(turn.messages), trial.before, turn.results_left_out, turn.warnings) == (
+        None,
+        2,
+        [],
+        0,
+        [],
+    )
+    made = samples.dialogue("c", "PF")
+    one = made.trials[0]
+    one.messages.extend(samples.conversation())
+    for _ in range(70):
+        one.messages.insert(0, message_pb2.ChatMessage(role="user", text="earlier"))
+    for number, moved in enumerate(one.turns):
+        moved.first_message += 70
+        moved.message_count += 60 * number  # more than the first 60
+    one.messages.extend(samples.conversation() * 12)
+    view = case_view(made, Verdict.FAILED, "", whole=True)
+    assert view.trials is not None
+    (trial,) = view.trials
+    assert (len(trial.before), trial.before_left_out, trial.error) == (60, 10, "")
+    assert [(turn.number, turn.mark, len(turn.messages), turn.left_out) for turn in trial.turns] == [
+        (1, mark(samples.PASSED), 4, 0),
+        (2, mark(samples.FAILED), 60, 4),
+        (3, None, 5, 0),
+    ]
+    assert ([len(turn.assertions) for turn in trial.turns], [len(turn.metrics) for turn in trial.turns]) == (
+        [2, 2, 0],
+        [2, 2, 0],
+    )
+    assert (view.score, view.counts) == ("0.00", "")
+    skipped = case_view(samples.case("c", "S", tags=["t"] * 21), Verdict.SKIPPED, "", whole=False)
+    assert (skipped.score, skipped.trials, len(skipped.tags)) == ("", None, 20)
 
 
 def test_a_page_shows_the_turn_that_failed_among_many() -> None:
