@@ -5,12 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from evald import ASSERTION, METRIC, Evaluation, EvaluatorResult, Verdict
+from evald.errors import EvaluatorError
 from evald.v1 import evaluator_pb2, result_pb2, run_service_pb2, suite_service_pb2
 from evald_server.cli.exit_codes import ExitCode
-from evald_server.cli.result_tables import result_tables, total_tables
+from evald_server.cli.result_tables import result_tables, total_tables, turn_table, unpassed_table
 from evald_server.cli.run_view import turn_block
 from evald_server.cli.suite_view import show_evaluators, sparkline
 from evald_server.cli.totals import EvaluatorRunTotals, RunTotals, VerdictCount, title
@@ -109,6 +110,119 @@ def test_errors_of_a_metric_are_counted_in_its_row() -> None:
         patch.setattr("evald_server.cli.suite_view.show", console.print)
         show_evaluators(run)
     assert re.search(r"│ m +│ +n/a │ +2 │", captured.get())
+
+
+def _rows(*tables: RenderableType) -> list[list[str]]:
+    """The cells of tables, without their heads."""
+    console = Console(width=160)
+    with console.capture() as captured:
+        console.print(*tables)
+    bodies = re.split("[├╭]", captured.get())[2::2]
+    lines = [line for body in bodies for line in body.splitlines() if line.startswith("│")]
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+
+
+RESULTS = (
+    EvaluatorResult(0, "p", "p", ASSERTION, PASSED, "fine", score=0.999),
+    EvaluatorResult(1, "f", "f", ASSERTION, FAILED, "bad", score=0.0, pending=True),
+    EvaluatorResult(2, "e", "e", ASSERTION, ERROR, "r", error=EvaluatorError("TIMEOUT", "slow"), shadow=True),
+    EvaluatorResult(3, "e2", "e2", ASSERTION, ERROR, "r", error=EvaluatorError("TIMEOUT", "")),
+    EvaluatorResult(4, "s", "s", ASSERTION, SKIPPED, "not yet", cached=True),
+    EvaluatorResult(5, "m", "m", METRIC, PASSED, "measured", value=-1234.5),
+    EvaluatorResult(6, "me", "me", METRIC, ERROR, "broke", value=0),
+    EvaluatorResult(7, "ms", "ms", METRIC, SKIPPED, "later"),
+)
+
+
+def test_every_verdict_has_its_word_and_sign_in_the_tables() -> None:
+    assert _rows(*result_tables(RESULTS)) == [
+        ["p", "✓ Pass", "0.99", "fine"],
+        ["f", "✗ Fail (pending)", "0.00", "bad"],
+        ["e", "! Error (shadow)", "", "TIMEOUT: slow"],
+        ["e2", "! Error", "", "TIMEOUT: r"],
+        ["s", "- Skipped (cached)", "", "not yet"],
+        ["m", "-1,234.5", "measured"],
+        ["me", "! Error", "broke"],
+        ["ms", "- Skipped", "later"],
+    ]
+
+
+def test_every_turn_has_a_row_with_its_verdict_and_why() -> None:
+    turns = [
+        Evaluation(FAILED, "bad", results=RESULTS[:2]),
+        "turn 2 was refused",
+        Evaluation(PASSED, "fine", results=(RESULTS[0], RESULTS[5])),
+        Evaluation(ERROR, "slow", results=(RESULTS[2], RESULTS[6])),
+    ]
+    assert _rows(turn_table(turns)) == [
+        ["1", "FAILED", "✓", "✗", "", "", "", "bad"],
+        ["2", "ERROR", "", "", "", "", "", "turn 2 was refused"],
+        ["3", "PASSED", "✓", "", "-1,234.5", "", "", ""],
+        ["4", "ERROR", "", "", "", "!", "!", "slow"],
+    ]
+    assert _rows(turn_table([Evaluation(FAILED, "bad", results=RESULTS)])) == [
+        ["1", "FAILED", "✓ ✗ ! ! - -1,234.5 ! -", "bad"]
+    ]
+
+
+def test_what_did_not_pass_is_listed_and_the_rest_counted() -> None:
+    rows = [("a", "FAILED", "bad"), ("b", "ERROR", "slow")]
+    assert _rows(*unpassed_table("Case", rows, 0)) == [list(row) for row in rows]
+    assert _rows(*unpassed_table("Case", rows, 1200))[-1] == ["and 1,200 more", "", ""]
+    assert unpassed_table("Case", [], 0) == []
+
+
+def test_the_json_of_totals_has_the_counts_of_each_evaluator() -> None:
+    totals = RunTotals()
+    totals.add("ERROR", [Evaluation(ERROR, results=RESULTS)] * 2)
+    assert totals.conversations.rest == ", 1 inconclusive"
+    found = totals.to_dict()["evaluators"]
+    assert found["e"] == {
+        "type": "e",
+        "kind": "assertion",
+        "shadow": True,
+        "passedCount": 0,
+        "failedCount": 0,
+        "errorCount": 2,
+        "skippedCount": 0,
+    }
+    assert found["p"]["kind"] == "assertion"
+    assert "shadow" not in found["p"]
+    assert (found["m"]["kind"], found["m"]["meanValue"]) == ("metric", -1234.5)
+    assert "meanValue" not in found["me"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "sign", "word", "style"),
+    [
+        (0, "!", "Inconclusive", "error"),
+        (1, "✓", "Passed", "pass"),
+        (2, "✗", "Failed", "fail"),
+        (3, "!", "Inconclusive", "error"),
+        (4, "\u2013", "Skipped", "skip"),
+        (99, "!", "Inconclusive", "error"),
+    ],
+)
+def test_a_mark_is_that_of_its_verdict_and_an_error_if_unknown(
+    verdict: int, sign: str, word: str, style: str
+) -> None:
+    found = formats.mark(verdict)
+    assert (found.sign, found.word, found.style) == (sign, word, style)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "word", "style"),
+    [
+        (0, "INCONCLUSIVE", "error"),
+        (1, "PASS", "pass"),
+        (2, "WARN", "error"),
+        (3, "BLOCK", "fail"),
+        (99, "INCONCLUSIVE", "error"),
+    ],
+)
+def test_a_comparison_has_the_mark_of_its_verdict(verdict: int, word: str, style: str) -> None:
+    found = formats.comparison_mark(verdict)
+    assert (found.word, found.style) == (word, style)
 
 
 def test_only_a_full_share_is_a_full_block() -> None:

@@ -363,6 +363,15 @@ def test_markdown_keeps_the_verdict_of_a_comparison_whose_cases_do_not_fit() -> 
     report.comparison.provenance_changes.extend(f"judge {number}" for number in range(24))
     text = written(write_markdown, report)
     assert "! WARN against the base" in text
+    assert "| Case | Base |" not in text
+    assert text.count("Evaluated differently") == 20
+    for change in report.comparison.changes:
+        change.case_id = change.reason = "short"
+    fits = written(write_markdown, report)
+    assert (fits.count("| <code>short</code> | Passed | Failed |"), "10 changed cases more." in fits) == (
+        50,
+        True,
+    )
     assert "60 changed cases more." in text
     assert "- 5 more differences" in text
     assert len(text.encode()) <= MOST_BYTES
@@ -518,6 +527,11 @@ def test_annotations_are_as_many_as_github_shows_and_the_rest_is_counted() -> No
     lines = written(write_github, *empty).splitlines()
     assert Counter(line.split(" ")[0] for line in lines) == {"::error": 10, "::notice": 1}
     assert "::2 errors in addition" in lines[-1]
+    assert lines[0].endswith("empty-0/staging has no verdict::No case that counts passed or failed")
+    empty[0].run.reason = ""
+    assert "has no verdict::no verdict\n" in written(write_github, empty[0])
+    long = samples.report([samples.case("c", "F", reason="x" * 2000)], suite="s" * 2000)
+    assert re.fullmatch(r"::error title=s{1000}::x{1000}\n", written(write_github, long))
 
 
 def test_an_annotation_has_a_message_because_github_drops_it_otherwise() -> None:
