@@ -81,7 +81,7 @@ class EvaluatorDefinition(NamedTuple):
     final_turn_only: its result is meaningful only on the final turn.
     required_data: data that it needs beyond the messages, for example "last_invocation.token_usage".
     inline: it returns within a millisecond and never blocks, so the server may call it in its event loop.
-        Other evaluators run in a separate thread.
+        It returns no awaitable. Other evaluators run in a separate thread.
     type_by_config_key: if the config of a spec contains one of these keys, the spec means the mapped type.
     is_async: `compile` returns an `async` function, which can be cancelled.
     """
@@ -438,7 +438,9 @@ def define_evaluator(
 
         def run(ctx: EvaluatorContext) -> Result | Awaitable[Result]:
             outcome = evaluate(ctx.with_config(config))
-            return finish(outcome) if inspect.isawaitable(outcome) else to_result(kind, outcome, description)
+            if inspect.isawaitable(outcome) and not inline:
+                return finish(outcome)
+            return to_result(kind, outcome, description)
 
         async def run_async(ctx: EvaluatorContext) -> Result:
             return await finish(evaluate(ctx.with_config(config)))  # type: ignore[arg-type]

@@ -125,7 +125,7 @@ class Guard:
     def _run(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
         try:
             outcome = self._compiled()(ctx)
-            if inspect.isawaitable(outcome):
+            if inspect.isawaitable(outcome) and not self._definition.inline:
                 return self._finish(lambda: outcome)
             return self._checked(outcome)
         except OutOfTime:

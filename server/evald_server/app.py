@@ -473,7 +473,7 @@ class App:
         An expired token or certificate is no reason: the plugin's next call brings new credentials.
         """
         if self._authenticator is None:
-            return principal
+            return LOCAL
         try:
             current = self._authenticator.current(principal)
         except AccessDenied as problem:

@@ -19,7 +19,7 @@ from evald_server.auth.principal import Role
 from evald_server.store.leases import LeaseStore
 
 from ..remote.scripted import REGISTRY, listening, plugin_info
-from ..rpc.live import Live, refusal, until
+from ..rpc.live import Live, refusal, serving, until
 from .keyring import bearer, guarded, make_key
 
 LOOPBACK = ["127.0.0.1/32"]
@@ -151,32 +151,60 @@ async def test_an_instance_is_named_by_its_own_plugin_and_by_admins_who_revoke_i
             await granted(live)  # but whoever starts it anew is welcome
 
 
-async def test_a_lease_from_before_the_restart_is_its_first_renewers(tmp_path: Path) -> None:
+async def test_a_lease_belongs_to_its_principal_after_a_restart_too(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     mine = make_key(path, "mine", Role.PLUGIN, types=("acme.*",))
-    other = make_key(path, "other", Role.PLUGIN, types=("other.*",))
-    late = make_key(path, "late", Role.PLUGIN, types=("*",))
+    also_mine = make_key(path, "mine", Role.PLUGIN, types=("acme.*",))
+    other = make_key(path, "other", Role.PLUGIN, types=("*",))
     settings: dict[str, Any] = {"remote_allowed": LOOPBACK, "data_dir": tmp_path / "data"}
     async with listening("acme.word") as plugin:
         request = registry_pb2.RegisterRequest(instance_id="lease", plugin=plugin.info, target=plugin.address)
         async with guarded(path, **settings) as live:
             data = await _call(live, "Register", mine, request)
-        renewal = registry_pb2.RenewLeaseRequest(
-            lease_id=registry_pb2.RegisterResponse.FromString(data).lease_id
-        )
+        lease_id = registry_pb2.RegisterResponse.FromString(data).lease_id
+        renewal = registry_pb2.RenewLeaseRequest(lease_id=lease_id)
         async with guarded(path, **settings) as live:
-            await _call(live, "RenewLease", mine, renewal)
-            assert (await refusal(_call(live, "RenewLease", late, renewal))).reason == "NOT_OWNER"
+            for method, message in (
+                ("Register", request),
+                ("RenewLease", renewal),
+                ("Deregister", registry_pb2.DeregisterRequest(lease_id=lease_id)),
+                ("Deregister", registry_pb2.DeregisterRequest(instance_id="lease")),
+            ):
+                assert (await refusal(_call(live, method, other, message))).reason == "NOT_OWNER", method
+            await _call(live, "RenewLease", also_mine, renewal)
             assert "lease" in live.app.remotes.instances.by_id
-        async with guarded(path, **settings) as live, listening("other.word") as foreign:
-            instead = registry_pb2.RegisterRequest(
-                instance_id="lease", plugin=foreign.info, target=foreign.address
-            )
-            assert (await refusal(_call(live, "Register", other, instead))).reason == "NOT_OWNER"
-            assert live.app.remotes.instances.by_id["lease"].plugin.pb == plugin.info  # type: ignore[union-attr]
-            assert (await refusal(_call(live, "RenewLease", other, renewal))).reason == "TYPE_NOT_ALLOWED"
+        async with serving(**settings) as live:  # without keys everybody may do everything
+            assert (await _state(live, renewal)) == registry_pb2.LEASE_STATE_ACTIVE
+
+
+@pytest.mark.parametrize("withdrawn", ["key", "role", "type", "never a key"])
+async def test_a_lease_is_not_restored_if_its_principal_may_not_offer_its_types_any_more(
+    tmp_path: Path, withdrawn: str
+) -> None:
+    path = tmp_path / "keys.toml"
+    mine = make_key(path, "mine", Role.PLUGIN, types=("acme.*",))
+    settings: dict[str, Any] = {"remote_allowed": LOOPBACK, "data_dir": tmp_path / "data"}
+    async with listening("acme.word") as plugin:
+        request = registry_pb2.RegisterRequest(instance_id="lease", plugin=plugin.info, target=plugin.address)
+        without_keys = withdrawn == "never a key"
+        async with serving(**settings) if without_keys else guarded(path, **settings) as live:
+            await _call(live, "Register", mine, request)
+        if withdrawn == "key":
+            revoke_key(path, mine[6:18])
+        elif withdrawn == "role":
+            path.write_text(path.read_text().replace('["plugin"]', '["caller"]'))
+        elif withdrawn == "type":
+            path.write_text(path.read_text().replace("acme.*", "others.*"))
+        described = plugin.describes
+        async with guarded(path, **settings) as live:
             assert "lease" not in live.app.remotes.instances.by_id
-            await until(lambda: _is_forgotten(live))
+            assert await _is_forgotten(live)
+        assert plugin.describes == described, "not even connected"
+
+
+async def _state(live: Live, renewal: registry_pb2.RenewLeaseRequest) -> int:
+    data = await live.channel.unary_unary(f"{REGISTRY}RenewLease")(renewal.SerializeToString())
+    return registry_pb2.RenewLeaseResponse.FromString(data).state
 
 
 async def _is_forgotten(live: Live) -> bool:

@@ -65,6 +65,8 @@ async def _server(issuer: Issuer) -> AsyncIterator[Tokens]:
 class FixedKeys:
     """A source of keys that a test changes."""
 
+    was_read = True
+
     def __init__(self, keys: KeySet) -> None:
         self.keys = keys
         self.wanted = 0

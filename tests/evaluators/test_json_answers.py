@@ -572,6 +572,29 @@ def test_a_wrong_field_decides_however_little_it_weighs() -> None:
     assert accuracy({"number": "INV-001"}, *fields).verdict is FAILED
 
 
+@pytest.mark.parametrize(
+    ("got", "config", "unproven"),
+    [
+        pytest.param({"number": 1, "amount": 1500}, {}, True, id="alone"),
+        pytest.param({"number": 1, "amount": 1501}, {}, False, id="beside-a-difference"),
+        pytest.param({"amount": 1500}, {}, False, id="the-answer-lacks-it"),
+        pytest.param({"number": 1, "amount": 1500, "date": 1}, {}, True, id="a-difference-without-weight"),
+        pytest.param({"number": 1, "amount": 1500, "date": 1}, {"aggregation": "all"}, False, id="all"),
+    ],
+)
+def test_an_expected_value_that_cannot_be_compared_proves_nothing(
+    got: Any, config: dict[str, Any], unproven: bool
+) -> None:
+    fields: list[dict[str, Any]] = [
+        {"path": "number", "match": "numeric"},
+        {"path": "amount"},
+        {"path": "date", "weight": 0, "required": False},
+    ]
+    result = accuracy(got, *fields, **config)
+    assert (result.verdict, result.unproven) == (FAILED, unproven)
+    assert "wrong: number: " in result.reason
+
+
 def test_fields_that_cannot_be_compared_are_left_out_and_none_left_is_missing_data() -> None:
     optional: dict[str, Any] = {"path": "amount", "required": False}
     unknown = {"path": "tax"}

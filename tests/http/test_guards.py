@@ -263,13 +263,20 @@ def test_a_browser_gets_a_cookie_for_a_key_and_loses_it_when_it_signs_out(tmp_pa
     assert access.principal(_request(cookie)) is None
 
 
-@pytest.mark.parametrize(("scheme", "secure"), [("http", False), ("https", True)])
-def test_the_cookie_is_for_this_server_and_no_script(tmp_path: Path, scheme: str, secure: bool) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "proxy", "secure"),
+    [("http", "", False), ("https", "", True), ("http", "https", True), ("https", "http", True)],
+)
+def test_the_cookie_is_for_this_server_and_no_script(
+    tmp_path: Path, scheme: str, proxy: str, secure: bool
+) -> None:
     path = tmp_path / "keys.toml"
     key = make_key(path, "ann", Role.CALLER)
     response = Response()
     access = _access(path)
-    access.sign_in(_request(scheme=scheme), response, key)
+    request = _request(scheme=scheme)
+    request.scope["headers"] += [(b"x-forwarded-proto", proxy.encode())] if proxy else []
+    access.sign_in(request, response, key)
     said = response.headers["set-cookie"]
     token, *attributes = said.split("; ")
     assert key not in said

@@ -121,11 +121,13 @@ def test_what_is_not_right_is_refused_by_one_side_or_the_other(language: Languag
             "unavailable",
         ),
         "no key": (secured.address, secured.certificates.dialling, "unauthenticated"),
+        "a key for a path": (secured.address, right | {"EVALD_TOKEN_FILE": "canary-key"}, "cannot be read"),
     }
     for case, (server, environment, said) in cases.items():
         ended = run(language, [*language.caller, server], environment=environment)
         assert ended.returncode == 2, (case, ended)
         assert said in ended.stderr.lower(), (case, ended)
+        assert "canary" not in ended.stderr + ended.stdout, (case, ended)
 
 
 def test_a_token_goes_to_another_machine_encrypted_only(language: Language, tmp_path: Path) -> None:

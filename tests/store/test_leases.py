@@ -7,7 +7,9 @@ from evald_server.store.leases import LeaseStore, StoredLease
 
 from .conftest import Place
 
-ROW = StoredLease("lease", "instance", b"\x00plugin", "10.0.0.7:1", "tls", 30.0, 1.5)
+ROW = StoredLease(
+    "lease", "instance", b"\x00plugin", "10.0.0.7:1", "tls", 30.0, 1.5, owner='{"name": "acme"}'
+)
 
 
 async def test_what_was_put_is_there_for_the_next_process(

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, text
 from evald_server.store import database as database_module
 from evald_server.store import migrations, rollups
 from evald_server.store.database import Database
+from evald_server.store.leases import LeaseStore, StoredLease
 from evald_server.store.rollups import DAY, HOUR, Rollup, ValueCount
 from evald_server.store.runs import RunStore
 from evald_server.store.schema import METADATA
@@ -61,6 +62,7 @@ async def test_days_are_added_up_from_the_hours_of_an_older_database(
         rollups.add(connection, hours)
         for table in ("daily_rollups", "value_counts", "daily_value_counts"):
             connection.execute(text(f"DROP TABLE {table}"))
+        connection.execute(text("ALTER TABLE leases DROP COLUMN owner"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
 
     await before.write(make_old)
@@ -79,3 +81,22 @@ async def test_days_are_added_up_from_the_hours_of_an_older_database(
         assert await RunStore(after).metric_values(day, day + 1, width, ["one"]) == [("one", 2.0, 2)]
     [last] = [one for one in await RunStore(after).rollups(day + DAY, day + 2 * DAY, DAY) if one.key == "two"]
     assert (last.passed, last.value_sum) == (2, 1.0)
+
+
+async def test_a_lease_of_an_older_database_has_no_owner(
+    lasting_place: Place, open_database: Callable[[Place], Database]
+) -> None:
+    row = StoredLease("lease", "instance", b"plugin", "10.0.0.7:1", "", 30.0, 1.5, owner="{}")
+    before = open_database(lasting_place)
+    await before.start()
+    await LeaseStore(before).put(row)
+
+    def make_old(connection: Connection) -> None:
+        connection.execute(text("ALTER TABLE leases DROP COLUMN owner"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0004'"))
+
+    await before.write(make_old)
+    await before.close()
+    after = open_database(lasting_place)
+    await after.start()
+    assert await LeaseStore(after).load() == [row._replace(owner="")]

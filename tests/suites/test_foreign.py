@@ -39,6 +39,7 @@ ACCEPTED: list[tuple[str, int, list[str], list[str]]] = [
     ("promptfoo/csv-metadata/promptfooconfig.yaml", 3, ["openai:gpt-4.1"], []),
     ("promptfoo/getting-started/promptfooconfig.yaml", 4, ["openai:gpt-4.1", "openai:o4-mini"], []),
     ("promptfoo/gpt-4o-vs-4o-mini/promptfooconfig.yaml", 4, ["openai:gpt-5", "openai:gpt-5-mini"], []),
+    ("graders/hosted-run.json", 3, [], []),
     ("graders/label-model.json", 2, [], []),
     ("graders/own-multi.json", 1, [], ["--allow-code", "no pass_threshold"]),
     ("graders/python.json", 2, [], ["no pass_threshold", "--allow-code"]),
@@ -213,6 +214,26 @@ def test_a_grader_grades_recorded_samples(
     assert found == verdicts.split()
 
 
+def test_output_items_of_a_hosted_run_are_cases_with_what_was_asked_and_answered_or_its_error() -> None:
+    right, wrong, broken = _load(DATA / "graders/hosted-run.json").cases
+    assert [case.case_id for case in (right, wrong, broken)] == [f"outputitem_0{n}" for n in (1, 2, 3)]
+    assert [(one.role, one.text) for one in right.turns[0].input] == [
+        ("developer", "Answer with the topic of the headline, one word."),
+        ("user", "Shares close higher after rate decision"),
+    ]
+    assert [case.recorded_trials[0].answers[0].messages[0].text for case in (right, wrong)] == [
+        "Markets",
+        "World",
+    ]
+    assert struct_to_dict(wrong.metadata)["results"] == [
+        {"name": "topic-01", "sample": None, "passed": False, "score": 0.0}
+    ]
+    [trial] = broken.recorded_trials
+    assert not trial.answers
+    assert trial.error.code == "RECORDED_ERROR"
+    assert "Rate limit reached" in trial.error.message
+
+
 def test_a_file_is_the_same_whatever_its_name(tmp_path: Path) -> None:
     copy = tmp_path / "other.yml"
     shutil.copy(DATA / "agentv/assert.yaml", copy)
@@ -232,6 +253,12 @@ def test_a_warning_about_what_all_cases_share_is_given_once(tmp_path: Path) -> N
 
 # Suite, line, words of the refusal. AgentV's, promptfoo's, a grader's.
 BAD: dict[str, tuple[str, int, str]] = {
+    "grader: a list of evals": (
+        '{"data": [{"object": "eval", "testing_criteria": []}],\n "object": "list"}',
+        2,
+        "object: this is a page of a list; wanted one eval",
+    ),
+    "grader: a run": ('{"object": "eval.run", "data_source": {}}', 1, "wanted its eval, with the run's"),
     "agentv: an unknown key": (
         "tests:\n  - id: a\n    input: x\n    critera: y\n",
         4,

@@ -203,6 +203,9 @@ REFUSED = [
         'a.yaml:3: cases[0] ("a"): turns[0].input[0].content: missing; wanted text',
     ),
     (HEAD + "- {id: a, input: x, output: y, outputs: [z]}", "outputs: given together with `output`"),
+    (HEAD + "- {id: a, input: x, output: {error: e, text: y}}", "output.text: given together with `error`"),
+    (HEAD + "- {id: a, input: x, outputs: [y, {error: ''}]}", "outputs[1].error: got '' (str)"),
+    (HEAD + "- {id: a, turns: [{input: x, output: {error: e}}]}", "turns[0].output"),
     (HEAD + "- {id: a, turns: [{input: x, output: y}, {input: x}]}", "turns[1].output: missing"),
     (HEAD + "- {id: a, input: x, output: y, expected: {txt: 1}}", "expected.txt: unknown key; wanted 'text'"),
     (

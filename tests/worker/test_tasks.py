@@ -322,6 +322,28 @@ def test_the_short_cut_refuses_what_the_long_way_refuses() -> None:
     assert codes == ["", "UNKNOWN_TYPE", "INVALID_CONFIG", "INVALID_CONFIG"]
 
 
+def test_an_inline_evaluator_that_returns_an_awaitable_breaks_the_contract_each_time() -> None:
+    async def later() -> bool:
+        return True
+
+    @evald.assertion("acme.function", inline=True)
+    def function(_ctx: evald.EvaluatorContext) -> Any:
+        return later()
+
+    class Later(evald.Evaluator, type="acme.class", kind=evald.ASSERTION, inline=True):
+        """Answers later."""
+
+        def evaluate(self, ctx: evald.EvaluatorContext) -> Any:
+            return later()
+
+    found = one_by_one(
+        tasks_of(function, Later.definition()),
+        *(task(str(number), name) for number in range(2) for name in ("acme.function", "acme.class")),
+    )
+    assert [output.error.code for output in found] == ["CONTRACT_VIOLATION"] * 4
+    assert all("got coroutine, wanted a Result" in output.error.message for output in found)
+
+
 def test_the_short_cut_is_as_idempotent_as_the_long_way() -> None:
     calls: list[int] = []
 

@@ -136,8 +136,6 @@ class Tasks:
         except Exception as problem:  # noqa: BLE001 - user code
             output = crashed(definition, problem)
         else:
-            if inspect.iscoroutine(outcome):
-                outcome.close()  # not a Result: an inline evaluator must not be async
             output = output_of(definition, outcome)
         finally:
             SCOPE.reset(token)

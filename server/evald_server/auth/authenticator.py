@@ -127,13 +127,15 @@ class Authenticator:
             named = self.clients.principal(principal.certificate)
             if principal.kind == "certificate":
                 return self._same(named, principal)
-        if principal.kind == "jwt":
-            if self.tokens is not None:
-                self.tokens.check(principal)
+        if principal.is_anonymous and self._anonymous is not None:
+            return self._anonymous
+        if principal.kind == "jwt" and self.tokens is not None:
+            self.tokens.check(principal)
             return principal
-        if principal.kind == "certificate" or principal.is_anonymous or self.keys is None:
-            return principal
-        found = self.keys.ring.get(principal.key_id)
+        # What is left is a key, or of a kind that the server accepted before it was restarted.
+        found = None
+        if principal.kind == "key" and self.keys is not None:
+            found = self.keys.ring.get(principal.key_id)
         state = "revoked" if found is None else found[0].state(self._now())
         if found is None or state != "active":
             raise denied(state, principal)

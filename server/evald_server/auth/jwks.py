@@ -95,6 +95,8 @@ def _is_useful(entry: Mapping[str, Any]) -> bool:
 class JwksFile(WatchedFile[KeySet]):
     """The keys of a file. outcome: called with "ok" or "failed" on each change. The constructor raises FileProblem."""
 
+    was_read: Final = True
+
     def __init__(self, path: Path, outcome: Callable[[str], None]) -> None:
         super().__init__(path, _read_file)
         self._outcome = outcome
@@ -150,9 +152,14 @@ class JwksUrl:
         self._clock = clock
         self.keys: KeySet = {}
         self._tried: float | None = None
-        self._succeeded = 0.0
+        self._succeeded: float | None = None
         self._failed = False
         self._wanted = False
+
+    @property
+    def was_read(self) -> bool:
+        """Whether a fetch has succeeded."""
+        return self._succeeded is not None
 
     def want(self) -> None:
         """Request a fetch of the keys: within a second, but at least 30 s after the previous fetch."""
@@ -177,7 +184,7 @@ class JwksUrl:
             self._failed = True
             self._outcome("failed")
             _log.error("jwt_jwks_url: %s; the previous keys stay in use for a day", problem)
-            if self.keys and self._clock() - self._succeeded >= _KEPT_SECONDS:
+            if self._succeeded is not None and self._clock() - self._succeeded >= _KEPT_SECONDS and self.keys:
                 _log.error("jwt_jwks_url: no keys could be fetched for a day; all tokens are refused now")
                 self.keys = {}
             return

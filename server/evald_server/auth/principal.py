@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, Literal, NamedTuple
 
+from pydantic import TypeAdapter
+
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,63}")
 _TYPE: Final = re.compile(r"\*|[A-Za-z0-9][A-Za-z0-9._-]{0,99}\*?")
 
@@ -152,6 +154,9 @@ def anonymous(roles: frozenset[Role]) -> Principal:
 
 LOCAL: Final = Principal("", frozenset(Role), ("*",))
 """Every caller of a server without credentials."""
+
+STORED: Final = TypeAdapter(Principal)
+"""Converts principals to JSON, to be stored, and back."""
 
 RESTARTED: Final = replace(LOCAL, name="(restarted)")
 """The principal of work that a server with credentials continues after a restart. No caller can have its name."""

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import date
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Check, Result, failed, passed
+from evald.result import ASSERTION, Check, Result, failed, passed, unproven
 from evald.strict_json import TooLarge
 
 from .json_answers import Reference
@@ -63,6 +63,12 @@ class FieldRule(BaseModel):
     def steps(self) -> Path:
         """The parsed path."""
         return parse_place(self.path)
+
+    def is_comparable(self, wanted: Any) -> bool:
+        """Return whether an expected value is of the kind that the rule compares."""
+        if self.match == "numeric":
+            return _number(wanted) is not None
+        return self.match == "exact" or read_date(wanted, day_first=self.day_first) is not None
 
     def agrees(self, got: Any, wanted: Any, check: CheckTime = unlimited) -> str:
         """Return the difference as text, "" if the values agree."""
@@ -167,6 +173,14 @@ def _month(name: str) -> int:
     raise ValueError(name)
 
 
+class _Compared(NamedTuple):
+    """A compared field. problem: its difference as text, "" if it is right. is_comparable: as in FieldRule."""
+
+    rule: FieldRule
+    problem: str
+    is_comparable: bool = True
+
+
 class FieldAccuracy(Reference, type="field-accuracy", kind=ASSERTION, inline=True):
     """The fields of a JSON answer are correct.
 
@@ -199,38 +213,41 @@ class FieldAccuracy(Reference, type="field-accuracy", kind=ASSERTION, inline=Tru
                 )
             ctx.check_time()
 
-        checks: list[Check] = []
-        total = right = 0.0
-        holds = True
-        for rule, problem in self._compare(got, wanted, check):
-            checks.append(Check(f"{rule.path}: {problem}" if problem else rule.path, not problem))
-            total += rule.weight
-            right += 0 if problem else rule.weight
-            holds = holds and not (problem and rule.weight)
-        if not checks:
+        found = list(self._compare(got, wanted, check))
+        if not found:
             return missing(self.on_missing, "None of the fields can be compared")
-        wrong = [check.text for check in checks if not check.met]
-        good = len(checks) - len(wrong)
-        if self.aggregation == "all" or not total:
-            holds, score = not wrong, float(not wrong)
+        checks = [
+            Check(f"{one.rule.path}: {one.problem}" if one.problem else one.rule.path, not one.problem)
+            for one in found
+        ]
+        total = sum(one.rule.weight for one in found)
+        counting = found
+        if self.aggregation == "weighted" and total:
+            counting = [one for one in found if one.rule.weight]
+            score = sum(one.rule.weight for one in found if not one.problem) / total
         else:
-            score = right / total
-        reason = f"{good} of {len(checks)} field(s) right"
+            score = float(all(check.met for check in checks))
+        wrong = [check.text for check in checks if not check.met]
+        reason = f"{len(checks) - len(wrong)} of {len(checks)} field(s) right"
         if wrong:
             reason += f"; wrong: {'; '.join(wrong[:MAX_NAMED])}"
         if len(wrong) > MAX_NAMED:
             reason += f"; and {len(wrong) - MAX_NAMED} more"
-        listed = first_checks(checks)
-        return passed(reason, score, checks=listed) if holds else failed(reason, score, checks=listed)
+        problems = [one for one in counting if one.problem]
+        if not problems:
+            return passed(reason, score, checks=first_checks(checks))
+        if not any(one.is_comparable for one in problems):
+            return unproven(reason)
+        return failed(reason, score, checks=first_checks(checks))
 
-    def _compare(self, got: Any, wanted: Any, check: CheckTime) -> Iterator[tuple[FieldRule, str]]:
-        """Yield each compared field and its difference as text."""
+    def _compare(self, got: Any, wanted: Any, check: CheckTime) -> Iterator["_Compared"]:
+        """Yield the fields that count as right or wrong."""
         for rule in self.fields:
             check()
             mine, known = lookup(got, rule.steps), lookup(wanted, rule.steps)
             if known is MISSING:
                 continue
             if mine is not MISSING:
-                yield rule, rule.agrees(mine, known, check)
+                yield _Compared(rule, rule.agrees(mine, known, check), rule.is_comparable(known))
             elif rule.required:
-                yield rule, "missing, but required"
+                yield _Compared(rule, "missing, but required")

@@ -135,14 +135,16 @@ class WebAccess:
         token = secrets.token_urlsafe(32)
         self._sessions[_digest(token)] = _SignedIn(key, principal.name, now)
         record("signed in", principal, peer=peer)
-        secure = request.url.scheme == "https"
-        response.set_cookie(COOKIE, token, path="/", secure=secure, httponly=True, samesite="strict")
+        response.set_cookie(
+            COOKIE, token, path="/", secure=_is_encrypted(request), httponly=True, samesite="strict"
+        )
 
     def sign_out(self, request: Request, response: Response) -> None:
         """End the session of a request, and delete its cookie."""
         self._drop(request)
-        secure = request.url.scheme == "https"
-        response.delete_cookie(COOKIE, path="/", secure=secure, httponly=True, samesite="strict")
+        response.delete_cookie(
+            COOKIE, path="/", secure=_is_encrypted(request), httponly=True, samesite="strict"
+        )
 
     def _verified(self, key: str, peer: str) -> Principal:
         """Return the principal of a key. Raises AccessDenied."""
@@ -176,6 +178,14 @@ class WebAccess:
             return None
         self._sessions[digest] = session._replace(used=now)
         return session.key
+
+
+def _is_encrypted(request: Request) -> bool:
+    """Return whether the browser uses TLS, to this server or to a proxy in front of it.
+
+    Any caller can send the proxy's header, but only restricts its own cookie with it.
+    """
+    return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", "").lower())
 
 
 def _peer(request: Request) -> str:

@@ -2,11 +2,11 @@
 
 With all references expanded, each subschema is evaluated at most once for each value, so the work is at most the sum
 of the subschemas' weights times the size of the value. There is no estimate for a schema that is too large when
-expanded, such as one that doubles at each of 30 levels, or that refers to itself in two ways for the same value,
-which takes time exponential in the value's depth.
+expanded, such as one that doubles at each of 30 levels, or that refers to itself: if it does so in two ways for the
+same value, the time is exponential in the value's depth.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -14,29 +14,17 @@ from urllib.parse import unquote
 _MAX_EVALUATIONS: Final = 1000
 # Levels of subschemas. Each level uses a frame of Python's stack.
 _MAX_DEPTH: Final = 100
-# Recursive paths to one schema; 64 take 1 ms to compare.
-_MAX_WAYS_BACK: Final = 64
 # For unevaluated* keywords, the library evaluates every subschema a second and a third time: 20 levels took 14 s.
 _UNEVALUATED_FACTOR: Final = 3
 
-_Step = tuple[str, str]
-"""A step from a value to a part of it: "object" or "array", and a key or index; `*` means any."""
-
-_Path = tuple[_Step, ...]
-
-_SAME_VALUE: Final = ("not", "if", "then", "else")
-_SAME_VALUE_LISTS: Final = ("allOf", "anyOf", "oneOf")
-_SAME_VALUE_NAMED: Final = ("dependentSchemas", "dependencies")
 _UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")
-_EVERY_PART: Final = {
-    "additionalProperties": "object",
-    "propertyNames": "object",
-    "unevaluatedProperties": "object",
-    "items": "array",
-    "additionalItems": "array",
-    "contains": "array",
-    "unevaluatedItems": "array",
-}
+# Keywords whose value is a schema, schemas in a list, or schemas by name.
+_SCHEMA: Final = (
+    *("not", "if", "then", "else", "additionalProperties", "propertyNames", "items", "additionalItems"),
+    *("contains", *_UNEVALUATED),
+)
+_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_NAMED: Final = ("properties", "patternProperties", "dependentSchemas", "dependencies")
 
 
 class Cost(NamedTuple):
@@ -72,7 +60,7 @@ def subschemas(root: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
             continue
         seen.add(id(schema))
         yield place, schema
-        pending += [(f"{place}/{keyword}", child) for keyword, child, _ in _children(schema)]
+        pending += [(f"{place}/{keyword}", child) for keyword, child in _children(schema)]
         pending += [
             (f"{place}/{keyword}/{_escape(name)}", child)
             for keyword in ("$defs", "definitions")
@@ -96,7 +84,7 @@ def patterns(place: str, schema: Mapping[str, Any]) -> list[Pattern]:
 
 
 class _Unbounded(Exception):
-    """The expanded schema is too large, or may be applied to a value in several ways."""
+    """The expanded schema is too large, or has no end."""
 
 
 class _Expansion:
@@ -106,40 +94,22 @@ class _Expansion:
         self._root = root
         self._visited = 0
         self._weights: dict[int, int] = {}
-        # Schemas being expanded: the length of the path to each, and the recursive paths back to it.
-        self._open: dict[int, int] = {}
-        self._ways_back: dict[int, list[_Path]] = {}
-        # Numbers of expanded schemas that are recursive, and that have unevaluated* keywords.
-        self._recursive = 0
-        self._looking_again = 0
+        self._open: set[int] = set()  # schemas being expanded
 
-    def expand(self, schema: Any, path: _Path = (), depth: int = 0) -> Cost:
-        """Return the cost of applying a schema to the value at the path. Raises _Unbounded."""
+    def expand(self, schema: Any) -> Cost:
+        """Return the cost of applying a schema to a value and its parts. Raises _Unbounded."""
         self._visited += 1
-        if self._visited > _MAX_EVALUATIONS or depth > _MAX_DEPTH:
+        if self._visited > _MAX_EVALUATIONS or len(self._open) > _MAX_DEPTH or id(schema) in self._open:
             raise _Unbounded
         if not isinstance(schema, dict):
             return Cost(1, 1)
-        if id(schema) in self._open:
-            self._ways_back[id(schema)].append(path[self._open[id(schema)] :])
-            return Cost(1, 1)
         self._refuse_what_is_left_to_the_library(schema)
-        self._open[id(schema)], self._ways_back[id(schema)] = len(path), []
-        before = self._recursive, self._looking_again
-        costs = [
-            self.expand(child, path if step is None else (*path, step), depth + 1)
-            for _, child, step in _children(schema)
-        ]
+        self._open.add(id(schema))
+        costs = [self.expand(child) for _, child in _children(schema)]
         if "$ref" in schema:
-            costs.append(self.expand(self._target(schema["$ref"]), path, depth + 1))
-        looks_again = any(keyword in schema for keyword in _UNEVALUATED)
-        self._looking_again += looks_again
-        if self._ways_back[id(schema)]:
-            if before != (self._recursive, self._looking_again) or _meet(self._ways_back[id(schema)]):
-                raise _Unbounded
-            self._recursive += 1
-        del self._open[id(schema)], self._ways_back[id(schema)]
-        factor = _UNEVALUATED_FACTOR if looks_again else 1
+            costs.append(self.expand(self._target(schema["$ref"])))
+        self._open.remove(id(schema))
+        factor = _UNEVALUATED_FACTOR if any(keyword in schema for keyword in _UNEVALUATED) else 1
         return Cost(
             1 + factor * sum(cost.evaluations for cost in costs),
             self._weight(schema) + factor * sum(cost.work for cost in costs),
@@ -176,46 +146,19 @@ def _weight(schema: Mapping[str, Any]) -> int:
     return weight + sum(pattern_size(pattern.text) for pattern in patterns("", schema))
 
 
-def _meet(paths: Sequence[_Path]) -> bool:
-    """Return whether two of the paths may lead to the same value, or one is empty.
-
-    Returns True for too many paths, because they are compared in pairs.
-    """
-    return len(paths) > _MAX_WAYS_BACK or any(
-        not path or any(not _apart(path, other) for other in paths[:index])
-        for index, path in enumerate(paths)
-    )
-
-
-def _apart(path: _Path, other: _Path) -> bool:
-    return any(
-        kind != other_kind or (part != other_part and "*" not in (part, other_part))
-        for (kind, part), (other_kind, other_part) in zip(path, other, strict=False)
-    )
-
-
-def _children(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any, _Step | None]]:
-    """Yield each applied subschema: place, schema, and the step to its part of the value; None for the whole
-    value."""
-    for keyword in _SAME_VALUE:
-        if keyword in schema:
-            yield keyword, schema[keyword], None
-    for keyword, kind in _EVERY_PART.items():
+def _children(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each applied subschema, with its place."""
+    for keyword in _SCHEMA:
         if keyword in schema and not isinstance(schema[keyword], list):
-            yield keyword, schema[keyword], (kind, "*")
-    for keyword in (*_SAME_VALUE_LISTS, "prefixItems", "items"):
+            yield keyword, schema[keyword]
+    for keyword in _LISTS:
         children = schema.get(keyword)
         if isinstance(children, list):
             for index, child in enumerate(children):
-                step = None if keyword in _SAME_VALUE_LISTS else ("array", str(index))
-                yield f"{keyword}/{index}", child, step
-    for keyword in _SAME_VALUE_NAMED:
+                yield f"{keyword}/{index}", child
+    for keyword in _NAMED:
         for name, child in _mapping(schema, keyword).items():
-            yield f"{keyword}/{_escape(name)}", child, None
-    for keyword in ("properties", "patternProperties"):
-        for name, child in _mapping(schema, keyword).items():
-            part = name if keyword == "properties" else "*"
-            yield f"{keyword}/{_escape(name)}", child, ("object", part)
+            yield f"{keyword}/{_escape(name)}", child
 
 
 def _mapping(schema: Mapping[str, Any], keyword: str) -> Mapping[str, Any]:

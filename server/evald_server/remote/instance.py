@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from evald.plugin.v1 import task_pb2
-from evald_server.auth.principal import Principal
+from evald_server.auth.principal import LOCAL
 from evald_server.fair_slots import count_down
 from evald_server.wire_limits import BeyondWireLimit, parse_message
 
@@ -131,7 +131,7 @@ class Instance:
         self.active = 0
         self.held: Counter[str] = Counter()
         self.foreign = 0
-        self.owner: Principal | None = None
+        self.owner = LOCAL
         self.state = InstanceState.PENDING
         self.last_error = ""
         self.registered = time.time()

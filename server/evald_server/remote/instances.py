@@ -78,13 +78,9 @@ def check_instance_id(instance_id: str, field: str = "instance_id") -> None:
 
 
 def check_owner(instance: Instance, principal: Principal, field: str) -> None:
-    """Raise Refusal if an instance belongs to another principal. A restored instance has no owner yet."""
-    if instance.owner is not None and not principal.owns(instance.owner.name):
-        raise _not_owner(field)
-
-
-def _not_owner(field: str) -> Refusal:
-    return Refusal("NOT_OWNER", f"{field}: the instance belongs to another principal", field)
+    """Raise Refusal if an instance belongs to another principal."""
+    if not principal.owns(instance.owner.name):
+        raise Refusal("NOT_OWNER", f"{field}: the instance belongs to another principal", field)
 
 
 def check_types(plugin: Plugin, principal: Principal, path: str = "plugin") -> None:
@@ -172,17 +168,13 @@ class InstanceRegistry:
         old = self.by_id.get(instance_id)
         if old is not None:
             check_owner(old, principal, "instance_id")
-            # A restored instance has no owner yet: only who may offer its types may replace it.
-            offered = old.plugin.types if old.owner is None and old.plugin is not None else ()
-            if not all(principal.may_offer(one.name) for one in offered):
-                raise _not_owner("instance_id")
-        if old is not None and old.mode is not mode:
-            raise Refusal(
-                "INSTANCE_ID_TAKEN",
-                f'instance_id: "{instance_id}" is in use by an instance that is {old.mode.name.lower()}; '
-                "each process needs its own id, and so does each way to connect",
-                "instance_id",
-            )
+            if old.mode is not mode:
+                raise Refusal(
+                    "INSTANCE_ID_TAKEN",
+                    f'instance_id: "{instance_id}" is in use by an instance that is {old.mode.name.lower()}; '
+                    "each process needs its own id, and so does each way to connect",
+                    "instance_id",
+                )
         return old
 
     def add(self, instance: Instance) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from evald.plugin.v1 import registry_service_pb2, task_pb2
-from evald_server.auth.principal import LOCAL, Principal, Role
+from evald_server.auth.principal import LOCAL, STORED, Principal, Role
 from evald_server.store.database import StoreProblem
 from evald_server.store.leases import LeaseStore, StoredLease
 
@@ -135,6 +135,7 @@ class LeaseRegistry:
             request.tls_profile,
             ttl,
             instance.registered,
+            owner=STORED.dump_json(principal).decode(),
         )
         try:
             await self._store.put(row, instead=replaced.id if replaced else "")
@@ -204,8 +205,9 @@ class LeaseRegistry:
         if request.instance_id:
             lease_id, field = self._lease_id(request.instance_id), "instance_id"
         is_admin = Role.ADMIN in principal.roles
-        if not is_admin:
-            self._check_owner(lease_id, principal, field)
+        owned = self._instances.by_id.get(self._leases.instance_id(lease_id))
+        if owned is not None and not is_admin:
+            check_owner(owned, principal, field)
         revokes = is_admin and field == "instance_id"
         lease = self._leases.revoke(lease_id) if revokes else self._leases.end(lease_id)
         if lease is None:
@@ -232,15 +234,6 @@ class LeaseRegistry:
         if instance.lease is None:
             raise invalid("instance_id", f"got {_WITHOUT_LEASE[instance.mode]}")
         return instance.lease.id
-
-    def _check_owner(self, lease_id: str, principal: Principal, field: str = "lease_id") -> None:
-        instance = self._instances.by_id.get(self._leases.instance_id(lease_id))
-        if instance is None:
-            return
-        check_owner(instance, principal, field)
-        # A restored lease has no owner yet: every principal that may offer its types may end it.
-        if instance.owner is None and instance.plugin is not None:
-            self._instances.check(instance.plugin, instance, principal=principal)
 
     def _check_rights(self, lease_id: str, owner: Principal, plugin: Plugin) -> None:
         """End a lease at once if its owner may no longer offer its types."""
@@ -285,7 +278,11 @@ class LeaseRegistry:
                 raise Refusal("PLUGIN_BLOCKED", "the operator of the server has blocked the plugin")
             if forbidden is not None:
                 raise forbidden
-            self._instances.check(plugin)
+            stored = STORED.validate_json(row.owner) if row.owner else LOCAL
+            owner = self._current(stored)
+            if owner is None:
+                raise Refusal("NOT_OWNER", f"{stored.name} may no longer offer evaluators")
+            self._instances.check(plugin, principal=owner)
             instance = self._new(row.instance_id, row.target, plugin, self._tls(row.tls_profile))
         except Refusal as problem:
             # A plugin that the operator no longer allows must not register again automatically.
@@ -303,6 +300,7 @@ class LeaseRegistry:
             else:
                 await self._store.delete(row.lease_id)
             return
+        instance.owner = owner
         instance.registered = row.registered
         instance.lease = self._leases.grant(row.instance_id, row.ttl_seconds, row.lease_id)
         self._instances.add(instance)
@@ -347,7 +345,7 @@ class LeaseRegistry:
                 self._expired()
                 self._lost(lease, f"the lease was not renewed within {lease.ttl:g} s")
             for instance in list(self._instances.by_id.values()):
-                if instance.lease and instance.owner and instance.plugin:
+                if instance.lease and instance.plugin:
                     self._check_rights(instance.lease.id, instance.owner, instance.plugin)
             self._instances.forget_left()
 

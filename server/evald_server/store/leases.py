@@ -9,7 +9,8 @@ from .schema import LEASES
 
 
 class StoredLease(NamedTuple):
-    """One lease. plugin: serialized PluginInfo. registered: Unix time in seconds.
+    """One lease. plugin: serialized PluginInfo. registered: Unix time in seconds. owner: a principal as JSON; "" if
+    stored by an earlier version.
 
     The expiry is not stored: a plugin cannot renew while the server is down, so a restored lease gets its full
     duration.
@@ -23,6 +24,7 @@ class StoredLease(NamedTuple):
     ttl_seconds: float
     registered: float
     revoked: bool = False
+    owner: str = ""
 
 
 class LeaseStore:

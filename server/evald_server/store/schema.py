@@ -225,4 +225,5 @@ LEASES: Final = Table(
     Column("ttl_seconds", Double, nullable=False),
     Column("registered", Double, nullable=False),
     Column("revoked", Boolean, nullable=False),
+    _text("owner"),
 )

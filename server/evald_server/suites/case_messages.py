@@ -16,7 +16,7 @@ from evald.v1 import context_pb2, evaluator_pb2, suite_service_pb2
 
 from .documents import InvalidDocument
 from .file_models import CaseEntry, SuiteEntry, TurnEntry
-from .recorded_turns import RECORDED_ERROR, USER_ROLES, turn_bounds, turn_usage
+from .recorded_turns import RECORDED_ERROR, USER_ROLES, recorded_error, turn_bounds, turn_usage
 from .transcripts import Transcripts, asked_text
 
 CRITERIA: Final = "criteria"
@@ -72,8 +72,7 @@ def case_to_pb(entry: CaseEntry, shared: CaseShared) -> suite_service_pb2.SuiteC
     if shared.transcripts is not None:
         _fill_transcribed(entry, shared.transcripts, pb)
     elif not shared.ask_all:
-        for answers in recorded:
-            pb.recorded_trials.add().answers.extend(answers)
+        pb.recorded_trials.extend(recorded)
     trials = len(pb.recorded_trials)
     if not trials and not shared.asked:
         raise InvalidInput(
@@ -99,10 +98,7 @@ def _fill_trials(entry: CaseEntry, suite: SuiteEntry, recorded: int, pb: suite_s
         )
 
 
-Answers = list[context_pb2.Invocation]
-
-
-def _fill_turns(entry: CaseEntry, pb: suite_service_pb2.SuiteCase) -> list[Answers]:
+def _fill_turns(entry: CaseEntry, pb: suite_service_pb2.SuiteCase) -> list[suite_service_pb2.RecordedTrial]:
     """Fill in the turns, and return the recorded trials."""
     if entry.turns:
         for key in ("input", "output", "outputs", "expected"):
@@ -113,7 +109,7 @@ def _fill_turns(entry: CaseEntry, pb: suite_service_pb2.SuiteCase) -> list[Answe
         _fill_messages(entry.messages, pb.messages, "messages")
         return _fill_conversation(entry.turns, pb)
     turn = pb.turns.add()
-    trials: list[Answers] = []
+    trials: list[suite_service_pb2.RecordedTrial] = []
     if entry.input is not None:
         _fill_messages(entry.messages, pb.messages, "messages")
         _fill_input(entry.input, turn.input, "input")
@@ -127,11 +123,26 @@ def _fill_turns(entry: CaseEntry, pb: suite_service_pb2.SuiteCase) -> list[Answe
     if outputs and trials:
         raise InvalidInput("output", "given together with messages that end with an answer", "one of the two")
     path = "outputs[{}]" if entry.outputs else "output"
-    return trials or [[invocation(one, path.format(index))] for index, one in enumerate(outputs)]
+    return trials or [_recorded_trial(one, path.format(index)) for index, one in enumerate(outputs)]
 
 
-def _fill_conversation(turns: Sequence[TurnEntry], pb: suite_service_pb2.SuiteCase) -> list[Answers]:
-    answers: Answers = []
+def _recorded_trial(output: Any, path: str) -> suite_service_pb2.RecordedTrial:
+    """Convert a recorded answer, or `{error: TEXT}`."""
+    if not (isinstance(output, Mapping) and "error" in output):
+        return suite_service_pb2.RecordedTrial(answers=[invocation(output, path)])
+    if len(output) > 1:
+        other = next(key for key in output if key != "error")
+        raise InvalidInput(f"{path}.{other}", "given together with `error`", "one of the two")
+    error = recorded_error(output)
+    if not error:
+        raise InvalidInput(f"{path}.error", shown(output["error"]), "the reason why there is no answer")
+    return suite_service_pb2.RecordedTrial(error={"code": RECORDED_ERROR, "message": error})
+
+
+def _fill_conversation(
+    turns: Sequence[TurnEntry], pb: suite_service_pb2.SuiteCase
+) -> list[suite_service_pb2.RecordedTrial]:
+    answers: list[context_pb2.Invocation] = []
     for index, one in enumerate(turns):
         path, turn = f"turns[{index}]", pb.turns.add()
         _fill_input(one.input, turn.input, f"{path}.input")
@@ -144,12 +155,12 @@ def _fill_conversation(turns: Sequence[TurnEntry], pb: suite_service_pb2.SuiteCa
         raise InvalidInput(
             f"turns[{missing}].output", "missing", "recorded answers for all turns, or for none"
         )
-    return [answers] if answers else []
+    return [suite_service_pb2.RecordedTrial(answers=answers)] if answers else []
 
 
 def _split_conversation(
     messages: Sequence[Any], pb: suite_service_pb2.SuiteCase, turn: suite_service_pb2.SuiteTurn
-) -> list[Answers]:
+) -> list[suite_service_pb2.RecordedTrial]:
     """Fill in a conversation, whose last turn is the case's turn. Return its answer, if it has one."""
     roles = message_roles(messages)
     # A user message at the end has no answer yet: the agent is asked.
@@ -168,7 +179,8 @@ def _split_conversation(
     if said == end:
         return []
     about = turn_usage(messages[start:end]).missing_in({})
-    return [[invocation({"messages": list(messages[said:end]), **about}, f"messages[{said}:]")]]
+    answer = invocation({"messages": list(messages[said:end]), **about}, f"messages[{said}:]")
+    return [suite_service_pb2.RecordedTrial(answers=[answer])]
 
 
 def _fill_input(value: Any, into: Any, path: str) -> None:

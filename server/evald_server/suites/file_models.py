@@ -37,7 +37,7 @@ ABOUT_KEYS: Final = (
     "start_time",
 )
 """Keys of a recorded answer beside its text or messages."""
-_OUTPUT_KEYS: Final = ("text", "messages", *ABOUT_KEYS, "metadata")
+_OUTPUT_KEYS: Final = ("text", "messages", *ABOUT_KEYS, "metadata", "error")
 _TEXT: Final = {"type": "string"}
 _MESSAGES: Final = {"type": "array", "items": {"type": "object"}}
 
@@ -208,7 +208,9 @@ class CaseEntry(FilePart):
     )
     input: Input = Field(None, description="The user's message: text, or a list of messages.")
     output: Output = Field(
-        None, description="Recorded answer: text, messages, or text with latency, usage and cost."
+        None,
+        description="Recorded answer: text, messages, or text with latency, usage and cost; "
+        "error in place of text: there is none, and the case is in error.",
     )
     outputs: list[Output] = Field(default_factory=list, description="Recorded answers, one for each trial.")
     expected: Reference = Field(None, description="The expected answer, for comparison.")

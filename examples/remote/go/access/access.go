@@ -20,6 +20,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"regexp"
@@ -146,8 +147,12 @@ func (t token) GetRequestMetadata(context.Context, ...string) (map[string]string
 	text := t.text
 	if t.file != "" {
 		data, err := os.ReadFile(t.file)
+		var problem *fs.PathError
+		if errors.As(err, &problem) {
+			err = problem.Err // without the path, which is a key where the two variables were mixed up
+		}
 		if err != nil {
-			return nil, status.Errorf(codes.Unauthenticated, "EVALD_TOKEN_FILE: %v", err)
+			return nil, status.Errorf(codes.Unauthenticated, "EVALD_TOKEN_FILE: cannot be read: %v", err)
 		}
 		text = strings.TrimSpace(string(data))
 	}

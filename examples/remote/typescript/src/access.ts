@@ -81,10 +81,19 @@ function pem(name: string): Buffer | undefined {
 }
 
 function current(text: string | undefined, file: string | undefined): string {
-  const token = text ?? readFileSync(file as string, 'utf8').trim();
+  const token = text ?? read(file as string);
   // Never shown, not even in part.
   if (!/^[!-~]+$/.test(token)) throw new Error('EVALD_TOKEN: wanted printable ASCII without spaces');
   return token;
+}
+
+function read(file: string): string {
+  try {
+    return readFileSync(file, 'utf8').trim();
+  } catch (problem) {
+    // Without the path, which is a key where the two variables were mixed up.
+    throw new Error(`EVALD_TOKEN_FILE: cannot be read: ${(problem as NodeJS.ErrnoException).code}`);
+  }
 }
 
 const LOOPBACK = new BlockList();

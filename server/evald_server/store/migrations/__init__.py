@@ -24,7 +24,7 @@ from ..schema import METADATA
 _FOLDER: Final = Path(__file__).parent
 
 # Revision of the newest migration; a test compares it with the files.
-HEAD: Final = "0004"
+HEAD: Final = "0005"
 
 
 # The same table that Alembic creates.

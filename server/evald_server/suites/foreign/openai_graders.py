@@ -1,6 +1,7 @@
 """Converts OpenAI's graders: a grader, an eval with its testing criteria, or a request to run one, as JSON.
 
-The items are in the file, or in a JSONL file of the same name beside it: `{"item": {...}, "sample": {...}}` per line.
+The items are in the file, or in a JSONL file of the same name beside it: `{"item": {...}, "sample": {...}}` per line,
+or a line for each output item of a hosted run.
 """
 
 import json
@@ -22,10 +23,23 @@ PYTHON_COMMAND: Final = "openai_python_grader.py"
 _VARIABLE: Final = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
 _ITEM_KEY: Final = re.compile(r"item(?:\.(\w+)|\[['\"]([^'\"\]]*)['\"]\])")
 
+# Of every grader; evals that the API has returned have the ids.
+_GRADER_KEYS: Final = ("type", "name", "id")
 _EVAL_KEYS: Final = (
     *("testing_criteria", "name", "metadata", "data_source_config", "data_source"),
-    *("id", "object", "created_at"),
+    *("id", "object", "created_at", "share_with_openai"),
 )
+# Of an output item of a hosted run. Source: https://platform.openai.com/docs/api-reference/evals.
+_OUTPUT_ITEM_KEYS: Final = (
+    *("object", "id", "created_at", "eval_id", "run_id", "status"),
+    *("datasource_item", "datasource_item_id", "sample", "results"),
+)
+# Other objects of the API, and what is wanted instead.
+_NO_EVAL: Final = {
+    "list": "a page of a list; wanted one eval, an element of its `data`",
+    "eval.run": "a run, which has no graders; wanted its eval, with the run's `data_source` in it",
+    "eval.run.output_item": "an item of a run; wanted its eval, with the items in a .jsonl file of the same name",
+}
 _SOURCE_KEYS: Final = ("type", "model", "input_messages", "sampling_params", "source")
 _MEASURES: Final = {
     **{f"rouge_{order}": f"rouge-{order}" for order in ("1", "2", "3", "4", "5", "l")},
@@ -44,12 +58,16 @@ def is_it(data: Any) -> bool:
     if not isinstance(data, Mapping):
         return False
     grader = data.get("grader", data)
+    if str(data.get("object")) in _NO_EVAL:
+        return True  # to be refused with the reason
     return "testing_criteria" in data or (isinstance(grader, Mapping) and grader.get("type") in _TYPES)
 
 
 def convert(document: Document) -> Converted:
     """Convert a grader or an eval with its items. Raises InvalidDocument for a feature without a counterpart."""
     root = Node.of(document)
+    if other := _NO_EVAL.get(str(root["object"].data)):
+        raise root["object"].refuse(f"this is {other}")
     path = Path(document.file)
     suite: dict[str, Any] = {"name": str(root["name"].data or path.stem)}
     source, graders = root["data_source"], [root]
@@ -99,14 +117,14 @@ def _threshold(node: Node) -> float:
 
 
 def _string_check(node: Node) -> Spec:
-    node.keys("type", "name", "input", "reference", "operation")
+    node.keys(*_GRADER_KEYS, "input", "reference", "operation")
     operation = node["operation"].choice({name: name for name in ("eq", "ne", "like", "ilike")})
     config = {"input": node["input"].text(), "reference": node["reference"].text(), "operation": operation}
     return {"type": "string-check", "config": config}
 
 
 def _text_similarity(node: Node) -> Spec:
-    node.keys("type", "name", "input", "reference", "evaluation_metric", "pass_threshold")
+    node.keys(*_GRADER_KEYS, "input", "reference", "evaluation_metric", "pass_threshold")
     metric = node["evaluation_metric"]
     if metric.text() in _NO_MEASURE:
         raise metric.refuse(f"{metric.data} is not supported: {_NO_MEASURE[metric.data]}")
@@ -122,7 +140,7 @@ def _text_similarity(node: Node) -> Spec:
 
 
 def _score_model(node: Node) -> Spec:
-    node.keys("type", "name", "input", "model", "range", "pass_threshold", "sampling_params")
+    node.keys(*_GRADER_KEYS, "input", "model", "range", "pass_threshold", "sampling_params")
     grader: dict[str, Any] = {"input": _prompt(node["input"])}
     if "range" in node:
         grader["range"] = [bound.number() for bound in node["range"]]
@@ -134,7 +152,7 @@ def _score_model(node: Node) -> Spec:
 
 
 def _label_model(node: Node) -> Spec:
-    node.keys("type", "name", "input", "model", "labels", "passing_labels", "sampling_params")
+    node.keys(*_GRADER_KEYS, "input", "model", "labels", "passing_labels", "sampling_params")
     grader = {
         "input": _prompt(node["input"]),
         "labels": [label.text() for label in node["labels"]],
@@ -187,7 +205,7 @@ def _content(node: Node) -> str:
 
 
 def _python(node: Node) -> Spec:
-    node.keys("type", "name", "source", "image_tag", "pass_threshold")
+    node.keys(*_GRADER_KEYS, "source", "image_tag", "pass_threshold")
     threshold = _threshold(node)
     node.warn(
         f"runs Python code of the file; the server's operator must allow it with --allow-code .../{PYTHON_COMMAND}"
@@ -197,7 +215,7 @@ def _python(node: Node) -> Spec:
 
 
 def _multi(node: Node) -> Spec:
-    node.keys("type", "name", "graders", "calculate_output", "pass_threshold")
+    node.keys(*_GRADER_KEYS, "graders", "calculate_output", "pass_threshold")
     found = node["graders"]
     if isinstance(found.data, list):
         graders = {one["name"].text(): one for one in found}
@@ -290,8 +308,11 @@ class _Rows:
         }
 
     def case(self, row: Node, number: int) -> dict[str, Any]:
-        """Return the case of a row: `{item, sample?}`, or a row of fine-tuning data with `messages`."""
-        if "item" in row:
+        """Return the case of a row: `{item, sample?}`, an output item, or a row of fine-tuning data with `messages`."""
+        if "datasource_item" in row:
+            row.keys(*_OUTPUT_ITEM_KEYS)
+            item = row["datasource_item"].mapping()
+        elif "item" in row:
             row.keys("item", "sample", "id")
             item = row["item"].mapping()
         else:
@@ -299,7 +320,10 @@ class _Rows:
         lacking = sorted(self._item_keys.difference(item))
         if lacking:
             raise row.refuse(f"the item has no {lacking[0]!r}, which a grader uses")
-        case: dict[str, Any] = {"id": str(row["id"].data or f"item-{number}"), "metadata": {"item": item}}
+        metadata = {"item": item}
+        if "datasource_item" in row:
+            metadata["results"] = row["results"].data
+        case: dict[str, Any] = {"id": str(row["id"].data or f"item-{number}"), "metadata": metadata}
         messages = self._asked(row, item)
         if "sample" in row:
             case["output"] = _output(row["sample"])
@@ -314,6 +338,8 @@ class _Rows:
         return case | asked(json.dumps(item, ensure_ascii=False) if messages is None else messages)
 
     def _asked(self, row: Node, item: Mapping[str, Any]) -> list[Any] | None:
+        if "input" in row["sample"]:
+            return row["sample"]["input"].list()
         if self._messages.data is None:
             return row["messages"].list() if "messages" in row else None
         kind = self._messages["type"].choice({"template": "template", "item_reference": "item_reference"})
@@ -344,9 +370,14 @@ class _Rows:
 
 
 def _output(node: Node) -> Any:
-    """Return the recorded answer of a sample: a text, or messages with tool calls."""
+    """Return the recorded answer of a sample: a text, messages, or the error in place of them."""
     if isinstance(node.data, str):
         return node.data
+    error = node["error"].data
+    if any(error.values()) if isinstance(error, Mapping) else error:
+        return {"error": error}
+    if "output" in node:
+        return node["output"].list()
     if "choices" in node:
         message = node["choices"].list() and node["choices"][0]["message"]
         if not message:

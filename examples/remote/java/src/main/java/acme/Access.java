@@ -13,6 +13,7 @@ import io.grpc.TlsServerCredentials;
 import java.io.File;
 import java.io.IOException;
 import java.nio.file.Files;
+import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
@@ -148,7 +149,7 @@ public final class Access {
     public void applyRequestMetadata(RequestInfo call, Executor executor, MetadataApplier applier) {
       executor.execute(() -> {
         try {
-          String token = file.isEmpty() ? text : Files.readString(Path.of(file)).strip();
+          String token = file.isEmpty() ? text : read(file);
           if (!SENDABLE.matcher(token).matches()) { // never shown, not even in part
             throw new IOException("wanted printable ASCII without spaces");
           }
@@ -159,6 +160,15 @@ public final class Access {
           applier.fail(Status.UNAUTHENTICATED.withDescription("EVALD_TOKEN: " + problem.getMessage()));
         }
       });
+    }
+
+    private static String read(String file) throws IOException {
+      try {
+        return Files.readString(Path.of(file)).strip();
+      } catch (IOException | InvalidPathException problem) {
+        // Without the path, which is a key where the two variables were mixed up.
+        throw new IOException("EVALD_TOKEN_FILE: cannot be read: " + problem.getClass().getSimpleName());
+      }
     }
   }
 }
