@@ -173,7 +173,7 @@ BELOW = {
         "untrusted",
     },
     "testing": {"app", "config", "engine"},
-    "pytest_plugin": {"suites", "testing"},
+    "pytest_plugin": {"pages", "suites", "testing"},
     "__main__": {"cli", "memory"},
 }
 

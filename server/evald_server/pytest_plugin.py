@@ -184,16 +184,18 @@ class TurnChecker:
 
 def describe(evaluation: "Evaluation") -> str:
     """Return the verdict and a line for every result that failed, has an error or was skipped."""
+    from .pages.formats import score
+
     inconclusive = " (inconclusive: an evaluator ended in error, so there is no verdict on the agent)"
     head = f"{evaluation.verdict.name}{inconclusive if evaluation.verdict.name == 'ERROR' else ''}"
     lines = [f"{head}: {evaluation.reason}"]
     for result in evaluation.results:
         if result.passed:
             continue
-        score = "" if result.score is None else f", score {result.score:.2f}"
+        shown = "" if result.score is None else f", score {score(result.score)}"
         error = f" [{result.error.code}]" if result.error else ""
         shadow = ", shadow" if result.shadow else ""
-        lines.append(f"  {result.verdict.name} {result.name}{error}{score}{shadow}: {result.reason}")
+        lines.append(f"  {result.verdict.name} {result.name}{error}{shown}{shadow}: {result.reason}")
         lines += [f"    not met: {check.text}" for check in result.checks if not check.met]
     return "\n".join(lines)
 

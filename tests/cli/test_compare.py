@@ -85,6 +85,14 @@ def test_json_and_reports_hold_the_comparison(evald: Any, files: Pair, tmp_path:
     assert "BLOCK" in markdown.read_text()
 
 
+def test_names_in_the_json_of_a_comparison_cannot_steer_the_terminal(evald: Any, tmp_path: Path) -> None:
+    paths = [_write(tmp_path / f"{name}.json", "P" * 20, "\x9b2J\u202e") for name in ("base", "new")]
+    done = evald("compare", *paths, "--json")
+    assert json.loads(done.stdout)["comparisons"][0]["new"]["target"] == "\x9b2J\u202e"
+    assert "\x9b" not in done.stdout
+    assert "\u202e" not in done.stdout
+
+
 def test_max_drop_moves_the_line(evald: Any, files: Pair) -> None:
     assert evald("compare", *files("P" * 20, "P" * 12 + "F" * 8), "--max-drop", "0.5").returncode == 0
 
@@ -101,6 +109,8 @@ def test_a_gate_decides_by_its_rules(evald: Any, files: Pair, tmp_path: Path) ->
 
     assert decided("  - {suite: checkout, max_drop: 0.05}") == (1, "NO-GO")
     assert "### NO-GO" in markdown.read_text()
+    assert decided("  - {suite: checkout, max_drop: 0.05, target: staging}") == (1, "NO-GO")
+    assert "| <code>checkout/staging</code> | " in markdown.read_text()
     assert decided("  - {suite: checkout, max_drop: 0.05, tier: supporting}") == (0, "GO")
     assert decided("  - {suite: checkout, threshold: 0.8}") == (0, "GO")
     assert decided("  - {suite: checkout, threshold: 0.8, target: production}") == (3, "INCONCLUSIVE")

@@ -347,9 +347,22 @@ def test_a_report_of_many_has_rates_means_and_failures(evald: Any, lines: Any, t
     done = evald("evaluate", path, "-e", "contains:text=Lisbon", "-e", "response-length")
     assert done.returncode == 1
     assert re.search(r"Contains +│ +75.0% .*│ +3 │ +1 │ +0 │ +0 │", done.stdout)
-    assert re.search(r"Response Length │ +5.75 │ +5 │ +6 │ +4 │", done.stdout)
+    assert re.search(r"Response Length │ +5.75 │ +5 │ +6 │ +4 │ +0 │", done.stdout)
     assert re.search(r"the bad one +│ FAILED", done.stdout)
     assert done.stdout.splitlines()[-1] == "FAILED  3 of 4 conversations passed, 1 failed"
+
+
+def test_what_failed_is_shown_before_what_was_skipped(
+    evald: Any, lines: Any, talk: Any, tmp_path: Path
+) -> None:
+    budget = {"type": "token-budget", "config": {"maxTokens": 10, "onMissing": "skip"}}
+    checks = tmp_path / "checks.json"
+    checks.write_text(json.dumps([budget]))
+    path = lines(*[talk("x")] * 12, talk("x", id="the bad one", usage={"total_tokens": 11}))
+    done = evald("evaluate", path, "--evaluators", str(checks))
+    assert re.search(r"the bad one +│ FAILED", done.stdout)
+    assert "and 3 more" in done.stdout
+    assert done.stdout.splitlines()[-1] == "FAILED  0 of 13 conversations passed, 1 failed, 12 skipped"
 
 
 def test_a_reader_that_goes_away_is_no_failed_conversation(evald_command: str, environment: Any) -> None:

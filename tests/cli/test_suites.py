@@ -215,13 +215,24 @@ def test_wrong_evaluators_are_refused_with_the_line_of_their_case(
     assert not agent.asked
 
 
-def test_a_suite_of_metrics_alone_passes_with_a_warning(cli: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "evaluators",
+    ["response-length", "{type: contains, enforcement: shadow, config: {text: z}}"],
+    ids=["metric", "shadow"],
+)
+def test_a_suite_without_an_assertion_that_counts_passes_with_a_warning(
+    cli: Any, tmp_path: Path, evaluators: str
+) -> None:
     cases = "\ncases:\n- {id: a, input: x, output: y}\n"
-    warning = "warning: measured: no assertion counted"
-    assert warning in cli("test", _file(tmp_path, f"evaluators: [response-length]{cases}", "measured.yaml"))
+    warning = "warning: measured: no assertion counted in 1 of the 1 that passed"
+    html = tmp_path / "report.html"
+    alone = _file(tmp_path, f"evaluators: [{evaluators}]{cases}", "measured.yaml")
+    shown = cli("test", alone, "--output", str(html))
+    assert warning in shown
+    assert "no assertion counted in 1 of the 1 that passed" in html.read_text()
     both = _file(
         tmp_path,
-        f"evaluators: [response-length, {{type: contains, config: {{text: y}}}}]{cases}",
+        f"evaluators: [{evaluators}, {{type: contains, config: {{text: y}}}}]{cases}",
         "measured.yaml",
     )
     shown = cli("test", both, "--trials", "3")
@@ -389,13 +400,15 @@ def test_a_suite_runs_on_a_server_that_keeps_it(evald: Any, tmp_path: Path) -> N
 
 
 def test_history_shows_the_means_of_metrics(cli: Any, tmp_path: Path) -> None:
-    text = SUITE.replace("[order]}}", "[order]}}\n  - {type: response-length, name: length}")
+    metrics = "".join(f"\n  - {{type: response-length, name: length {number}}}" for number in "12345")
+    text = SUITE.replace("[order]}}", f"[order]}}}}{metrics}")
     for found in (text, text.replace(" on its way", "")):
         cli("test", _file(tmp_path, found))
     # "Your order is on its way." has 25 characters, "Your order is." 14, the other answer 26.
     for arguments, means in (((), ["25.5", "20"]), (("--case", "a"), ["25", "14"])):
         shown = cli("history", "shop", *arguments)
-        assert "length" in shown
+        assert ("length 4" in shown, "length 5" in shown) == (True, False)
+        assert "1 more metric; --json has all of them" in shown
         assert [
             re.search(rf"│ +{mean} │", line) is not None
             for mean, line in zip(means, _rows(shown), strict=True)
@@ -419,7 +432,7 @@ def test_history_shows_suites_and_cases_over_time(cli: Any, tmp_path: Path) -> N
     _file(tmp_path, SUITE.replace("The order", "It"))
     cli("test", suite, code=1)
     shown = cli("history", "shop")
-    assert "shop recorded  █▅" in shown
+    assert "shop recorded  █▄" in shown
     assert shown.index("PASSED") < shown.index("FAILED"), "oldest first"
     assert "b  █▁" in cli("history", "shop", "--case", "b")
     lines = [json.loads(line) for line in cli("history", "shop", "--case", "b", "--json").splitlines()]

@@ -16,6 +16,7 @@ from evald_server.store.database import FILE_NAME, Database
 from evald_server.store.rollups import HOUR, METRIC, Rollup, ValueCount
 from evald_server.testing import async_server
 
+from ..suites.reports import samples
 from ..suites.reports.hostile import COMBINED, HOSTILE
 from . import stored
 from .exchange import Exchange, send
@@ -187,6 +188,32 @@ async def test_what_broke_is_never_drawn_as_failed(web: str) -> None:
     listed = await text_of(web, "/console/runs?status=error")
     assert "</span> Inconclusive</span>" in listed
     assert "</span> Failed</span>" not in listed
+
+
+async def test_what_a_page_has_no_room_for_is_counted_and_passed(tmp_path: Path) -> None:
+    crowd = stored.a_run("crowd", "PF")
+    found = crowd.turns[1].evaluation
+    found.CopyFrom(samples.crowded().trials[-1].turns[0].evaluation)
+    broken = found.results.add(name="broken metric", kind=2, verdict=samples.ERROR)  # type: ignore[arg-type]
+    broken.error.code = "TIMEOUT"
+    runs = [stored.a_run(f"run-{number}", "F") for number in range(12)]
+    for number, one in enumerate(runs):
+        one.scenario_id = f"scenario-{number}"
+    await stored.fill(tmp_path, [crowd, *runs])
+    async with async_server(web="127.0.0.1:0", data_dir=tmp_path) as server:
+        web = server.web_address or ""
+        overview = await text_of(web, "/console/overview")
+        assert "The last 13 runs of this period that did not pass." in overview
+        assert "3 more runs with other failures" in overview
+        page = await text_of(web, f"/console/runs/{crowd.id}")
+    assert "16 more results in the JSON" in page
+    assert "40 more warnings" in page
+    assert re.search(r">at the end</th><td class=\"fixed\"><span class=\"verdict error\">", page)
+    assert re.search(r">broken metric</th><td class=\"n\"><span class=\"verdict error\">", page)
+    columns = page.partition("All turns")[2]
+    assert re.search(
+        r">broken metric</th><td class=\"n\"></td><td class=\"n\"><span class=\"error\">", columns
+    )
 
 
 async def test_a_run_that_did_not_end_has_no_verdict(web: str) -> None:

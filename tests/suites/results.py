@@ -17,6 +17,7 @@ LETTERS = {number: letter for letter, number in VERDICTS.items()}
 def trial(letter: str, number: int = 1, score: float | None = None) -> suite_service_pb2.TrialResult:
     """Return a trial of one turn with this verdict."""
     evaluation = result_pb2.AggregatedEvaluation(verdict=VERDICTS[letter], reason=f"turn {letter}")
+    evaluation.passed_count, evaluation.failed_count = int(letter == "P"), int(letter == "F")
     if score is not None:
         evaluation.score = score
     made = suite_service_pb2.TrialResult(

@@ -182,6 +182,21 @@ def test_cases_are_counted_by_verdict() -> None:
     assert (run.case_count, *counts) == (10, 4, 3, 2, 1)
 
 
+def test_cases_that_passed_without_an_assertion_that_counts_are_counted() -> None:
+    cases = [case(str(number), letters) for number, letters in enumerate(["P", "PP", "PFP", "F", "E", "S"])]
+    for turn in (trial.turns[0] for number in (0, 1, 3) for trial in cases[number].trials[:1]):
+        turn.evaluation.passed_count = turn.evaluation.failed_count = 0
+    assert "counted" not in suite(cases[1:]).reason, "one trial of the case counted"
+    totals, other = SuiteTotals(), SuiteTotals()
+    for one in cases:
+        totals.add(one)
+        other.add(one, results=False)
+    totals.merge(other)
+    run = suite_service_pb2.SuiteRun()
+    totals.fill(run)
+    assert run.reason.endswith("; no assertion counted in 2 of the 4 that passed")
+
+
 @pytest.mark.parametrize(("letter", "wanted"), [("F", "F"), ("E", "E"), ("P", "P")])
 def test_all_cases_are_all_of_them_whatever_they_weigh(letter: str, wanted: str) -> None:
     for heavy in (1e12, 1e300, 1e-300):

@@ -7,10 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from evald_server.calibration.card import BoundedShare, CalibrationCard, Share
+from evald_server.pages.formats import percent
 
 from .console import new_table
 from .result_tables import titled
 from .sanitize import clean
+from .suite_view import plain
 
 _SHOWN_IDS = 8
 
@@ -65,7 +67,7 @@ def _figures(card: CalibrationCard) -> Table:
         table.add_row("false alarms", *_bound(alarms), f"{alarms.of} good answers")
     errors = card.errors
     codes = ", ".join(f"{clean(code, 40)} {count}" for code, count in errors.codes.items())
-    share = "" if errors.share is None else f"{errors.share:.1%}"
+    share = "" if errors.share is None else _percent(errors.share)
     table.add_row("errors", share, "", f"{errors.asked} queries" + (f": {codes}" if codes else ""))
     if errors.left_out:
         table.add_row("left out", f"{errors.left_out}", "", "queries, because of --max-cost")
@@ -92,7 +94,7 @@ def _attacks(card: CalibrationCard) -> Table:
             clean(one.family, 40),
             Text(str(one.success.count), style),
             str(one.success.of),
-            f"{one.success.upper:.1%}",
+            _percent(one.success.upper),
             str(one.errors),
         )
     return table
@@ -112,11 +114,15 @@ def _listed(what: str, ids: Sequence[str]) -> Text:
     return Text(f"{what}: {', '.join(clean(one, 60) for one in ids[:_SHOWN_IDS])}{more}", "dim")
 
 
+def _percent(share: float) -> str:
+    return plain(percent(share))
+
+
 def _share(share: Share) -> tuple[str, str]:
-    value = "n/a" if share.value is None else f"{share.value:.1%}"
-    return value, f"{share.low:.1%} to {share.high:.1%}" if share.of else ""
+    value = "n/a" if share.value is None else _percent(share.value)
+    return value, f"{_percent(share.low)} to {_percent(share.high)}" if share.of else ""
 
 
 def _bound(bound: BoundedShare) -> tuple[str, str]:
-    value = "n/a" if bound.value is None else f"{bound.value:.1%}"
-    return value, f"at most {bound.upper:.1%}" if bound.of else ""
+    value = "n/a" if bound.value is None else _percent(bound.value)
+    return value, f"at most {_percent(bound.upper)}" if bound.of else ""

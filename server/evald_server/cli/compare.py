@@ -14,10 +14,11 @@ from evald_server.suites.documents import InvalidDocument
 from evald_server.suites.gate import Decision, GateRule, GateRuling, check_rule, decide, not_found, read_gate
 from evald_server.suites.result_files import SuiteResults, read_results
 
-from .comparison_view import comparison_tables, gate_table, verdict_line
+from .comparison_view import comparison_tables, gate_table, ruling_name, verdict_line
 from .console import say, show
 from .exit_codes import ExitCode, usage_error
 from .report_files import write_file
+from .sanitize import print_json
 from .server_connection import run_async
 from .suite_client import SuiteClient, open_suites
 
@@ -254,7 +255,7 @@ async def _report(pairs: Sequence[RunPair], rules: list[GateRule], args: argpars
 
 def _show(report: CompareReport, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(report.to_dict(), ensure_ascii=False))  # noqa: T201 - unlike Rich it never wraps
+        print_json(report.to_dict())
         return
     for comparison in report.comparisons:
         say(*verdict_line(comparison))
@@ -274,7 +275,7 @@ def _write(report: CompareReport, path: Path) -> None:
         parts = [comparison_section(comparison) for comparison in report.comparisons]
         if report.decision is not None:
             rows = [
-                f"| {inline_code(one.rule.suite)} | {one.rule.tier} | {one.decision} | {inline_code(one.reason)} |"
+                f"| {inline_code(ruling_name(one))} | {one.rule.tier} | {one.decision} | {inline_code(one.reason)} |"
                 for one in report.rulings
             ]
             head = f"### {report.decision}\n\n| Suite | Tier | Decision | Why |\n| --- | --- | --- | --- |\n"

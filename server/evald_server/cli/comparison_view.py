@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evald.v1 import suite_service_pb2
-from evald_server.pages.formats import comparison_mark, mark, number, p_value, percent, points, signed
+from evald_server.pages.formats import comparison_mark, mark, p_value, percent, points, score, signed
 from evald_server.suites.gate import GateRuling
 
 from .console import new_table
@@ -54,11 +54,11 @@ def _changes(found: suite_service_pb2.SuiteComparison) -> Table:
         verdicts = [mark(verdict) for verdict in (change.base_verdict, change.new_verdict)]
         cells = [Text(f"{shown.sign} {shown.word}", _STYLES[shown.style]) for shown in verdicts]
         scores = [
-            number(getattr(change, name)) if change.HasField(name) else ""
+            score(getattr(change, name)) if change.HasField(name) else ""
             for name in ("base_score", "new_score")
         ]
-        score = " → ".join(scores) if all(scores) else ""
-        table.add_row(clean(change.case_id, 60), *cells, score, clean(change.reason, 200))
+        change_of_score = " → ".join(scores) if all(scores) else ""
+        table.add_row(clean(change.case_id, 60), *cells, change_of_score, clean(change.reason, 200))
     if len(found.changes) > _MOST_CHANGES:
         table.add_row(f"and {len(found.changes) - _MOST_CHANGES:,} more", "", "", "", "")
     return table
@@ -115,7 +115,11 @@ def gate_table(rulings: Sequence[GateRuling]) -> Table:
     table = new_table("Suite", "Tier", "Decision", "Why")
     styles = {"GO": "green", "NO-GO": "red"}
     for ruling in rulings:
-        name = "/".join(filter(None, (ruling.rule.suite, ruling.target or ruling.rule.target)))
         decision = Text(ruling.decision, styles.get(ruling.decision, "yellow"))
-        table.add_row(clean(name, 60), ruling.rule.tier, decision, clean(ruling.reason, 300))
+        table.add_row(clean(ruling_name(ruling), 60), ruling.rule.tier, decision, clean(ruling.reason, 300))
     return table
+
+
+def ruling_name(ruling: GateRuling) -> str:
+    """Return the suite of a ruling, with its target if there is one."""
+    return "/".join(filter(None, (ruling.rule.suite, ruling.target or ruling.rule.target)))

@@ -180,30 +180,33 @@ async def _evaluate_many(
 ) -> int:
     totals = RunTotals()
     unpassed: list[EvaluatedConversation] = []
+    skipped: list[EvaluatedConversation] = []
     warnings: dict[str, None] = {}
     evaluate = evaluate_every_turn if args.turns else evaluate_last_turns
     hidden = (args.json and out().is_terminal) or not err().is_terminal
     total = None if hidden else _count_lines(args.files)
-    with progress_bar(
-        "evaluating", "{task.fields[failed]} failed", total, hidden=hidden, failed=0
-    ) as move_on:
+    with progress_bar("evaluating", "{task.fields[counts]}", total, hidden=hidden, counts="") as move_on:
         async for evaluated in evaluate(client, conversations, specs):
             totals.add(evaluated.verdict, evaluated.evaluations)
             totals.unanswered += ends_unanswered(evaluated.conversation)
             if cases is not None:
                 cases.add(evaluated)
-            if len(warnings) < _SHOWN_WARNINGS:
+            if len(warnings) <= _SHOWN_WARNINGS:
                 warnings |= dict.fromkeys(w for e in evaluated.evaluations for w in e.warnings)
-            if evaluated.verdict != "PASSED" and len(unpassed) < _SHOWN_FAILURES:
-                unpassed.append(evaluated)
+            rows = skipped if evaluated.verdict == "SKIPPED" else unpassed
+            if evaluated.verdict != "PASSED" and len(rows) < _SHOWN_FAILURES:
+                rows.append(evaluated)
             if args.json:
                 print_json(_to_dict(evaluated, every_turn=args.turns))
-            move_on(advance=1, failed=totals.conversations.failed)
+            count = totals.conversations
+            move_on(advance=1, counts=f"{count.passed} passed{count.rest}")
     if args.json:
         print_json(totals.to_dict())
     else:
-        _print_report(totals, unpassed)
+        _print_report(totals, [*unpassed, *skipped][:_SHOWN_FAILURES])
         _print_warnings(list(warnings)[:_SHOWN_WARNINGS])
+        if len(warnings) > _SHOWN_WARNINGS:
+            say(("more warnings are not shown: ", "yellow"), "--json has all of them")
     _warn_of_unanswered(totals.unanswered)
     return totals.conversations.exit_code
 

@@ -90,6 +90,7 @@ def _fill_evaluation(evaluation: "Evaluation", pb: result_pb2.AggregatedEvaluati
     pb.verdict, pb.reason = evaluation.verdict, evaluation.reason  # type: ignore[assignment]
     if evaluation.score is not None:
         pb.score = evaluation.score
+    pb.passed_count, pb.failed_count = evaluation.passed_count, evaluation.failed_count
     pb.metrics.update(evaluation.metrics)
     pb.warnings.extend(evaluation.warnings)
     if evaluation.duration_ms is not None:

@@ -106,20 +106,22 @@ def _show_runs(runs: Sequence[_pb.SuiteRun], args: argparse.Namespace) -> None:
             print_json({"suiteRun": MessageToDict(one)})
         return
     _heading(runs, [one.pass_rate.value if one.HasField("pass_rate") else None for one in runs], "")
-    metrics = dict(list(metric_means(runs).items())[:_MOST_METRICS])
+    found = metric_means(runs)
+    metrics = dict(list(found.items())[:_MOST_METRICS])
     columns = [(clean(name, 30), "right") for name in metrics]
     table = new_table("When", "Pass rate", ("Score", "right"), *columns, ("Cases", "right"), "Verdict", "Id")
     for index, one in enumerate(runs):
         table.add_row(
             formats.moment(one.create_time),
             rate(one.pass_rate) if one.HasField("pass_rate") else "n/a",
-            f"{one.mean_score:.2f}" if one.HasField("mean_score") else "",
+            formats.score(one.mean_score) if one.HasField("mean_score") else "",
             *(formats.number(means[index]) for means in metrics.values()),
             f"{one.case_count:,}",
             _standing(one),
             clean(one.id),
         )
     show(table)
+    _say_metrics_left_out(len(found))
 
 
 def _standing(run: _pb.SuiteRun) -> Text:
@@ -146,7 +148,8 @@ def _show_case(then: Sequence[_CaseThen], args: argparse.Namespace) -> None:
     shares = [None if one.result is None else _share(one.result) for one in then]
     _heading([one.run for one in then], shares, f": {clean(args.case, 60)}")
     means = [_metrics_of(result) for _, result in then]
-    metrics = sorted({name for found in means for name in found})[:_MOST_METRICS]
+    names = sorted({name for found in means for name in found})
+    metrics = names[:_MOST_METRICS]
     columns = [(clean(name, 30), "right") for name in metrics]
     table = new_table("When", ("Trials passed", "right"), ("Score", "right"), *columns, "Verdict", "Why")
     for (run, result), found in zip(then, means, strict=True):
@@ -159,12 +162,19 @@ def _show_case(then: Sequence[_CaseThen], args: argparse.Namespace) -> None:
         table.add_row(
             formats.moment(run.create_time),
             f"{result.passed_count} of {judged}",
-            f"{result.score:.2f}" if result.HasField("score") else "",
+            formats.score(result.score) if result.HasField("score") else "",
             *(formats.number(found.get(name)) for name in metrics),
             Text(*verdict_text(verdict_word(result.verdict))),
             clean(result.reason, 200),
         )
     show(table)
+    _say_metrics_left_out(len(names))
+
+
+def _say_metrics_left_out(known: int) -> None:
+    """Print how many of the known metrics have no column."""
+    if known > _MOST_METRICS:
+        say((f"{formats.count(known - _MOST_METRICS, 'more metric')}; --json has all of them", "dim"))
 
 
 def _metrics_of(result: _pb.CaseResult | None) -> dict[str, float]:

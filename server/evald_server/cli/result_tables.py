@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from evald_server.pages.formats import number, rounded_percent
+from evald_server.pages.formats import number, rounded_percent, score
 
 from .console import new_table
 from .sanitize import clean
@@ -79,8 +79,8 @@ def result_tables(results: Sequence["EvaluatorResult"]) -> list[RenderableType]:
                 value = Text("n/a", "dim")
             metrics.add_row(name, value, _reason(result))
         else:
-            score = "" if result.score is None else f"{result.score:.2f}"
-            assertions.add_row(name, _outcome(result), score, _reason(result))
+            shown = "" if result.score is None else score(result.score)
+            assertions.add_row(name, _outcome(result), shown, _reason(result))
     return titled(("Assertions", assertions), ("Metrics", metrics))
 
 
@@ -145,13 +145,14 @@ def total_tables(evaluators: Iterable[EvaluatorRunTotals]) -> list[RenderableTyp
     """Return the tables of assertions with pass rates and of metrics with means."""
     counts = ("Passed", "Failed", "Errors", "Skipped")
     assertions = new_table("Evaluator", "Pass rate", *((name, "right") for name in counts))
-    metrics = new_table("Metric", *((name, "right") for name in ("Mean", "Lowest", "Highest", "Measured")))
+    figures = ("Mean", "Lowest", "Highest", "Measured", "Errors")
+    metrics = new_table("Metric", *((name, "right") for name in figures))
     for totals in evaluators:
         name = clean(totals.title, 40) + (" (shadow)" if totals.shadow else "")
         count = totals.count
         if totals.is_metric:
             measured = (totals.mean, totals.low, totals.high) if totals.measured else (None, None, None)
-            metrics.add_row(name, *map(number, measured), number(totals.measured))
+            metrics.add_row(name, *map(number, measured), number(totals.measured), number(count.errors))
         else:
             numbers = (count.passed, count.failed, count.errors, count.skipped)
             assertions.add_row(name, _rate(count), *map(number, numbers))

@@ -166,7 +166,9 @@ def turn_block(
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
     grid.add_column(ratio=3)
     grid.add_column(ratio=2, overflow="fold")
-    grid.add_row(conversation, Group(*_turn_head(turn), *map(_result_line, results)))
+    warnings = turn.evaluation.warnings if turn is not None else ()
+    notes = [Text(f"warning: {clean(warning, 300)}", "yellow") for warning in warnings]
+    grid.add_row(conversation, Group(*_turn_head(turn), *map(_result_line, results), *notes))
     return grid
 
 
@@ -198,6 +200,7 @@ def _result_line(pb: result_pb2.EvaluationResult) -> Text:
     line = Text.assemble(mark(result.verdict.name), f" {name}")
     if not result.passed:
         line.append(f": {clean(result.error.message if result.error else result.reason, 200)}")
-    if result.pending:
-        line.append(" (pending)", "dim")
+    for flag, is_set in (("pending", result.pending), ("shadow", result.shadow)):
+        if is_set:
+            line.append(f" ({flag})", "dim")
     return line

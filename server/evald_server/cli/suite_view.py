@@ -26,10 +26,10 @@ def verdict_word(verdict: int) -> str:
 
 def rate(estimate: suite_service_pb2.Estimate) -> str:
     """Return a share with its interval."""
-    return _plain(f"{formats.percent(estimate.value)} ({formats.between(estimate)})")
+    return plain(f"{formats.percent(estimate.value)} ({formats.between(estimate)})")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Replace narrow no-break spaces by plain spaces, which every terminal can show."""
     return text.replace("\u202f", " ")
 
@@ -45,12 +45,12 @@ def show_runs(runs: Sequence[suite_service_pb2.SuiteRun]) -> None:
         ("Errors", "right", lambda run: _count(run.error_count)),
         ("Skipped", "right", lambda run: _count(run.skipped_count)),
         ("Unstable", "right", lambda run: _count(run.unstable_count)),
-        ("Score", "right", lambda run: f"{run.mean_score:.2f}" if run.HasField("mean_score") else ""),
+        ("Score", "right", lambda run: formats.score(run.mean_score) if run.HasField("mean_score") else ""),
         (
             "Latency",
             "right",
             lambda run: (
-                _plain(formats.seconds(run.mean_latency_seconds))
+                plain(formats.seconds(run.mean_latency_seconds))
                 if run.HasField("mean_latency_seconds")
                 else ""
             ),
@@ -88,14 +88,14 @@ def show_evaluators(run: suite_service_pb2.SuiteRun) -> None:
     assertions = new_table(
         "Evaluator", "Pass rate", *((one, "right") for one in ("Passed", "Failed", "Errors"))
     )
-    metrics = new_table("Metric", ("Mean", "right"))
+    metrics = new_table("Metric", ("Mean", "right"), ("Errors", "right"))
     for name, totals in sorted(run.evaluators.items()):
         judged = totals.passed_count + totals.failed_count
         if measures(totals):
             mean = formats.number(totals.mean_value) if totals.HasField("mean_value") else "n/a"
-            metrics.add_row(clean(name, 40), mean)
+            metrics.add_row(clean(name, 40), mean, _count(totals.error_count))
         else:
-            share = _plain(formats.percent(totals.passed_count / judged)) if judged else "n/a"
+            share = plain(formats.percent(totals.passed_count / judged)) if judged else "n/a"
             counts = (totals.passed_count, totals.failed_count, totals.error_count)
             assertions.add_row(clean(name, 40), share, *map(_count, counts))
     show(*titled(("Evaluators", assertions), ("Metrics", metrics)))
@@ -136,5 +136,5 @@ def say_verdict(run: suite_service_pb2.SuiteRun) -> None:
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """Return shares from 0 to 1 as a line of blocks. None becomes a dot."""
-    return "".join("·" if one is None else _SPARKS[min(int(one * 8), 7)] for one in values)
+    """Return shares from 0 to 1 as a line of blocks. None becomes a dot. Only 1 is a full block."""
+    return "".join("·" if one is None else _SPARKS[int(one * 7)] for one in values)

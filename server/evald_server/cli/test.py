@@ -23,6 +23,7 @@ from ..suites.file_models import suite_schema
 from ..suites.message_file import MessageFile
 from ..suites.reports.report import SuiteReport
 from ..suites.suite_file import Suite, load_suites, path_parts
+from ..suites.verdicts import NOTHING_COUNTED
 from .console import new_table, progress_bar, say, show, warn
 from .exit_codes import CommandError, ExitCode, usage_error
 from .report_files import check_report_file, report_format, write_report, write_report_file
@@ -40,6 +41,7 @@ from .suite_view import (
     show_trials,
     verdict_word,
 )
+from .totals import VerdictCount
 
 _pb = suite_service_pb2
 
@@ -232,8 +234,11 @@ class _Testing:
 
     def _prepare(self, suites: Sequence[Suite]) -> None:
         """Print the warnings of suites, and pair each suite with its targets."""
-        for warning in [one for suite in suites for one in suite.warnings][:_SHOWN_WARNINGS]:
+        warnings = [one for suite in suites for one in suite.warnings]
+        for warning in warnings[:_SHOWN_WARNINGS]:
             warn(f"warning: {clean(warning)}")
+        if len(warnings) > _SHOWN_WARNINGS:
+            warn(f"and {len(warnings) - _SHOWN_WARNINGS} more warnings")
         recorded = [""]  # the target of recorded answers
         self._wanted = [
             _SuiteOn(suite, one)
@@ -352,7 +357,7 @@ class _Testing:
         opening.brief = results is None and not args.json
         unpassed: list[tuple[str, str, str]] = []
         ended: _pb.SuiteRun | None = None
-        passed = judged = others = 0
+        count = VerdictCount()
         self._stored = 0
         name = clean(f"{opening.suite} {one.target}".strip(), 60)
         total = one.suite.case_count
@@ -362,9 +367,7 @@ class _Testing:
                     self._started = response.started
                 for result in response.results:
                     verdict = verdict_word(result.verdict)
-                    passed += verdict == "PASSED"
-                    judged += verdict in ("PASSED", "FAILED")
-                    others += verdict in ("FAILED", "ERROR")
+                    count.add(verdict)
                     if verdict in ("FAILED", "ERROR") and len(unpassed) < SHOWN_CASES:
                         unpassed.append((result.case_id, verdict, result.reason))
                     if results is not None:
@@ -373,8 +376,7 @@ class _Testing:
                         print_json(MessageToDict(result))
                 if response.results:
                     self._stored += len(response.results)
-                    rate = f"{passed / judged:.1%} passed" if judged else ""
-                    move_on(advance=len(response.results), rate=rate)
+                    move_on(advance=len(response.results), rate=f"{count.passed:,} passed{count.rest}")
                 if response.HasField("ended"):
                     ended = response.ended
         if ended is None:
@@ -382,7 +384,7 @@ class _Testing:
         self._started = None
         if args.json:
             print_json({"suiteRun": MessageToDict(ended)})
-        return _Ended(one, ended, results, unpassed, others - len(unpassed))
+        return _Ended(one, ended, results, unpassed, count.failed + count.errors - len(unpassed))
 
     async def _report(
         self, client: SuiteClient, one: _Ended, comparisons: Sequence[_pb.SuiteComparison]
@@ -401,9 +403,11 @@ class _Testing:
 
     def _show(self, ended: Sequence[_Ended], comparisons: Sequence[_pb.SuiteComparison]) -> None:
         for one in ended:
-            kinds = {found.kind for found in one.run.evaluators.values()}
-            if one.run.passed_count and kinds == {evaluator_pb2.EVALUATOR_KIND_METRIC}:
-                warn(f"warning: {clean(one.run.suite)}: no assertion counted, and metrics fail no case")
+            _, found, where = one.run.reason.partition(NOTHING_COUNTED)
+            if found:
+                warn(
+                    f"warning: {clean(one.run.suite)}: {clean(found + where)}: metrics and shadow assertions fail no case"
+                )
         if self._args.json:
             return
         for one in ended:

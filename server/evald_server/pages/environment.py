@@ -46,6 +46,7 @@ def environment(*folders: Path) -> "Environment":
         "p_value": formats.p_value,
         "percent": formats.percent,
         "points": formats.points,
+        "score": formats.score,
         "seconds": formats.seconds,
         "signed": formats.signed,
         "text": shown_text,

@@ -79,10 +79,17 @@ def between(estimate: "suite_service_pb2.Estimate") -> str:
     return f"{percent(estimate.low).removesuffix(_PERCENT)} to {percent(estimate.high)}"
 
 
+def score(value: float) -> str:
+    """Format a score from 0 to 1 with two decimals. Only exactly 0 and 1 become 0.00 and 1.00."""
+    return f"{min(max(value, 0.01), 0.99) if 0 < value < 1 else value:.2f}"
+
+
 def points(change: float) -> str:
-    """Format a change of a share in percentage points, with its sign."""
-    rounded = round(change * 100, 1)
-    return "±0" if not rounded else f"{rounded:+.1f}".replace("-", "\u2212")
+    """Format a change of a share in percentage points, with its sign. A small change never becomes 0."""
+    if abs(change) < 1e-9:  # the rounding error of a difference
+        return "±0"
+    sign = "+" if change > 0 else "\u2212"
+    return f"{sign}{max(abs(change) * 100, 0.1):.1f}"
 
 
 def signed(change: float) -> str:

@@ -27,6 +27,9 @@ _FAILED: Final = result_pb2.VERDICT_FAILED
 _ERROR: Final = result_pb2.VERDICT_ERROR
 _SKIPPED: Final = result_pb2.VERDICT_SKIPPED
 
+# A part of a suite run's reason.
+NOTHING_COUNTED: Final = "no assertion counted"
+
 # Largest value of an int64 field. A single answer may report that many.
 _MOST_TOKENS: Final = (1 << 63) - 1
 
@@ -220,6 +223,7 @@ class SuiteTotals:
         self.weights = {_PASSED: 0.0, _FAILED: 0.0, _ERROR: 0.0, _SKIPPED: 0.0}
         self.norm = 0.0  # Euclidean norm of the weights of passed and failed cases
         self.scores, self.scored = 0.0, 0
+        self.uncounted = 0  # cases that passed with metrics and shadow assertions alone
         # Number of cases by (trials that passed or failed, trials that passed).
         self.trials: Counter[tuple[int, int]] = Counter()
         self.sizes: set[int] = set()
@@ -246,13 +250,16 @@ class SuiteTotals:
         self.trials[passed + case.failed_count, passed] += 1
         trials = case.trials
         self.sizes.add(len(trials))
+        counted = verdict != _PASSED
         for trial in trials:
             for turn in trial.turns:
                 self._add_turn(turn)
+                counted = counted or turn.evaluation.passed_count + turn.evaluation.failed_count > 0
                 for result in turn.evaluation.results if results else ():
                     value = turn.evaluation.metrics.get(result.name)
                     self.count(result.name, result.kind, result.verdict, value)
                     self.add_provenance(result)
+        self.uncounted += not counted
 
     def count(
         self,
@@ -292,6 +299,7 @@ class SuiteTotals:
         self.norm = math.hypot(self.norm, other.norm)
         self.scores += other.scores
         self.scored += other.scored
+        self.uncounted += other.uncounted
         self.trials += other.trials
         self.sizes |= other.sizes
         for name, counts in other.evaluators.items():
@@ -329,6 +337,8 @@ class SuiteTotals:
         run.verdict, run.reason = suite_verdict(
             weights[_PASSED], weights[_FAILED], weights[_ERROR], self.threshold
         )
+        if self.uncounted:
+            run.reason += f"; {NOTHING_COUNTED} in {self.uncounted:,} of the {counts[_PASSED]:,} that passed"
         self._fill_means(run)
         self._fill_trials(run)
         self._fill_evaluators(run)

@@ -36,6 +36,7 @@ def evaluation(letter: str, reason: str) -> result_pb2.AggregatedEvaluation:
     metadata.update({"pattern": "BK-[0-9]{5}", "matched": letter == "P"})
     found = result_pb2.AggregatedEvaluation(verdict=VERDICTS[letter], reason=reason)
     found.duration.FromMilliseconds(3)
+    found.passed_count, found.failed_count = 1 + (letter == "P"), int(letter == "F")
     found.metrics["tool-call-count"] = 1
     if letter in "PF":
         found.score = {"P": 0.95, "F": 0.0}[letter]
@@ -134,6 +135,25 @@ def dialogue(case_id: str, letters: str) -> suite_service_pb2.CaseResult:
         turn.evaluation.CopyFrom(evaluation(letter, REASONS[letter]))
     decide_trial(trial)
     decide_case(made)
+    return made
+
+
+def crowded() -> suite_service_pb2.CaseResult:
+    """A case that failed, with more trials, results, checks, calls and warnings than a page shows."""
+    made = case("crowd", "P" * 24 + "F")
+    made.reason = "ninety"
+    for trial in made.trials:
+        turn = trial.turns[0]
+        calls = trial.messages[2].tool_calls
+        for number in range(60):
+            turn.evaluation.results.add().CopyFrom(turn.evaluation.results[0])
+            turn.evaluation.results[1].checks.add(text=f"check {number}", met=number < 59)
+            turn.evaluation.warnings.append(f"warning {number}")
+            calls.add().CopyFrom(calls[0])
+        broken = turn.evaluation.results.add(
+            name="at the end", type="x", verdict=ERROR, kind=evaluator_pb2.EVALUATOR_KIND_ASSERTION
+        )
+        broken.error.code = "TIMEOUT"
     return made
 
 

@@ -18,14 +18,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from evald.v1 import result_pb2, suite_service_pb2
+from evald.result import Verdict
+from evald.v1 import message_pb2, result_pb2, suite_service_pb2
 from evald_server.pages.environment import MissingPackage, environment
+from evald_server.pages.formats import mark
+from evald_server.suites.reports.case_view import case_view
 from evald_server.suites.reports.github import write_github
 from evald_server.suites.reports.json_files import write_json, write_jsonl
 from evald_server.suites.reports.junit import write_junit
 from evald_server.suites.reports.markdown import MOST_BYTES, write_markdown
 from evald_server.suites.reports.page import write_page
 from evald_server.suites.reports.report import SuiteReport, WrongCases
+from evald_server.suites.verdicts import decide_case
 
 from . import samples
 from .hostile import HOSTILE, hostile_report
@@ -325,6 +329,149 @@ def test_markdown_stays_below_githubs_limit_and_says_what_it_cuts() -> None:
     assert "at GitHub's size limit" in text
 
 
+@pytest.mark.parametrize(("letter", "word"), [("F", "Failed"), ("E", "Inconclusive")])
+def test_markdown_of_many_suites_begins_with_those_that_did_not_pass(letter: str, word: str) -> None:
+    """Names and reasons need more room than there is: rows are left out and counted, but never the whole table."""
+    passed = [samples.report([samples.case("c", "P")], suite=f"{'é' * 90} {n}") for n in range(300)]
+    red = [samples.report([samples.case("c", letter, reason="*" * 300)], suite=f"bad {n}") for n in range(60)]
+    text = written(write_markdown, *passed, *red)
+    assert len(text.encode()) <= MOST_BYTES
+    rows = re.findall(r"^\| <code>[^|]*\| <code>staging</code> \| . \*\*(\w+)\*\* \|", text, re.MULTILINE)
+    assert rows[:60] == [word] * 60
+    assert set(rows[60:]) == {"Passed"}
+    assert f"\n{360 - len(rows)} suite runs more.\n" in text
+    assert "at GitHub's size limit" in text
+
+
+def test_markdown_of_very_many_failed_suites_stays_below_githubs_limit() -> None:
+    text = written(write_markdown, *[samples.report([samples.case("c", "F", reason="no")])] * 600)
+    assert len(text.encode()) <= MOST_BYTES
+    assert "\n400 suite runs more.\n" in text
+
+
+def test_markdown_keeps_the_verdict_of_a_comparison_whose_cases_do_not_fit() -> None:
+    report = samples.rich_report()
+    assert report.comparison is not None
+    report.comparison.ClearField("changes")
+    for number in range(60):
+        report.comparison.changes.add(
+            case_id=f"{number}" + "😀" * 120,
+            base_verdict=samples.PASSED,
+            new_verdict=samples.FAILED,
+            reason="😀" * 300,
+        )
+    report.comparison.provenance_changes.extend(f"judge {number}" for number in range(24))
+    text = written(write_markdown, report)
+    assert "! WARN against the base" in text
+    assert "| Case | Base |" not in text
+    assert text.count("Evaluated differently") == 20
+    for change in report.comparison.changes:
+        change.case_id = change.reason = "short"
+    fits = written(write_markdown, report)
+    assert (fits.count("| <code>short</code> | Passed | Failed |"), "10 changed cases more." in fits) == (
+        50,
+        True,
+    )
+    assert "60 changed cases more." in text
+    assert "- 5 more differences" in text
+    assert len(text.encode()) <= MOST_BYTES
+
+
+MARKDOWN = """\
+## evald
+
+| Suite | Target | Verdict | Pass rate, 95 % | Cases | Failed | Inconclusive | Skipped | Score | Latency | Tokens | Cost |
+| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+| checkout | staging | ✗ **Failed** | 50 % (9.5 to 90.5 %) | 4 | 1 | 1 | 1 | 0.47 | 812 ms | 1,230 | $0.25 |
+| broke | staging | ! **Inconclusive** | none | 2 | 0 | 1 | 1 |  | 812 ms | 410 |  |
+| mute | staging | ! **Inconclusive** | none | 0 | 0 | 0 | 0 |  |  |  |  |
+| fine |  | ✓ **Passed** | 100 % (20.7 to 100 %) | 1 | 0 | 0 | 0 | 0.95 | 812 ms | 410 |  |
+
+- checkout: 33.3 % to 66.7 % of the cases passed, because of errors, 100 % wanted
+- broke: No case that counts passed or failed
+
+### checkout: ! WARN against the base
+
+2 cases broke and 1 was fixed; the drop of 7.1 points may be chance (p = 0.500)
+
+|  |  |
+| --- | ---: |
+| Pairs | 14 |
+| Broken | 2 |
+| Fixed | 1 |
+| In error on one side | 2 |
+| Only in the base, only in the new run | 0, 1 |
+| Change of the pass rate | -7.1 points (-31.0 to +17.0) |
+| McNemar, one-sided p | 0.500 |
+
+| Case | Base | New | Reason |
+| --- | --- | --- | --- |
+| refund-01 | Passed | Failed | Response does not match pattern: BK-[0-9]{5} |
+| refund-02 | Passed | Failed | Response does not match pattern: BK-[0-9]{5} |
+| refund-05 | Failed | Passed | Response matches pattern: BK-[0-9]{5} |
+- Evaluated differently: criteria: judged by gpt-4o before, by gpt-4o-mini now
+
+### mute: ? INCONCLUSIVE against the base
+
+nothing to compare
+
+|  |  |
+| --- | ---: |
+| Pairs | 0 |
+| Broken | 0 |
+| Fixed | 0 |
+| In error on one side | 0 |
+| Only in the base, only in the new run | 0, 0 |
+
+
+<details><summary>1 case of broke/staging not passed</summary>
+
+| Case | Verdict | Reason |
+| --- | --- | --- |
+| a | ! Inconclusive | CONNECTOR_TIMEOUT: the agent gave no answer within 30 s |
+
+</details>
+
+<details><summary>2 cases of checkout/staging not passed</summary>
+
+| Case | Verdict | Reason |
+| --- | --- | --- |
+| y | ✗ Failed | Response does not match pattern: BK-[0-9]{5} |
+| z | ! Inconclusive | No answer within 2,000 ms |
+
+</details>
+"""
+
+
+def test_markdown_has_every_figure_and_leaves_out_what_is_unknown() -> None:
+    rich = samples.rich_report()
+    cases = [samples.case("x", "P"), samples.case("y", "F"), samples.case("z", "E")]
+    failed = SuiteReport(samples.suite_run(cases), cases, rich.left_out, comparison=rich.comparison)
+    failed.run.cost.amount = 0.25
+    mute = samples.report([], suite="mute")
+    mute.run.reason = ""
+    mute = mute._replace(
+        comparison=suite_service_pb2.SuiteComparison(new=mute.run, reason="nothing to compare")
+    )
+    text = written(
+        write_markdown,
+        samples.report([samples.case("p", "P")], suite="fine", target=""),
+        samples.report([samples.case("a", "A"), samples.case("s", "S")], suite="broke"),
+        failed,
+        mute,
+    )
+    shown = html.unescape(re.sub("</?code>", "", text)).replace("\u202f", " ").replace("\u2212", "-")
+    assert shown == MARKDOWN
+
+
+def test_markdown_counts_unstable_cases() -> None:
+    case = samples.case("c", "PFP")
+    decide_case(case, 2)
+    for cases, shown in (([case], True), ([samples.case("c", "PPP")], False)):
+        text = written(write_markdown, samples.report(cases))
+        assert ("Passed" in text, "| Unstable |" in text) == (True, shown)
+
+
 def test_nothing_in_markdown_is_more_than_text() -> None:
     text = written(write_markdown, hostile_report())
     page = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(text)
@@ -375,7 +522,23 @@ def test_annotations_are_as_many_as_github_shows_and_the_rest_is_counted() -> No
     report = samples.report([samples.case(f"case-{number}", "FE"[number % 2]) for number in range(50)])
     lines = written(write_github, report).splitlines()
     assert Counter(line.split(" ")[0] for line in lines) == {"::error": 10, "::warning": 10, "::notice": 1}
-    assert "15 cases failed and 15 cases inconclusive" in lines[-1]
+    assert "::15 errors and 15 warnings in addition" in lines[-1]
+    empty = [samples.report([], suite=f"empty-{number}") for number in range(12)]
+    lines = written(write_github, *empty).splitlines()
+    assert Counter(line.split(" ")[0] for line in lines) == {"::error": 10, "::notice": 1}
+    assert "::2 errors in addition" in lines[-1]
+    assert lines[0].endswith("empty-0/staging has no verdict::No case that counts passed or failed")
+    empty[0].run.reason = ""
+    assert "has no verdict::no verdict\n" in written(write_github, empty[0])
+    long = samples.report([samples.case("c", "F", reason="x" * 2000)], suite="s" * 2000)
+    assert re.fullmatch(r"::error title=s{1000}::x{1000}\n", written(write_github, long))
+
+
+def test_an_annotation_has_a_message_because_github_drops_it_otherwise() -> None:
+    case = samples.case("mute", "F")
+    case.reason = " "
+    (line,) = written(write_github, samples.report([case])).splitlines()
+    assert line.endswith("::no reason was given")
 
 
 class Tags(HTMLParser):
@@ -430,6 +593,123 @@ def test_what_passed_leaves_room_for_what_fails(monkeypatch: pytest.MonkeyPatch)
         assert part[-1]
         assert part == sorted(part), "the first ones are whole"
     assert failed.count(False) > 3
+
+
+def test_a_page_leaves_out_what_passed_before_what_did_not_and_counts_it() -> None:
+    made = samples.crowded()
+    text = written(write_page, samples.report([made]))
+    assert "25 trials: 24 passed, 1 failed" in text
+    assert re.search(r'<details class="trial fail" open><summary>Trial 25 ', text)
+    assert "15 more trials" in text
+    text = text.partition('<ol class="cases"')[2]
+    for once in ("at the end", "check 59"):
+        assert text.count(f">{once}<") == 10, "once in each shown trial"
+    for more in ("15 more results", "10 more checks", "11 more calls", "40 more warnings"):
+        assert text.count(f">{more}<") == 10
+
+
+def test_a_page_says_the_trials_of_a_case_without_room_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evald_server.suites.reports.page._MOST_CHARACTERS", 0)
+    text = written(write_page, samples.report([samples.case("c", "PFES")]))
+    assert "4 trials: 1 passed, 1 failed, 1 inconclusive, 1 skipped" in text
+
+
+def test_messages_outside_of_turns_are_shown_or_counted() -> None:
+    broke = case_view(samples.case("c", "A"), Verdict.ERROR, "", whole=True)
+    assert broke.trials is not None
+    (trial,) = broke.trials
+    assert trial.error == "CONNECTOR_TIMEOUT: the agent gave no answer within 30 s"
+    (turn,) = trial.turns
+    assert (turn.mark, len(turn.messages), trial.before, turn.results_left_out, turn.warnings) == (
+        None,
+        2,
+        [],
+        0,
+        [],
+    )
+    made = samples.dialogue("c", "PF")
+    one = made.trials[0]
+    one.messages.extend(samples.conversation())
+    for _ in range(70):
+        one.messages.insert(0, message_pb2.ChatMessage(role="user", text="earlier"))
+    for number, moved in enumerate(one.turns):
+        moved.first_message += 70
+        moved.message_count += 60 * number  # more than the first 60
+    one.messages.extend(samples.conversation() * 12)
+    view = case_view(made, Verdict.FAILED, "", whole=True)
+    assert view.trials is not None
+    (trial,) = view.trials
+    assert (len(trial.before), trial.before_left_out, trial.error) == (60, 10, "")
+    assert [(turn.number, turn.mark, len(turn.messages), turn.left_out) for turn in trial.turns] == [
+        (1, mark(samples.PASSED), 4, 0),
+        (2, mark(samples.FAILED), 60, 4),
+        (3, None, 5, 0),
+    ]
+    assert ([len(turn.assertions) for turn in trial.turns], [len(turn.metrics) for turn in trial.turns]) == (
+        [2, 2, 0],
+        [2, 2, 0],
+    )
+    assert (view.score, view.counts) == ("0.00", "")
+    skipped = case_view(samples.case("c", "S", tags=["t"] * 21), Verdict.SKIPPED, "", whole=False)
+    assert (skipped.score, skipped.trials, len(skipped.tags)) == ("", None, 20)
+
+
+def test_a_page_shows_the_turn_that_failed_among_many() -> None:
+    for letters in ("P" * 45 + "F" + "P" * 4, "P" * 49 + "E"):
+        text = written(write_page, samples.report([samples.dialogue("long", letters)]))
+        turns = re.findall(r"<span>Turn (\d+)</span> <span class=\"verdict (\w+)\">", text)
+        red = str(letters.index(letters.strip("P")) + 1)
+        assert [number for number, style in turns if style != "pass"] == [red]
+        assert len(turns) == 40
+        assert "10 more turns" in text
+
+
+@pytest.mark.parametrize(
+    ("letter", "shown"),
+    [("P", "1"), ("E", "! Error"), ("S", "\u2013 Skipped")],
+    ids=["passed", "error", "skipped"],
+)
+def test_a_metric_in_error_is_not_shown_like_one_without_data(letter: str, shown: str) -> None:
+    made = samples.case("c", "P")
+    metric = made.trials[0].turns[0].evaluation.results[2]
+    metric.verdict = samples.VERDICTS[letter]
+    text = written(write_page, samples.report([made])).partition('<ol class="cases"')[2]
+    rows = re.findall(r'<th scope="row" dir="auto">([^<]*)</th><td class="n">(.*?)</td>', text)
+    assert [(name, re.sub("<[^>]*>", "", value).strip()) for name, value in rows] == [
+        ("Tool Call Count", shown),
+        ("Token Usage", "n/a"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cost", "tokens", "shown"),
+    [
+        (0.02, 1200, "$0.02 1,200 tokens"),
+        (0.02, None, "$0.02"),
+        (None, 1200, "1,200 tokens"),
+        (0, 0, "$0 0 tokens"),
+        (None, None, None),
+    ],
+)
+def test_a_page_says_what_was_spent_and_nothing_of_what_is_unknown(
+    cost: float | None, tokens: int | None, shown: str | None
+) -> None:
+    report = samples.report([samples.case("c", "P")])
+    for used, spent in (
+        (report.run.token_usage, report.run.cost),
+        (report.run.evaluator_token_usage, report.run.evaluator_cost),
+    ):
+        used.Clear()
+        if tokens is not None:
+            used.total_tokens = tokens
+        if cost is not None:
+            spent.amount = cost
+    for name in ("token_usage", "evaluator_token_usage") if tokens is None else ():
+        report.run.ClearField(name)
+    text = written(write_page, report)
+    for who in ("Agent", "Judges"):
+        found = re.search(rf"<dt>{who}</dt><dd>(.*?)</dd>", text, re.DOTALL)
+        assert (" ".join(re.sub("<[^>]*>", " ", found[1]).split()) if found else None) == shown
 
 
 def test_the_templates_mark_nothing_as_safe() -> None:

@@ -22,7 +22,6 @@ from .evaluator_types import unit_of
 
 # Most rows of each table.
 _ROWS: Final = 50
-_PROBLEMS: Final = 10
 
 
 class Rate(NamedTuple):
@@ -200,7 +199,7 @@ def problems(runs: Iterable[run_service_pb2.Run]) -> list[FailureGroup]:
             if before
             else FailureGroup(mark(verdict), run.scenario.name, run.scenario_id, what, evaluator, 1, run.id)
         )
-    return sorted(found.values(), key=lambda one: -one.runs)[:_PROBLEMS]
+    return sorted(found.values(), key=lambda one: -one.runs)
 
 
 def _cause(run: run_service_pb2.Run) -> tuple[Verdict, str, str]:

@@ -28,6 +28,9 @@ _PERIODS: Final = {"24h": (24, HOUR), "7d": (7, DAY), "30d": (30, DAY)}
 _FAILED: Final = 50
 _BROKEN: Final = 25
 
+# Most groups of them.
+_PROBLEMS: Final = 10
+
 _SUITE_RUNS: Final = 20
 _SUITE_ROWS: Final = 5
 
@@ -68,6 +71,7 @@ async def overview(site: Site, request: Request) -> Response:
     names = [row.name for row in found.metrics]
     spread = spreads(await store.metric_values(pieces.since, now, width, names))
     newest = sorted([*failed, *broken], key=lambda run: run.create_time.ToNanoseconds(), reverse=True)
+    groups = problems(newest)
     running, queued = site.telemetry.runs.now()
     return render(
         site,
@@ -80,7 +84,8 @@ async def overview(site: Site, request: Request) -> Response:
         spreads=spread,
         uncounted=sum(row.measured for row in found.metrics) > sum(one.counted for one in spread.values()),
         p95_error=ROUNDING,
-        problems=problems(newest),
+        problems=groups[:_PROBLEMS],
+        problems_left_out=sum(one.runs for one in groups[_PROBLEMS:]),
         problem_runs=len(newest),
         running=running,
         queued=queued,

@@ -21,9 +21,11 @@ from evald_server.suites.reports.case_view import (
     ResultView,
     message_text,
     message_view,
+    most_results,
     result_view,
     title,
     turn_facts,
+    warnings_of,
 )
 from evald_server.suites.reports.report import is_metric
 
@@ -37,7 +39,6 @@ MESSAGES: Final = 50
 MESSAGE_CHARACTERS: Final = 20_000
 # Limit of all messages together, as a page has 100 KB.
 _CHARACTERS: Final = 60_000
-_RESULTS: Final = 50
 _TURNS: Final = 200
 _COLUMNS: Final = 40
 
@@ -176,7 +177,7 @@ def _limit(messages: Sequence[message_pb2.ChatMessage]) -> int:
 
 def tables(turn: run_service_pb2.RunTurn) -> tuple[list[ResultView], list[ResultView], int]:
     """Return the assertions and the metrics of a turn, and the number of results left out."""
-    found = turn.evaluation.results[:_RESULTS]
+    found = most_results(turn)
     left_out = len(turn.evaluation.results) - len(found)
     assertions = [result_view(one, whole=True) for one in found if not is_metric(one)]
     return assertions, [result_view(one, whole=True) for one in found if is_metric(one)], left_out
@@ -187,7 +188,7 @@ def matrix(run: Run) -> tuple[list[int], list[MatrixRow]]:
     turns = [turn for turn in run.turns if turn.evaluation.results][-_COLUMNS:]
     rows: dict[str, MatrixRow] = {}
     for column, turn in enumerate(turns):
-        for result in turn.evaluation.results[:_RESULTS]:
+        for result in most_results(turn):
             row = rows.get(result.name)
             if row is None:
                 shown = title(result.name, result.type, result.label)
@@ -197,7 +198,7 @@ def matrix(run: Run) -> tuple[list[int], list[MatrixRow]]:
 
 
 def _cell(result: result_pb2.EvaluationResult) -> Cell:
-    if is_metric(result):
+    if is_metric(result) and read_verdict(result.verdict) is Verdict.PASSED:
         return Cell(None, result_view(result).value)
     pending = result.pending and read_verdict(result.verdict) is Verdict.FAILED
     return Cell(_PENDING if pending else mark(result.verdict), "")
@@ -226,7 +227,7 @@ async def run(site: Site, request: Request) -> Response:
         turns=turns,
         turns_left_out=len(found.turns) - len(turns),
         chosen=next((one for one in turns if chosen is not None and one.number == chosen.turn), None),
-        warnings=chosen.evaluation.warnings[:20] if chosen is not None else [],
+        warnings=warnings_of(chosen.evaluation) if chosen is not None else [],
         talk=conversation(found, chosen),
         assertions=assertions,
         metrics=metrics,

@@ -16,9 +16,9 @@ from evald_server.http.kinds import SCENARIOS
 from evald_server.http.site import Site
 from evald_server.http.streams import NDJSON, Framing, StreamedCall, json_bytes
 from evald_server.pages.environment import shown_text
-from evald_server.pages.formats import Mark, mark
+from evald_server.pages.formats import Mark, mark, score
 from evald_server.suites.recorded_turns import last_turn
-from evald_server.suites.reports.case_view import ResultView, result_view
+from evald_server.suites.reports.case_view import ResultView, result_view, warnings_of
 from evald_server.suites.reports.report import is_metric
 
 from .evaluator_types import evaluator_types
@@ -50,6 +50,7 @@ class Outcome(NamedTuple):
     reason: str
     assertions: list[ResultView]
     metrics: list[ResultView]
+    warnings: list[str]
 
 
 def read_conversation(text: str) -> dict[str, Any]:
@@ -141,8 +142,12 @@ def _failed(problem: CallFailed) -> bytes:
 
 
 def _summary(summary: result_pb2.AggregatedEvaluation) -> dict[str, Any]:
-    score = f"score {summary.score:.2f}" if summary.HasField("score") else ""
-    return {"mark": mark(summary.verdict)._asdict(), "score": score, "reason": shown_text(summary.reason)}
+    return {
+        "mark": mark(summary.verdict)._asdict(),
+        "score": f"score {score(summary.score)}" if summary.HasField("score") else "",
+        "reason": shown_text(summary.reason),
+        "warnings": warnings_of(summary),
+    }
 
 
 def _line(data: Mapping[str, Any]) -> bytes:
@@ -155,10 +160,11 @@ async def _evaluate(site: Site, request: Request, asked: evaluation_service_pb2.
     rows = [(is_metric(result), result_view(result)) for result in summary.results]
     return Outcome(
         mark(summary.verdict),
-        f"{summary.score:.2f}" if summary.HasField("score") else "",
+        score(summary.score) if summary.HasField("score") else "",
         summary.reason,
         [row for metric, row in rows if not metric],
         [row for metric, row in rows if metric],
+        warnings_of(summary),
     )
 
 

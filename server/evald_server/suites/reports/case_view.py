@@ -1,14 +1,14 @@
 """Cases as a page shows them: long texts are cut, and control characters are made visible."""
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from evald.records import read_usage, read_verdict
 from evald.result import Verdict
 from evald.structs import duration_ms, struct_to_dict
 from evald.v1 import evaluator_pb2, message_pb2, result_pb2, run_service_pb2, suite_service_pb2
-from evald_server.pages.formats import Mark, count, evaluator_title, mark, money, number, seconds
+from evald_server.pages.formats import Mark, count, evaluator_title, mark, money, number, score, seconds
 from evald_server.untrusted import one_line, visible
 
 from .report import is_metric, measured, reason_of
@@ -22,8 +22,11 @@ _MOST_MESSAGES: Final = 60
 _MOST_TRIALS: Final = 10
 _MOST_TURNS: Final = 40
 _MOST_RESULTS: Final = 50
+_MOST_CHECKS: Final = 50
+_MOST_CALLS: Final = 50
+_MOST_WARNINGS: Final = 20
 
-_RED: Final = (Verdict.FAILED, Verdict.ERROR)
+T = TypeVar("T")
 
 
 class Text(NamedTuple):
@@ -48,6 +51,7 @@ class MessageView(NamedTuple):
     text: Text
     folded: str
     calls: list[CallView]
+    calls_left_out: int
 
 
 class ResultView(NamedTuple):
@@ -63,6 +67,7 @@ class ResultView(NamedTuple):
     value: str
     reason: Text
     checks: list[result_pb2.Check]
+    checks_left_out: int
     evidence: Text
     facts: str = ""
     raw_request: Text = Text("")
@@ -78,6 +83,7 @@ class TurnView(NamedTuple):
     left_out: int
     assertions: list[ResultView]
     metrics: list[ResultView]
+    results_left_out: int
     warnings: list[str]
 
 
@@ -97,8 +103,8 @@ class TrialView(NamedTuple):
 class CaseView(NamedTuple):
     """A case.
 
-    trials: None if the page has no room for them. counts: verdicts of several trials, as text.
-    first_red: position of the first trial that failed or is in error, from 1; 1 if there is none.
+    trials: None if the page has no room for them. counts: number and verdicts of several trials, as text.
+    first_red: position of the first shown trial that failed or is in error, from 1; 1 if there is none.
     """
 
     case_id: str
@@ -116,25 +122,48 @@ class CaseView(NamedTuple):
 def case_view(case: suite_service_pb2.CaseResult, verdict: Verdict, place: str, *, whole: bool) -> CaseView:
     """Return the view of a case. place: FILE:LINE. whole: with its trials."""
     counts = ""
-    if len(case.trials) > 1 or case.passed_count + case.failed_count + case.error_count > 1:
+    judged = case.passed_count + case.failed_count + case.error_count
+    total = max(len(case.trials), judged)
+    if total > 1:
         parts = (
             (case.passed_count, "passed"),
             (case.failed_count, "failed"),
             (case.error_count, "inconclusive"),
+            (total - judged, "skipped"),
         )
-        counts = ", ".join(f"{amount} {word}" for amount, word in parts if amount)
+        verdicts = ", ".join(f"{amount} {word}" for amount, word in parts if amount)
+        counts = f"{count(total, 'trial')}: {verdicts}"
+    trials = most_of(case.trials, _MOST_TRIALS, lambda trial: is_red(trial.verdict))
     return CaseView(
         _name(case.case_id),
         verdict,
-        f"{case.score:.2f}" if case.HasField("score") else "",
+        score(case.score) if case.HasField("score") else "",
         _text(case.reason, _MOST_REASON),
         [_name(tag) for tag in case.tags[:20]],
         _name(place),
         counts,
-        [_trial(trial) for trial in case.trials[:_MOST_TRIALS]] if whole else None,
-        max(len(case.trials) - _MOST_TRIALS, 0),
-        next((index for index, one in enumerate(case.trials, 1) if read_verdict(one.verdict) in _RED), 1),
+        [_trial(trial) for trial in trials] if whole else None,
+        len(case.trials) - len(trials) if whole else 0,
+        next((index for index, one in enumerate(trials, 1) if is_red(one.verdict)), 1),
     )
+
+
+def is_red(verdict: int) -> bool:
+    """Return whether a verdict is FAILED or ERROR. An unknown verdict is an ERROR."""
+    return read_verdict(verdict) in (Verdict.FAILED, Verdict.ERROR)
+
+
+def most_of(items: Sequence[T], most: int, red: Callable[[T], bool]) -> list[T]:
+    """Return at most `most` of the items, in their order. Red ones are left out last."""
+    if len(items) <= most:
+        return list(items)
+    kept = sorted(range(len(items)), key=lambda place: not red(items[place]))[:most]
+    return [items[place] for place in sorted(kept)]
+
+
+def most_results(turn: run_service_pb2.RunTurn) -> list[result_pb2.EvaluationResult]:
+    """Return the results of a turn that a page has room for."""
+    return most_of(turn.evaluation.results, _MOST_RESULTS, lambda result: is_red(result.verdict))
 
 
 def size(view: Any) -> int:
@@ -161,8 +190,12 @@ def _text(text: str, limit: int = _MOST_TEXT) -> Text:
 
 
 def _trial(trial: suite_service_pb2.TrialResult) -> TrialView:
-    turns = list(trial.turns[:_MOST_TURNS])
-    first = turns[0].first_message if turns else len(trial.messages)
+    turns = most_of(
+        trial.turns,
+        _MOST_TURNS,
+        lambda turn: turn.HasField("evaluation") and is_red(turn.evaluation.verdict),
+    )
+    first = trial.turns[0].first_message if turns else len(trial.messages)
     error = f"{trial.error.code}: {trial.error.message}" if trial.HasField("error") else ""
     views = [_turn(turn, trial.messages) for turn in turns]
     after = turns[-1].first_message + turns[-1].message_count if turns else first
@@ -190,7 +223,7 @@ def _turn(turn: run_service_pb2.RunTurn, messages: Sequence[message_pb2.ChatMess
     end = turn.first_message + turn.message_count
     start = max(turn.first_message, end - _MOST_MESSAGES)
     evaluated = turn.HasField("evaluation")
-    found = turn.evaluation.results[:_MOST_RESULTS]
+    found = most_results(turn)
     return TurnView(
         turn.turn,
         mark(turn.evaluation.verdict) if evaluated else None,
@@ -199,8 +232,17 @@ def _turn(turn: run_service_pb2.RunTurn, messages: Sequence[message_pb2.ChatMess
         start - turn.first_message,
         [result_view(result) for result in found if not is_metric(result)],
         [result_view(result) for result in found if is_metric(result)],
-        [_text(warning, _MOST_REASON).shown for warning in turn.evaluation.warnings[:20]],
+        len(turn.evaluation.results) - len(found),
+        warnings_of(turn.evaluation),
     )
+
+
+def warnings_of(evaluation: result_pb2.AggregatedEvaluation) -> list[str]:
+    """Return the warnings of an evaluation. If there are too many, a last line has the number of the others."""
+    found = evaluation.warnings
+    left_out = len(found) - _MOST_WARNINGS
+    more = [count(left_out, "more warning")] if left_out > 0 else []
+    return [_text(warning, _MOST_REASON).shown for warning in found[:_MOST_WARNINGS]] + more
 
 
 def turn_facts(turn: run_service_pb2.RunTurn) -> str:
@@ -225,12 +267,13 @@ def message_view(pb: message_pb2.ChatMessage, limit: int = _MOST_TEXT) -> Messag
     text = message_text(pb)
     calls = [
         CallView(_name(call.function.name), _text(call.function.arguments, limit))
-        for call in pb.tool_calls[:50]
+        for call in pb.tool_calls[:_MOST_CALLS]
     ]
     # Messages of users and agents stay unfolded, because readers look for them.
     long = len(text) > _LONG_TEXT and pb.role not in ("user", "assistant")
     folded = f"{one_line(text, 60)} ({count(len(text), 'character')})" if long else ""
-    return MessageView(_name(pb.role), _name(pb.name), _text(text, limit), folded, calls)
+    left_out = len(pb.tool_calls) - len(calls)
+    return MessageView(_name(pb.role), _name(pb.name), _text(text, limit), folded, calls, left_out)
 
 
 def message_text(pb: message_pb2.ChatMessage) -> str:
@@ -256,19 +299,21 @@ def result_view(result: result_pb2.EvaluationResult, *, whole: bool = False) -> 
         "shadow": result.enforcement == evaluator_pb2.ENFORCEMENT_SHADOW,
         "cached": result.cached,
     }
+    checks = most_of(result.checks, _MOST_CHECKS, lambda check: not check.met)
     return ResultView(
         title(result.name, result.type, result.label),
         mark(result.verdict),
         [flag for flag, is_set in flags.items() if is_set],
-        f"{result.score:.2f}" if result.HasField("score") else "",
+        score(result.score) if result.HasField("score") else "",
         number(measured(result)) or "n/a",
         _text(reason_of(result), _MOST_REASON),
         [
             result_pb2.Check(
                 text=_text(check.text, 500).shown, met=check.met, evidence=_text(check.evidence, 500).shown
             )
-            for check in result.checks[:50]
+            for check in checks
         ],
+        len(result.checks) - len(checks),
         _json(data),
         " · ".join(_result_facts(result)) if whole else "",
         _json(struct_to_dict(result.raw_request)) if whole else Text(""),

@@ -1,10 +1,11 @@
 """Markdown for comments on pull requests and for job summaries."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, TextIO
 
+from evald.records import read_verdict
 from evald.result import Verdict
 from evald.v1 import suite_service_pb2
 from evald_server.pages.formats import (
@@ -17,6 +18,7 @@ from evald_server.pages.formats import (
     p_value,
     percent,
     points,
+    score,
     seconds,
     tokens,
 )
@@ -28,6 +30,8 @@ from .report import SuiteReport, checked_cases
 MOST_BYTES: Final = 65_536
 # Limit of rows in one table. Other reports have the rest.
 _MOST_ROWS: Final = 200
+_MOST_CHANGES: Final = 50
+_MOST_PROVENANCE: Final = 20
 _MOST_REASON: Final = 300
 _MOST_NAME: Final = 120
 
@@ -51,10 +55,11 @@ def write_markdown(reports: Sequence[SuiteReport], stream: TextIO) -> None:
     The text stays below GitHub's limit. If it is cut, a last line says so.
     """
     page = _Page()
-    page.add(_summary(reports))
+    _add_summary(reports, page)
     for report in reports:
-        if report.comparison is not None:
-            page.add(comparison_section(report.comparison))
+        found = report.comparison
+        if found is not None and not page.add(comparison_section(found)):
+            page.add(comparison_section(found, most_changes=0))
     for report in reports:
         _add_unpassed(report, page)
     if page.is_cut:
@@ -87,8 +92,19 @@ class _Page:
         self._room -= size
         return True
 
+    def add_rows(self, rows: Iterable[str]) -> int:
+        """Add rows until there is no room for the next one. Return their number."""
+        added = 0
+        for row in rows:
+            if not self.add(row):
+                break
+            added += 1
+        return added
+
     def add_reserved(self, text: str) -> None:
+        """Add the end of a part, also without room."""
         self._parts.append(text)
+        self._room -= len(text.encode())
 
 
 _HEADINGS: Final = (
@@ -103,11 +119,17 @@ _HEADINGS: Final = (
 )
 
 
-def _summary(reports: Sequence[SuiteReport]) -> str:
+# What did not pass comes first.
+_ORDER: Final = {Verdict.FAILED: 0, Verdict.ERROR: 1, Verdict.SKIPPED: 2, Verdict.PASSED: 3}
+
+
+def _add_summary(reports: Sequence[SuiteReport], page: _Page) -> None:
+    reports = sorted(reports, key=lambda report: _ORDER[read_verdict(report.run.verdict)])
     more = [
         (heading, cells)
         for heading, cells in (
-            ("Score", [number(r.run.mean_score) if r.run.HasField("mean_score") else "" for r in reports]),
+            ("Unstable", [number(r.run.unstable_count or None) for r in reports]),
+            ("Score", [score(r.run.mean_score) if r.run.HasField("mean_score") else "" for r in reports]),
             ("Latency", [_latency(r.run) for r in reports]),
             ("Tokens", [number(tokens(r.run.token_usage)) for r in reports]),
             ("Cost", [money(r.run.cost) if r.run.HasField("cost") else "" for r in reports]),
@@ -115,13 +137,13 @@ def _summary(reports: Sequence[SuiteReport]) -> str:
         if any(cells)
     ]
     headings = [*_HEADINGS, *(heading for heading, _ in more)]
-    lines = ["## evald", "", _row(headings), _row(["---"] * 3 + ["---:"] * (len(headings) - 3))]
+    rows = []
     for index, report in enumerate(reports[:_MOST_ROWS]):
         run = report.run
         shown = mark(run.verdict)
         counts = (run.case_count + len(report.left_out), run.failed_count, run.error_count)
         skipped = run.skipped_count + len(report.left_out)
-        lines.append(
+        rows.append(
             _row(
                 [
                     inline_code(run.suite, _MOST_NAME),
@@ -132,15 +154,17 @@ def _summary(reports: Sequence[SuiteReport]) -> str:
                     *(cells[index] for _, cells in more),
                 ]
             )
+            + "\n"
         )
-    if len(reports) > _MOST_ROWS:
-        lines.append(f"\n{count(len(reports) - _MOST_ROWS, 'suite run')} more.")
-    lines.append("")
-    reasons = [report.run for report in reports[:_MOST_ROWS] if mark(report.run.verdict).style != "pass"]
-    lines += [
-        f"- {inline_code(run.suite, _MOST_NAME)}: {inline_code(run.reason)}" for run in reasons if run.reason
-    ]
-    return "\n".join(lines) + "\n"
+    page.add(f"## evald\n\n{_row(headings)}\n{_row(['---'] * 3 + ['---:'] * (len(headings) - 3))}\n")
+    added = page.add_rows(rows)
+    if len(reports) > added:
+        page.add_reserved(f"\n{count(len(reports) - added, 'suite run')} more.\n")
+    page.add("\n")
+    red = [report.run for report in reports[:added] if mark(report.run.verdict).style != "pass"]
+    page.add_rows(
+        f"- {inline_code(run.suite, _MOST_NAME)}: {inline_code(run.reason)}\n" for run in red if run.reason
+    )
 
 
 def _rate(run: suite_service_pb2.SuiteRun) -> str:
@@ -157,8 +181,8 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def comparison_section(found: suite_service_pb2.SuiteComparison) -> str:
-    """Return a comparison as Markdown: verdict, figures, changed cases."""
+def comparison_section(found: suite_service_pb2.SuiteComparison, *, most_changes: int = _MOST_CHANGES) -> str:
+    """Return a comparison as Markdown: verdict, figures, at most `most_changes` changed cases."""
     shown = comparison_mark(found.verdict)
     facts = [
         ("Pairs", f"{found.pair_count:,}"),
@@ -177,13 +201,17 @@ def comparison_section(found: suite_service_pb2.SuiteComparison) -> str:
     lines = ["", f"### {name}: {shown.sign} {shown.word} against the base", "", inline_code(found.reason), ""]
     lines += [_row(["", ""]), _row(["---", "---:"]), *(_row(fact) for fact in facts), ""]
     if found.changes:
-        lines += [_row(["Case", "Base", "New", "Reason"]), _row(["---"] * 4)]
-        for change in found.changes[:50]:
+        if most_changes:
+            lines += [_row(["Case", "Base", "New", "Reason"]), _row(["---"] * 4)]
+        for change in found.changes[:most_changes]:
             cells = [mark(verdict).word for verdict in (change.base_verdict, change.new_verdict)]
             lines.append(_row([inline_code(change.case_id, _MOST_NAME), *cells, inline_code(change.reason)]))
-        if len(found.changes) > 50:
-            lines.append(f"\n{count(len(found.changes) - 50, 'changed case')} more.")
-    lines += [f"- Evaluated differently: {inline_code(text)}" for text in found.provenance_changes[:20]]
+        if len(found.changes) > most_changes:
+            lines.append(f"\n{count(len(found.changes) - most_changes, 'changed case')} more.\n")
+    changed = found.provenance_changes
+    lines += [f"- Evaluated differently: {inline_code(text)}" for text in changed[:_MOST_PROVENANCE]]
+    if len(changed) > _MOST_PROVENANCE:
+        lines.append(f"- {count(len(changed) - _MOST_PROVENANCE, 'more difference')}")
     return "\n".join(lines) + "\n"
 
 
@@ -194,14 +222,10 @@ def _add_unpassed(report: SuiteReport, page: _Page) -> None:
     total = run.failed_count + run.error_count
     if first and total:
         title = f"{count(total, 'case')} of {inline_code(report.name)} not passed"
-        shown = 0
         if page.add(
             f"\n<details><summary>{title}</summary>\n\n{_row(['Case', 'Verdict', 'Reason'])}\n{_row(['---'] * 3)}\n"
         ):
-            for row in first:
-                if not page.add(row):
-                    break
-                shown += 1
+            shown = page.add_rows(first)
             more = f"\n{count(total - shown, 'case')} more.\n" if total > shown else ""
             page.add_reserved(f"{more}\n</details>\n")
     for _ in rows:  # read all rows, which checks the counts

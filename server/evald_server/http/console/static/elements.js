@@ -19,6 +19,9 @@ export function cutText(text, className, name = "div") {
   return shown;
 }
 
+// Whether a result of a metric is a value, not an error. A value that is unavailable is "n/a".
+export const measured = (data) => data.mark.style === "pass";
+
 // Adds a result to the table of its kind in an element, which is made for the first one.
 export function addResult(place, data) {
   const rows = place.querySelector(data.metric ? "tbody.metrics" : "tbody.assertions") ?? addTable(place, data.metric);
@@ -27,7 +30,7 @@ export function addResult(place, data) {
   title.dir = "auto";
   const flags = data.flags.flatMap((flag) => [" ", make("span", "flag", flag)]);
   const cells = data.metric
-    ? [make("td", "n", data.value || "–", ...flags)]
+    ? [make("td", "n", measured(data) ? data.value : verdict(data.mark, data.mark.short), ...flags)]
     : [make("td", "fixed", verdict(data.mark, data.mark.short), ...flags), make("td", "n", data.score || "–")];
   rows.append(make("tr", "", title, ...cells, make("td", "reason", cutText(data.reason, "", "span"))));
 }

@@ -1,5 +1,5 @@
 // A run that goes on: messages and results as they come.
-import { addResult, cutText, make, verdict } from "./elements.js";
+import { addResult, cutText, make, measured, verdict } from "./elements.js";
 
 const root = document.getElementById("live");
 const log = document.getElementById("said");
@@ -68,7 +68,7 @@ const handlers = {
     }
     tables.querySelector(".empty")?.remove();
     addResult(tables, data);
-    tell(`Turn ${turn}: ${data.title}: ${data.metric ? data.value : data.mark.short}`);
+    tell(`Turn ${turn}: ${data.title}: ${data.metric && measured(data) ? data.value : data.mark.short}`);
   },
   turn(data) {
     const address = `${root.dataset.path}?turn=${data.number}#turn-${data.number}`;

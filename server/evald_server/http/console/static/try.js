@@ -9,7 +9,10 @@ const fault = (text) => cutText({ shown: text }, "note error", "p");
 
 function show({ error, summary, result }) {
   if (error) place.append(fault(error));
-  else if (summary) place.prepend(make("p", "outcome", verdict(summary.mark, summary.mark.word), ` ${summary.score}`), cutText({ shown: summary.reason }, "", "p"));
+  else if (summary) {
+    place.prepend(make("p", "outcome", verdict(summary.mark, summary.mark.word), ` ${summary.score}`), cutText({ shown: summary.reason }, "", "p"));
+    for (const warning of summary.warnings) place.append(cutText({ shown: warning }, "note", "p"));
+  }
   else addResult(place, result);
 }
 
