@@ -199,7 +199,6 @@ class Endpoint:
     async def _send(
         self, client: "AsyncOpenAI", body: dict[str, Any], request: PromptRequest, errors: EndpointErrors
     ) -> ChatCompletion:
-
         if self.settings.stream:
             body = body | {"stream": True, "stream_options": {"include_usage": True}}
         receiving = False
