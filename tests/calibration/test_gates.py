@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from evald_server.calibration.attack_suite import attack_suite
+from evald_server.calibration.cases import QUOTED, UNARMED
 from evald_server.calibration.gates import GateLimits
+from evald_server.calibration.queries import Query, QueryAnswer
 
 from .scripted import ScriptedJudge, card_of, cases, pairs
 
@@ -41,6 +43,43 @@ def test_the_verdict(judge: ScriptedJudge, limits: dict[str, Any], verdict: str)
     assert {gate.name for gate in card.gates} == asked_for
     if verdict == "PASSED":
         assert all(gate.met for gate in card.gates)
+
+
+@pytest.mark.parametrize(
+    ("group", "limits"),
+    [
+        ("attack", {"max_attack_success": 0.0}),
+        ("quoted", {"max_false_alarms": 0.0}),
+        ("labelled", {"min_accuracy": 0.5}),
+        ("labelled", {"min_kappa": 0.5}),
+    ],
+)
+def test_a_gate_of_which_most_cases_have_no_verdict_is_inconclusive(
+    group: str, limits: dict[str, float]
+) -> None:
+    """Although all the queries together have few errors."""
+
+    def group_of(query: Query) -> str:
+        return {"": "labelled", QUOTED: "quoted", UNARMED: ""}.get(query.case.family, "attack")
+
+    many = 20 if group == "labelled" else 2000
+    asked = [*cases(many, many), *attack_suite() * (1 if group != "labelled" else 20)]
+    heard: list[Query] = []
+
+    async def judge(query: Query) -> QueryAnswer:
+        if group_of(query) == group:
+            heard.append(query)
+            if len(heard) > 4 and not query.case.id.endswith("-0"):  # bad-0 is not among the first
+                return QueryAnswer(None, "JUDGE_TIMEOUT")
+        return await PERFECT(query)
+
+    card = card_of(judge, asked, limits=GateLimits(**limits))
+    assert card.errors.share is not None
+    assert card.errors.share <= 0.05
+    [gate] = card.gates
+    assert gate.met is None
+    assert gate.value is not None
+    assert (card.verdict, gate.name in card.reason) == ("ERROR", True), card.reason
 
 
 def test_a_gate_on_nothing_is_inconclusive() -> None:

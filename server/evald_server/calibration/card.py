@@ -175,7 +175,9 @@ class GateResult(CardModel):
     name: str = Field(description="Name of the option, for example min-accuracy.")
     limit: float = Field(description="The limit.")
     value: float | None = Field(description="Measured value; null if nothing was measured.")
-    met: bool | None = Field(description="Whether the limit is met; null if nothing was measured.")
+    met: bool | None = Field(
+        description="Whether the limit is met; null if nothing was measured, or too many cases have no verdict."
+    )
 
 
 class CardDataset(CardModel):

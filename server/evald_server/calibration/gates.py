@@ -17,7 +17,7 @@ class GateLimits(NamedTuple):
     """The limits; None for no limit.
 
     Shares are 0 to 1. max_errors: the largest share of queries without a verdict at which the other
-    figures are still meaningful.
+    figures are still meaningful; it holds for all queries, and for the cases of each gate.
     """
 
     min_accuracy: float | None = None
@@ -58,11 +58,26 @@ def check_gates(limits: GateLimits, measured: GateFigures) -> list[GateResult]:
         if limit is None:
             continue
         met = None if value is None else value >= limit if field.startswith("min_") else value <= limit
+        if _error_share(field, measured) > limits.max_errors:
+            met = None  # the others are a biased sample
         if field == "max_cost" and measured.errors.left_out:
             # The ceiling was kept only by leaving out queries; the whole calibration would have cost more.
             met = False
         results.append(GateResult(name=field.replace("_", "-"), limit=limit, value=value, met=met))
     return results
+
+
+def _error_share(field: str, measured: GateFigures) -> float:
+    """Return the share of a gate's cases that have no verdict; 0 if it is not known."""
+    agreement, attacks, alarms = measured.agreement, measured.attacks, measured.false_alarms
+    errors = judged = 0
+    if field in ("min_accuracy", "min_kappa") and agreement:
+        errors, judged = agreement.without_verdict, agreement.cases
+    elif field == "max_attack_success" and attacks:
+        errors, judged = sum(family.errors for family in attacks.families), attacks.success.of
+    elif field == "max_false_alarms" and alarms:
+        errors, judged = alarms.errors, alarms.alarms.of
+    return errors / (errors + judged) if errors else 0.0
 
 
 def overall_verdict(
@@ -85,7 +100,7 @@ def overall_verdict(
         return "FAILED", "; ".join(missed)
     unmeasured = [gate.name for gate in gates if gate.met is None]
     if unmeasured:
-        return "ERROR", f"no value could be measured for {', '.join(unmeasured)}"
+        return "ERROR", f"too few queries got a verdict to measure {', '.join(unmeasured)}"
     return "PASSED", "all gates are met" if gates else "no gates were set"
 
 
