@@ -66,7 +66,11 @@ def test_a_gate_of_which_most_cases_have_no_verdict_is_inconclusive(
         return {"": "labelled", QUOTED: "quoted", UNARMED: ""}.get(query.case.family, "attack")
 
     many = 20 if group == "labelled" else 2000
-    asked = [*cases(many, many), *(pairs(10, 10) if group == "pair" else []), *attack_suite() * (1 if group != "labelled" else 20)]
+    asked = [
+        *cases(many, many),
+        *(pairs(10, 10) if group == "pair" else []),
+        *attack_suite() * (1 if group != "labelled" else 20),
+    ]
     heard: list[Query] = []
 
     async def judge(query: Query) -> QueryAnswer:
