@@ -95,17 +95,29 @@ class InvalidDocuments(InvalidDocument):
 
 
 class Document(NamedTuple):
-    """A parsed document. lines: the line of every value by its path; in a mapping, the line of its key."""
+    """A parsed document. lines: the line of every value by its path; in a mapping, the line of its key.
+
+    files: by path, the files of values that are not from `file`.
+    """
 
     data: Any
     lines: Mapping[DataPath, int]
     file: str
+    files: Mapping[DataPath, str] = {}
 
     def line(self, path: DataPath) -> int:
         """Return the line of a path, or of its nearest parent that has one."""
+        return self.lines.get(self._known(path), 1)
+
+    def place(self, path: DataPath) -> tuple[str, int]:
+        """Return the file and the line of a path, or of its nearest parent that has them."""
+        known = self._known(path)
+        return self.files.get(known, self.file), self.lines.get(known, 1)
+
+    def _known(self, path: DataPath) -> DataPath:
         while path and path not in self.lines:
             path = path[:-1]
-        return self.lines.get(path, 1)
+        return path
 
 
 def read_document(path: Path) -> Document:

@@ -230,10 +230,10 @@ class _SuiteReader:
             asked=bool(self._targets or entry.targets) and self._transcripts is None,
             ask_all=bool(self._targets),
         )
-        kept, lines, skipped, count, opening.cases_digest = self._check(shared)
+        kept, places_of, skipped, count, opening.cases_digest = self._check(shared)
         opening.case_count = count
         root: DataPath = ("suite",) if self._document is None else ()
-        # Without the lines of the cases, which `lines` keeps.
+        # Without the lines of the cases, which `places_of` keeps.
         places = {
             path: line
             for path, line in document.lines.items()
@@ -250,9 +250,9 @@ class _SuiteReader:
             opening,
             kept,
             skipped,
-            lambda case_id: f"{file}:{lines[case_id]}" if case_id in lines else file,
+            lambda case_id: places_of.get(case_id, file),
             self._case_specs,
-            lambda path: f"{file}:{_line(head, root, path)}",
+            lambda path: "{}:{}".format(*_place(head, root, path)),
             count,
             self._warnings,
         )
@@ -296,13 +296,13 @@ class _SuiteReader:
 
     def _check(
         self, shared: CaseShared | None
-    ) -> tuple[MessageFile[suite_service_pb2.SuiteCase], dict[str, int], list[tuple[str, str]], int, str]:
-        """Check all cases. Return them, their lines (none if they are many), the skipped ones, the count, a digest.
+    ) -> tuple[MessageFile[suite_service_pb2.SuiteCase], dict[str, str], list[tuple[str, str]], int, str]:
+        """Check all cases. Return them, their places (none if they are many), the skipped ones, the count, a digest.
 
         shared: None when the suite itself is invalid; then the cases are validated but not converted.
         """
         kept = MessageFile(suite_service_pb2.SuiteCase)
-        lines: dict[str, int] = {}
+        places: dict[str, str] = {}
         skipped: list[tuple[str, str]] = []
         seen, count, any_case, cases_digest = IdSet(), 0, False, blake2b(digest_size=32)
         for raw in self._raw_cases():
@@ -322,7 +322,7 @@ class _SuiteReader:
             if entry is None:
                 continue
             if not seen.add(entry.id):
-                self._twice(raw, entry.id, lines)
+                self._twice(raw, entry.id, places)
                 continue
             if len(self.ids) < _KEPT_IDS:
                 self.ids.append(entry.id)
@@ -343,16 +343,16 @@ class _SuiteReader:
                     0,
                     f"cannot write to {problem.filename}: {problem.strerror}; TMPDIR sets the directory of temporary files",
                 ) from None
-            lines[entry.id] = raw.document.line(raw.path)
+            places[entry.id] = "{}:{}".format(*raw.document.place(raw.path))
             if kept.are_many:
-                lines.clear()
+                places.clear()
             if shared is not None:
                 self._note_specs(raw, entry, pb, shared)
         if not any_case:
             self._problems.append(
                 InvalidDocument(self.name, 0, "no cases; wanted at least one under `cases`")
             )
-        return kept, lines, skipped, count, cases_digest.hexdigest()
+        return kept, places, skipped, count, cases_digest.hexdigest()
 
     def _note_specs(
         self, raw: _Raw, entry: CaseEntry, pb: suite_service_pb2.SuiteCase, shared: CaseShared
@@ -361,13 +361,16 @@ class _SuiteReader:
         specs = [*pb.evaluators, *(spec for turn in pb.turns for spec in turn.evaluators)]
         for path, spec in zip(evaluator_paths(entry, shared) if specs else (), specs, strict=True):
             if path and len(self._case_specs) < _KEPT_SPECS:
-                place = f'{raw.document.file}:{_line(raw.document, raw.path, path)}: case "{entry.id}"'
+                file, line = _place(raw.document, raw.path, path)
+                place = f'{file}:{line}: case "{entry.id}"'
                 self._case_specs.setdefault(spec.SerializeToString(deterministic=True), place)
 
-    def _twice(self, raw: _Raw, case_id: str, lines: Mapping[str, int]) -> None:
-        where = f", first used in line {lines[case_id]}" if case_id in lines else ""
-        line = raw.document.line((*raw.path, "id"))
-        self._problems.append(InvalidDocument(self.name, line, f'duplicate id "{case_id}"{where}'))
+    def _twice(self, raw: _Raw, case_id: str, places: Mapping[str, str]) -> None:
+        file, line = raw.document.place((*raw.path, "id"))
+        first_file, _, first = places.get(case_id, "").rpartition(":")
+        where = f"line {first}" if first_file == file else places.get(case_id)
+        used = f", first used in {where}" if where else ""
+        self._problems.append(InvalidDocument(file, line, f'duplicate id "{case_id}"{used}'))
 
     def _case(
         self, raw: _Raw, shared: CaseShared | None
@@ -398,11 +401,8 @@ class _SuiteReader:
             for error in problem.errors(include_url=False, include_context=False):
                 where = tuple(error["loc"])
                 message = problem_message(error, _known_keys(model, where))
-                self._problems.append(
-                    InvalidDocument(
-                        self.name, _line(document, path, where), f"{path_text((*path, *where))}: {message}"
-                    )
-                )
+                place = _place(document, path, where)
+                self._problems.append(InvalidDocument(*place, f"{path_text((*path, *where))}: {message}"))
             return None
 
     def _raw_cases(self) -> Iterator[_Raw]:
@@ -470,11 +470,11 @@ def _of_input(
     place = path_text(path) + (f' ("{case_id}")' if case_id else "")
     at = problem.path if not place else f"{place}: {problem.path}" if problem.path else place
     message = f"{problem.got}; wanted {problem.wanted}"
-    return InvalidDocument(document.file, _line(document, path, where), f"{at}: {message}" if at else message)
+    return InvalidDocument(*_place(document, path, where), f"{at}: {message}" if at else message)
 
 
-def _line(document: Document, path: tuple[str | int, ...], where: Sequence[str | int]) -> int:
-    """Return the line of the value at `where` below `path`. where: keys in canonical spelling, and indexes."""
+def _place(document: Document, path: tuple[str | int, ...], where: Sequence[str | int]) -> tuple[str, int]:
+    """Return the file and the line of the value at `where` below `path`. where: keys in canonical spelling, and indexes."""
     data: Any = document.data
     for part in path:
         data = data[part]
@@ -488,7 +488,7 @@ def _line(document: Document, path: tuple[str | int, ...], where: Sequence[str |
             path, data = (*path, part), data[part]
         else:
             break
-    return document.line(path)
+    return document.place(path)
 
 
 def _canonical(key: str) -> str:

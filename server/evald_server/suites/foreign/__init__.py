@@ -46,9 +46,9 @@ def _once_each(converted: Converted) -> Converted:
 
 
 def as_document(converted: Converted, file: str) -> Document:
-    """Return a converted suite as an evald document. The line of a value is that of its case."""
-    lines: dict[DataPath, int] = {
-        (): 1,
-        **{("cases", index): line for index, line in enumerate(converted.lines)},
+    """Return a converted suite as an evald document. The place of a value is that of its evaluator, or of its case."""
+    lines: dict[DataPath, int] = {(): 1, **{path: node.line for path, node in converted.places.items()}}
+    files = {
+        path: node.document.file for path, node in converted.places.items() if node.document.file != file
     }
-    return Document(converted.suite, lines, file)
+    return Document(converted.suite, lines, file, files)

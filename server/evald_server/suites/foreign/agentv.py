@@ -8,7 +8,16 @@ from typing import Any, Final, TypeAlias
 from ..documents import Document, read_document
 from .assertions import KNOWN, Spec, searched, spec_of
 from .assertions import REFUSED as PROMPTFOO_REFUSED
-from .node import Converted, Node, asked, convert_each, is_agentv
+from .node import (
+    Converted,
+    Node,
+    Places,
+    asked,
+    convert_cases,
+    convert_each,
+    evaluators_of,
+    is_agentv,
+)
 from .variables import check_values, rendered
 
 _CASES: Final = ("tests", "cases", "evalcases", "eval_cases", "testcases")
@@ -190,15 +199,15 @@ class _Suite:
         )
         if workers.data is not None:
             suite["max_concurrency"] = workers.integer()
-        found, lines = convert_each(cases, self._cases)
+        found, places = convert_cases(cases, self._cases)
         if not found:
             raise root.refuse("missing; wanted at least one case")
         if self._unjudged:
             count = len(self._unjudged)
             self._unjudged[0].warn(f"no evaluator judges by the criteria (cases and turns: {count})")
-        return Converted({**suite, "cases": found}, lines, root.warnings)
+        return Converted({**suite, "cases": found}, places, root.warnings)
 
-    def _cases(self, node: Node) -> Iterator[dict[str, Any]]:
+    def _cases(self, node: Node) -> Iterator[tuple[dict[str, Any], Places]]:
         """Yield a case for every prompt."""
         node.keys(*_CASE_KEYS, refused=_REFUSED_CASE_KEYS)
         if node.document is not self._root.document:
@@ -216,8 +225,8 @@ class _Suite:
         own = any(key in node for key in (*_INPUT, "turns"))
         asks = [None] if own or not self._prompts else [fill(prompt) for prompt in self._prompts]
         for number, prompt in enumerate(asks, 1):
-            made = self._case(node, prompt, fill)
-            yield made if len(asks) == 1 else {**made, "id": f"{made['id']}.{number}"}
+            made, places = self._case(node, prompt, fill)
+            yield made if len(asks) == 1 else {**made, "id": f"{made['id']}.{number}"}, places
 
     def _fill(self, node: Node, variables: Mapping[str, Any]) -> _Fill:
         """Return a function that fills in the variables of a case."""
@@ -229,8 +238,9 @@ class _Suite:
             del known["expected_output"]
         return lambda one: one.replaced(rendered(one.data, known, one, whole=True))
 
-    def _case(self, node: Node, prompt: Node | None, fill: _Fill) -> dict[str, Any]:
+    def _case(self, node: Node, prompt: Node | None, fill: _Fill) -> tuple[dict[str, Any], Places]:
         made: dict[str, Any] = {"id": node["id"].text()}
+        places: Places = {}
         execution = _execution(node)
         run = node["run"]
         if run.data is not None:
@@ -265,7 +275,10 @@ class _Suite:
         if "turns" in node or "mode" in node:
             if expected.data is not None:
                 raise expected.refuse("given together with turns; wanted it in each turn")
-            made["turns"] = list(self._turns(node))
+            made["turns"] = []
+            for index, (turn, inner) in enumerate(self._turns(node)):
+                made["turns"].append(turn)
+                places |= {("turns", index, *path): one for path, one in inner.items()}
             if any(key in node for key in _INPUT):
                 made["messages"] = _listed(self._input(node, execution, None))
             elif "input" in self._root and not _skips_defaults(execution):
@@ -279,14 +292,15 @@ class _Suite:
         if expected.data is not None:
             made["expected"] = _expected(expected)
         judge = _Judge(criteria, expected.data is not None)
-        made["evaluators"] = list(self._evaluators(node, execution, judge, fill))
+        made["evaluators"], of_case = evaluators_of(self._evaluators(node, execution, judge, fill))
+        places |= of_case
         self._note_unjudged(node, judge)
         # The list has the suite's evaluators already, unless the case skips them.
         made["inherit"] = False
         threshold = _one_of(node["threshold"], run["threshold"], execution["threshold"])
         if threshold.data is not None:
             made["options"] = {"aggregation": "weighted_mean", "threshold": threshold.number()}
-        return made
+        return made, places
 
     def _input(self, node: Node, execution: Node, prompt: Node | None) -> Any:
         given = node.first(*_INPUT) if prompt is None else prompt
@@ -298,18 +312,20 @@ class _Suite:
             return [*_listed(before), *_listed(messages)]
         return messages
 
-    def _evaluators(self, node: Node, execution: Node, judge: "_Judge", fill: _Fill) -> Iterator[Spec]:
+    def _evaluators(
+        self, node: Node, execution: Node, judge: "_Judge", fill: _Fill
+    ) -> Iterator[tuple[Node, Spec]]:
         """Yield the evaluators of a case: its own, then the suite's; without any, the judge of its criteria."""
-        found: list[Spec] = []
+        found: list[tuple[Node, Spec]] = []
         own = _lists(node, execution)
         suite = [] if _skips_defaults(execution) else _lists(self._root, self._execution)
         default = [self._default["assert"]] if "assert" in self._default else []
         for place in (*own, *map(fill, (*default, *suite))):
             found += judge.specs(place)
         if "rubrics" in node:
-            found.append(_items(node["rubrics"], "rubrics"))
+            found.append((node["rubrics"], _items(node["rubrics"], "rubrics")))
         if not found and not (node["turns"].data and judge.criteria is None):
-            found.append(self._legacy(node, judge))
+            found.append((node, self._legacy(node, judge)))
         elif found:
             for key in ("evaluator", "grader"):
                 if key in node:
@@ -330,7 +346,7 @@ class _Suite:
                 return judge.spec(node, {})
         return judge.spec(node, {})
 
-    def _turns(self, node: Node) -> Iterator[dict[str, Any]]:
+    def _turns(self, node: Node) -> Iterator[tuple[dict[str, Any], Places]]:
         if "mode" in node:
             node["mode"].choice({"conversation": None})
         way = node["aggregation"].choice({"mean": "mean", "min": "min"}) if "aggregation" in node else "mean"
@@ -344,13 +360,15 @@ class _Suite:
                 made["expected"] = _expected(expected)
             criteria = turn.first(*_CRITERIA).text() if any(key in turn for key in _CRITERIA) else None
             judge = _Judge(criteria, expected.data is not None)
-            specs = [spec for place in _lists(turn, turn["execution"]) for spec in judge.specs(place)]
+            specs, places = evaluators_of(
+                spec for place in _lists(turn, turn["execution"]) for spec in judge.specs(place)
+            )
             if criteria is not None and not specs:
                 specs = [judge.spec(turn, {})]
             if specs:
                 made["evaluators"] = specs
             self._note_unjudged(turn, judge)
-            yield made
+            yield made, places
 
     def _note_unjudged(self, node: Node, judge: "_Judge") -> None:
         if judge.criteria is not None and not judge.criteria_used:
@@ -524,16 +542,19 @@ class _Judge:
         self.criteria_used = False
         self._expected = expected
 
-    def specs(self, node: Node) -> Iterator[Spec]:
-        """Yield the specs of a list of evaluators. Texts in it become the items of one rubric."""
+    def specs(self, node: Node) -> Iterator[tuple[Node, Spec]]:
+        """Yield the specs of a list of evaluators with their nodes. Texts in it become the items of one rubric.
+
+        Raises InvalidDocuments with the problems of all of them.
+        """
         texts = [one for one in node if isinstance(one.data, str)]
         if texts:
             items = _items(node.replaced([one.data for one in texts]), "criteria")
             # Each text counts like an evaluator.
-            yield {**items, "weight": len(texts)} if len(texts) > 1 else items
-        for one in node:
-            if not isinstance(one.data, str):
-                yield self._one(one)
+            yield texts[0], {**items, "weight": len(texts)} if len(texts) > 1 else items
+        yield from convert_each(
+            (one for one in node if not isinstance(one.data, str)), lambda one: [self._one(one)]
+        )
 
     def _one(self, node: Node) -> Spec:
         if "include" in node:
@@ -602,7 +623,7 @@ class _Judge:
         """Return the spec of a set of evaluators: their weighted mean, or the share that passes."""
         found = node.first("assert", "assertions", "evaluators")
         _pop(keys, "assert", "assertions", "evaluators")
-        children = list(self.specs(found))
+        children = [spec for _, spec in self.specs(found)]
         threshold = keys.pop("threshold", None)
         aggregator = node["aggregator"]
         measure = "score"

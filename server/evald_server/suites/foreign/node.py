@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from ..documents import (
     DataPath,
@@ -17,18 +17,12 @@ from ..documents import (
     read_text,
 )
 
+T = TypeVar("T")
+
 NOTHING: Final[Mapping[str, str]] = {}
 
 # Converting stops after this many problems.
 _MOST_PROBLEMS: Final = 100
-
-
-class Converted(NamedTuple):
-    """Another tool's suite as data of an evald suite file. lines: the line of every case."""
-
-    suite: dict[str, Any]
-    lines: list[int]
-    warnings: list[str]
 
 
 class Node:
@@ -93,13 +87,17 @@ class Node:
         return self[found[0] if found else keys[0]]
 
     def keys(self, *known: str, refused: Mapping[str, str] = NOTHING) -> list[str]:
-        """Return the keys. Raises InvalidDocument for an unknown or refused key. refused: reasons by key."""
+        """Return the keys. Raises InvalidDocuments for all unknown and refused keys. refused: reasons by key."""
         names = list(self.mapping())
-        for name in names:
-            if name not in known and name not in refused:
-                raise self.unknown_key(name, [*known, *refused])
-            if name in refused and name in self:
-                raise self[name].refuse(f"not supported: {refused[name]}")
+        problems = [
+            self[name].refuse(f"not supported: {refused[name]}")
+            if name in refused
+            else self.unknown_key(name, [*known, *refused])
+            for name in names
+            if (name in refused and name in self) or name not in (*known, *refused)
+        ]
+        if problems:
+            raise InvalidDocuments(problems)
         return names
 
     def unknown_key(self, name: str, known: Iterable[str], *, all_known: bool = True) -> InvalidDocument:
@@ -185,14 +183,21 @@ class Node:
         return Node(self.document, data, self.path, self.warnings)
 
 
-def convert_each(
-    nodes: Iterable[Node], convert: Callable[[Node], Iterable[dict[str, Any]]]
-) -> tuple[list[dict[str, Any]], list[int]]:
-    """Convert nodes. Return the results, and the line of each result.
+Places: TypeAlias = dict[DataPath, Node]
+"""The values from which values of a converted suite were made, by their paths in it or in one of its cases."""
 
-    Raises InvalidDocuments with the problems of all nodes.
-    """
-    made, lines, rest = [], [], iter(nodes)
+
+class Converted(NamedTuple):
+    """Another tool's suite as data of an evald suite file. places: of its cases and evaluators."""
+
+    suite: dict[str, Any]
+    places: Places
+    warnings: list[str]
+
+
+def convert_each(nodes: Iterable[Node], convert: Callable[[Node], Iterable[T]]) -> list[tuple[Node, T]]:
+    """Convert nodes. Return the results, each with its node. Raises InvalidDocuments with the problems of all nodes."""
+    made, rest = [], iter(nodes)
     problems: dict[str, InvalidDocument] = {}  # by text, to report shared problems once
     while len(problems) < _MOST_PROBLEMS:
         try:
@@ -203,11 +208,34 @@ def convert_each(
         except InvalidDocument as problem:
             problems |= {str(one): one for one in problem.problems}
             continue
-        made += found
-        lines += [node.line] * len(found)
+        made += [(node, one) for one in found]
     if problems:
         raise InvalidDocuments(list(problems.values()))
-    return made, lines
+    return made
+
+
+def convert_cases(
+    nodes: Iterable[Node], convert: Callable[[Node], Iterable[tuple[dict[str, Any], Places]]]
+) -> tuple[list[dict[str, Any]], Places]:
+    """Convert nodes to cases, each with the places in it. Return the cases, and the places in the suite.
+
+    Raises InvalidDocuments with the problems of all nodes.
+    """
+    cases: list[dict[str, Any]] = []
+    places: Places = {}
+    for index, (node, (case, inner)) in enumerate(convert_each(nodes, convert)):
+        cases.append(case)
+        places["cases", index] = node
+        places |= {("cases", index, *path): one for path, one in inner.items()}
+    return cases, places
+
+
+def evaluators_of(found: Iterable[tuple[Node, dict[str, Any]]]) -> tuple[list[dict[str, Any]], Places]:
+    """Return specs as the list `evaluators`, with their places."""
+    listed = list(found)
+    return [spec for _, spec in listed], {
+        ("evaluators", index): node for index, (node, _) in enumerate(listed)
+    }
 
 
 def _hint(name: Any, known: Iterable[str], what: str) -> str:

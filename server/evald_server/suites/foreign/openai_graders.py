@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ..documents import Document
 from .assertions import Spec
-from .node import Converted, Node, asked, convert_each, openai_connector
+from .node import Converted, Node, asked, convert_cases, convert_each, evaluators_of, openai_connector
 
 _TYPES: Final = ("string_check", "text_similarity", "score_model", "label_model", "python", "multi")
 _DEFAULT_THRESHOLD: Final = 0.8
@@ -83,7 +83,7 @@ def convert(document: Document) -> Converted:
     elif "grader" in root:
         root.keys("grader", "item", "model_sample")
         graders = [root["grader"]]
-    suite["evaluators"], _ = convert_each(graders, lambda grader: [_grader(grader)])
+    suite["evaluators"], places = evaluators_of(convert_each(graders, lambda grader: [_grader(grader)]))
     if not graders:
         raise root["testing_criteria"].refuse("missing; wanted at least one grader")
     if source.data is not None:
@@ -91,12 +91,14 @@ def convert(document: Document) -> Converted:
         suite |= _target(source)
     rows = _Rows(source, json.dumps(suite["evaluators"]))
     numbers = count(1)
-    cases, lines = convert_each(_rows(root, source, path), lambda row: [rows.case(row, next(numbers))])
+    cases, of_cases = convert_cases(
+        _rows(root, source, path), lambda row: [(rows.case(row, next(numbers)), {})]
+    )
     if not cases:
         raise root.refuse(
             f"no items; wanted a file {path.with_suffix('.jsonl').name} in the same directory, with one item per line"
         )
-    return Converted({**suite, "cases": cases}, lines, root.warnings)
+    return Converted({**suite, "cases": cases}, places | of_cases, root.warnings)
 
 
 # --- graders

@@ -13,7 +13,17 @@ from typing import Any, Final, NamedTuple
 
 from ..documents import Document, InvalidDocument, parse_json_text
 from .assertions import JUDGED, Spec, assertion, judge_settings
-from .node import Converted, Node, asked, convert_each, is_agentv, openai_connector
+from .node import (
+    Converted,
+    Node,
+    Places,
+    asked,
+    convert_cases,
+    convert_each,
+    evaluators_of,
+    is_agentv,
+    openai_connector,
+)
 from .variables import VARIABLE, check_values, rendered
 
 _REPORTS: Final = "ignored: it configures promptfoo's own reports; see `evald test --output`"
@@ -101,14 +111,14 @@ def convert(document: Document) -> Converted:
     default = _default_test(root["defaultTest"]) if "defaultTest" in root else root["defaultTest"]
     numbers = itertools.count(1)
 
-    def converted(test: Node) -> Iterator[dict[str, Any]]:
+    def converted(test: Node) -> Iterator[tuple[dict[str, Any], Places]]:
         name = f"test-{next(numbers)}"
         return _Test(test, default, root["assertionTemplates"]).cases(name, prompts, echo=echoes)
 
-    cases, lines = convert_each(_tests(root["tests"]), converted)
+    cases, places = convert_cases(_tests(root["tests"]), converted)
     if not cases:
         raise root.refuse("missing tests; wanted at least one under `tests`")
-    return Converted({**suite, "cases": cases}, lines, root.warnings)
+    return Converted({**suite, "cases": cases}, places, root.warnings)
 
 
 def _run_options(node: Node) -> dict[str, Any]:
@@ -422,7 +432,9 @@ class _Test:
                 "not supported: conversationId joins tests into a conversation; write one case with `turns`"
             )
 
-    def cases(self, identifier: str, prompts: list[_Prompt], *, echo: bool) -> Iterator[dict[str, Any]]:
+    def cases(
+        self, identifier: str, prompts: list[_Prompt], *, echo: bool
+    ) -> Iterator[tuple[dict[str, Any], Places]]:
         """Yield a case for every prompt and every combination of the values of lists."""
         combinations = list(self._combinations())
         for number, (prompt, variables) in enumerate(itertools.product(prompts, combinations), 1):
@@ -433,7 +445,7 @@ class _Test:
 
     def _case(
         self, identifier: str, prompt: _Prompt, variables: Mapping[str, Any], *, echo: bool
-    ) -> dict[str, Any]:
+    ) -> tuple[dict[str, Any], Places]:
         node = self._node
         case: dict[str, Any] = {"id": identifier}
         if "description" in node:
@@ -447,7 +459,7 @@ class _Test:
             case["output"] = given.data if isinstance(given.data, str) else json.dumps(given.data)
         elif echo:
             case["output"] = filled if isinstance(filled, str) else json.dumps(filled, ensure_ascii=False)
-        case["evaluators"] = list(self._evaluators(variables))
+        case["evaluators"], places = self._evaluators(variables)
         if not case["evaluators"]:
             raise node.refuse("got no assertion; wanted at least one")
         threshold = node["threshold"] if "threshold" in node else self._default["threshold"]
@@ -455,19 +467,19 @@ class _Test:
             case["options"] = {"aggregation": "weighted_mean", "threshold": threshold.number()}
         if self._metadata:
             case["metadata"] = self._metadata
-        return case
+        return case, places
 
-    def _evaluators(self, variables: Mapping[str, Any]) -> Iterator[Spec]:
-        for place in (self._default, self._node):
-            if "assert" not in place:
-                continue
-            for given in place["assert"]:
-                one = self._template(given) if "$ref" in given else given
-                data = rendered(one.data, variables, one)
-                kind = data.get("type") if isinstance(data, dict) else None
-                if isinstance(kind, str) and kind in JUDGED and "provider" not in data:
-                    data = {**data, "provider": self._provider()}
-                yield assertion(one.replaced(data))
+    def _evaluators(self, variables: Mapping[str, Any]) -> tuple[list[Spec], Places]:
+        def converted(given: Node) -> Iterator[Spec]:
+            one = self._template(given) if "$ref" in given else given
+            data = rendered(one.data, variables, one)
+            kind = data.get("type") if isinstance(data, dict) else None
+            if isinstance(kind, str) and kind in JUDGED and "provider" not in data:
+                data = {**data, "provider": self._provider()}
+            yield assertion(one.replaced(data))
+
+        lists = [place["assert"] for place in (self._default, self._node) if "assert" in place]
+        return evaluators_of(convert_each(itertools.chain(*lists), converted))
 
     def _provider(self) -> Any:
         """Return the provider of the test's judges, None for the server's. Raises InvalidDocument with its place."""
