@@ -1,4 +1,4 @@
-"""What pages show: runs and suite runs of every kind, with usual texts or with hostile ones."""
+"""Stored runs and suite runs of every kind, with ordinary or hostile texts, for tests of pages."""
 
 import time
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def run_id(name: str) -> str:
 
 
 def a_run(name: str, letters: str, text: str = "Moved to Friday at 10:00.", talks: int = 1) -> Run:
-    """A run with a turn for each letter; the last one decides."""
+    """Return a run with a turn for each letter; the last one decides."""
     run = Run(
         id=run_id(name), status=run_service_pb2.RUN_STATUS_COMPLETED, attempt=1, turn_count=len(letters)
     )
@@ -90,7 +90,7 @@ def usual_runs() -> list[Run]:
 
 
 def hostile_runs(texts: Sequence[str] = HOSTILE) -> list[Run]:
-    """Each text in every field of a run."""
+    """Return a run for each hostile text, with the text in every field."""
     runs = []
     for number, text in enumerate(texts):
         run = a_run(f"hostile-{number}", "PEF"[number % 3] * 2, text)
@@ -119,7 +119,7 @@ def hostile_runs(texts: Sequence[str] = HOSTILE) -> list[Run]:
 
 
 def suites(hostile: bool) -> list[tuple[suite_service_pb2.SuiteRun, Sequence[suite_service_pb2.CaseResult]]]:
-    """Two suite runs of the same suite and target."""
+    """Return two suite runs of the same suite and target."""
     made = []
     for number in range(2):
         report = hostile_report() if hostile else samples.rich_report(shift=3 * number)
@@ -133,7 +133,7 @@ def suites(hostile: bool) -> list[tuple[suite_service_pb2.SuiteRun, Sequence[sui
 
 
 async def fill(folder: Path, runs: Sequence[Run], hostile: bool = False) -> None:
-    """Store runs and two suite runs in the data directory of a server to be."""
+    """Store runs and two suite runs in the data directory of a server that is not started yet."""
     database = Database(folder / FILE_NAME)
     await database.start()
     try:
@@ -162,7 +162,7 @@ async def fill(folder: Path, runs: Sequence[Run], hostile: bool = False) -> None
 
 
 def pages() -> dict[str, str]:
-    """The address of each page, by a name for it."""
+    """Return the path of each page by name."""
     base, new = run_id("suite-0"), run_id("suite-1")
     return {
         "overview": "/console/overview?period=7d",
