@@ -244,12 +244,16 @@ async def test_a_body_that_is_no_json_is_refused_by_name_and_counted(live: Live)
         (b"{", "Failed to load JSON"),
         (b'{"reqest": {}}', "no field named"),
         (b"\xff", "utf-8"),
+        (b'{"request": {"evaluators": [{"config": "hunter2 at home"}]}}', "Struct must be in a dict at"),
+        # A pattern that looks for a quoted value at each " which is" takes minutes.
+        (b'{"%b": 1, "%b": 1}' % ((b" which is" * 60_000,) * 2), "duplicate key"),
     ]:
         answer = await send(web(live), "POST", "/evald.v1.EvaluationService/EvaluateUnary", JSON, body)
         assert answer.status == 400
         assert said in answer.json["message"]
+        assert "hunter2" not in answer.json["message"]
         assert answer.json["details"][0]["reason"] == "UNREADABLE_MESSAGE"
-    assert handled(live)["EvaluateUnary", "InvalidArgument"] == before + 3
+    assert handled(live)["EvaluateUnary", "InvalidArgument"] == before + 5
 
 
 async def test_json_that_is_nested_too_deep_is_refused(live: Live) -> None:

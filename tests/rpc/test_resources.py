@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import functools
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,6 +32,12 @@ from .live import CONTAINS, Live, refusal, request, serving, spec
 
 NO_NUMBER = ChatMessage(role="user", text="a")
 NO_NUMBER.metadata.update({"at": [float("nan")]})
+# A path whose message and details would be larger than the trailers that clients accept.
+LONG_KEY = "😀" * 100
+DEEP_NO_NUMBER = ChatMessage(role="user", text="a")
+DEEP_NO_NUMBER.metadata.update(
+    functools.reduce(lambda inner, _: {LONG_KEY: inner}, range(20), {"at": float("nan")})
+)
 REPLAY = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}
 
 
@@ -180,6 +187,11 @@ SCENARIO_PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "a message with a number that JSON cannot carry": (
         {"messages": [NO_NUMBER]},
         'scenario.messages[0].metadata["at"][0]',
+        "got nan, wanted a finite number",
+    ),
+    "a problem at a path too long for a trailer": (
+        {"messages": [DEEP_NO_NUMBER]},
+        f'scenario.messages[0].metadata["{LONG_KEY}"]["{LONG_KEY}"]'[:200],
         "got nan, wanted a finite number",
     ),
     "a message that nobody can read": (
