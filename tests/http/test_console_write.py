@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from html import unescape
@@ -21,6 +22,7 @@ from evald.result import Result
 from evald_server.auth.principal import Role
 from evald_server.cli.parser import parse
 from evald_server.http.access import COOKIE
+from evald_server.http.console.rendering import templates
 from evald_server.http.guards import HEADERS
 
 from ..auth.keyring import make_key
@@ -943,6 +945,35 @@ async def test_a_posted_form_of_nonsense_is_refused(browser: Browser, path: str)
         head = {"content-type": "application/x-www-form-urlencoded"}
         found = await browser.client.post(f"{path}/new", content=body, headers=head)
         assert found.status_code in (400, 413), body[:20]
+
+
+@pytest.mark.parametrize("path", ["/console/try", "/console/try/results", NEW["scenarios"]])
+async def test_a_form_with_more_evaluators_than_a_call_may_have_is_refused(
+    browser: Browser, path: str
+) -> None:
+    fields = {f"/evaluators/{number}/type": "llm-judge" for number in range(101)}
+    found = await browser.client.post(path, data=fields | {"do": "add:/messages"})
+    assert found.status_code == 400
+    assert "wanted at most 100 (max_evaluators)" in found.text
+    del fields["/evaluators/100/type"]
+    found = await browser.client.post(path, data=fields | {"do": "add:/messages"})
+    assert found.status_code == 200
+
+
+async def test_pages_are_rendered_beside_the_event_loop(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+
+    class Version:
+        def __html__(self) -> str:
+            threads.add(threading.get_ident())
+            return "1"
+
+    monkeypatch.setitem(templates().globals, "version", Version())
+    await browser.page("/console/overview")
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 @pytest.mark.parametrize(
