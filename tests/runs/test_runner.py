@@ -676,6 +676,9 @@ async def test_a_run_is_settled_once_however_often_it_was_changed_without_a_stor
     assert await house.runner.resume(run_id) is not None
     PRINCIPAL.set(Principal("other", frozenset()))  # who has a share of the slots to himself
     others = await house.submit(2)
+    await house.agent.asked.get()
+    for _ in range(100):
+        await asyncio.sleep(0)
     house.agent.open()
     for one in (run_id, *others):
         await house.until(one, COMPLETED)
