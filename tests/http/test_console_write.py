@@ -945,6 +945,7 @@ async def test_a_posted_form_of_nonsense_is_refused(browser: Browser, path: str)
         head = {"content-type": "application/x-www-form-urlencoded"}
         found = await browser.client.post(f"{path}/new", content=body, headers=head)
         assert found.status_code in (400, 413), body[:20]
+        assert ("got more than 5,000 fields" in found.text) == (b"x=1" in body)
 
 
 @pytest.mark.parametrize("path", ["/console/try", "/console/try/results", NEW["scenarios"]])

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from evald.evaluator import define_evaluator
 from evald.result import Kind
 from evald_server.auth.principal import Role
-from evald_server.fair_slots import FairSlots
+from evald_server.fair_slots import FairSlots, QueueFull
 
 from ..auth.keyring import bearer, make_key
 from ..loop import run
@@ -128,3 +129,20 @@ async def test_principals_take_turns() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     assert "".join(order) == "abcab"
     assert (slots.taken, slots.waiting) == (0, 0)
+
+
+async def test_the_queue_is_limited_for_all_together_and_is_free_again_after_each_wait() -> None:
+    slots = FairSlots(1, queue=2)
+    for _ in range(3):
+        async with slots.slot("first"):
+            waiting = [asyncio.create_task(slots.acquire(principal)) for principal in "ab"]
+            patient = asyncio.create_task(slots.acquire("a", patient=True))
+            await until(lambda: slots.waiting == 3, 60)
+            with pytest.raises(QueueFull):
+                await slots.acquire("c")
+            waiting.pop().cancel()
+            await until(lambda: slots.waiting == 2, 60)
+        for task in (*waiting, patient):
+            await task
+            slots.release("a")
+        assert (slots.taken, slots.waiting) == (0, 0)
