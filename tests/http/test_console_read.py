@@ -17,7 +17,7 @@ from evald_server.store.rollups import HOUR, METRIC, Rollup, ValueCount
 from evald_server.testing import async_server
 
 from ..suites.reports import samples
-from ..suites.reports.hostile import COMBINED, HOSTILE
+from ..suites.reports.hostile import COMBINED, HOSTILE, hostile_report
 from . import stored
 from .exchange import Exchange, send
 
@@ -271,6 +271,7 @@ async def test_filters_are_in_the_address_and_unknown_ones_are_refused(web: str)
         ("/console/suites/compare", 400),
         ("/console/suites/compare?base=a&new=b", 404),
         (PAGES["suite"] + "/case?id=none", 404),
+        (PAGES["suite"] + "/case", 404),
         (PAGES["suite"] + "?page=x", 400),
         ("/console/overview?period=1y", 400),
     ],
@@ -303,6 +304,29 @@ async def test_cases_that_did_not_pass_come_first(web: str) -> None:
     assert set(words) == set(order)
 
 
+@pytest.mark.parametrize("only", ["", "failed"])
+async def test_every_case_of_a_large_suite_run_is_on_one_of_its_pages(tmp_path: Path, only: str) -> None:
+    """60 that failed and 50 that passed: the second page has some of both, and a third one the rest."""
+    wanted = [f"failed-{n:02}" for n in range(60)] + ([] if only else [f"passed-{n:02}" for n in range(50)])
+    cases = [
+        samples.case(f"{verdict}ed-{n:02}", verdict[0].upper())
+        for n in range(60)
+        for verdict in ("fail", "pass")
+    ]
+    await stored.fill(tmp_path, [], [samples.report(cases[:-20] + cases[-20::2])])
+    async with async_server(web="127.0.0.1:0", data_dir=tmp_path) as server:
+        path, found = (
+            f"/console/suites/{stored.run_id('suite-0')}" + (f"?verdict={only}" if only else ""),
+            list[str](),
+        )
+        while path:
+            page = await text_of(server.web_address or "", path)
+            found += re.findall(r'/case\?id=([^"&]+)"', page.partition('id="cases"')[2])
+            older = re.search(r'<a[^>]* href="([^"]+)"[^>]*>More cases', page)
+            path = older[1].replace("&amp;", "&") if older else ""
+    assert found == wanted
+
+
 async def test_a_comparison_shows_its_counts_and_changed_cases(web: str) -> None:
     page = await text_of(web, PAGES["compare"])
     for words in ("McNemar p", "broken</span>", "fixed</span>", "Changed cases"):
@@ -330,7 +354,7 @@ async def test_a_run_is_deleted_from_its_page(tmp_path: Path) -> None:
 async def test_hostile_texts_stay_texts(tmp_path: Path) -> None:
     """In every field: the page is well-formed, and no element or attribute comes from them."""
     runs = stored.hostile_runs()
-    await stored.fill(tmp_path, runs, hostile=True)
+    await stored.fill(tmp_path, runs, [hostile_report()] * 2)
     allowed: set[str] = set()
     async with async_server(web="127.0.0.1:0", data_dir=tmp_path) as server:
         web = server.web_address or ""

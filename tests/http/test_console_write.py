@@ -746,6 +746,8 @@ def try_fields(*types: str, **fields: str) -> dict[str, str]:
     [
         TALK,
         "Done: BK-12345",
+        "user: Hi\nassistant: Done:\nBK-12345",
+        '{"role": "assistant", "content": "Done: BK-12345"}',
         json.dumps([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Done: BK-12345"}]),
         '{"role": "user", "content": "Hi"}\n{"role": "assistant", "content": "Done: BK-12345"}',
         json.dumps({"messages": [{"role": "assistant", "content": "Done: BK-12345"}]}),
@@ -760,8 +762,9 @@ async def test_a_conversation_is_tried_as_a_page_and_as_lines(browser: Browser, 
     shown = await browser.client.post("/console/try", data=fields | {"do": "evaluate"})
     assert shown.status_code == 200
     assert "</span> Passed</span>" in shown.text
-    assert "<caption>Assertions</caption>" in shown.text
-    assert "<caption>Metrics</caption>" in shown.text
+    for caption, only in (("Assertions", "Regex"), ("Metrics", "Response Length")):
+        table = shown.text.partition(f"<caption>{caption}</caption>")[2].partition("</table>")[0]
+        assert [title for title in ("Regex", "Response Length") if title in table] == [only]
     streamed = await browser.client.post("/console/try/results", data=fields)
     assert streamed.headers["content-type"] == "application/x-ndjson"
     *results, last = [json.loads(line) for line in streamed.text.splitlines()]
@@ -770,6 +773,17 @@ async def test_a_conversation_is_tried_as_a_page_and_as_lines(browser: Browser, 
     assert by_title["Regex"]["mark"]["short"] == "Pass"
     assert by_title["Response Length"]["metric"] is True
     assert not (await browser.client.get("/api/runs")).json(), "nothing is stored"
+
+
+@pytest.mark.parametrize(("expected", "word"), [("Done: BK-12345", "Passed"), ("Done", "Failed")])
+async def test_a_conversation_is_tried_with_the_expected_text(
+    browser: Browser, expected: str, word: str
+) -> None:
+    fields = try_fields("exact-match", expected=expected)
+    shown = await browser.client.post("/console/try", data=fields | {"do": "evaluate"})
+    assert f"</span> {word}</span>" in shown.text.partition('id="results"')[2]
+    streamed = await browser.client.post("/console/try/results", data=fields)
+    assert json.loads(streamed.text.splitlines()[-1])["summary"]["mark"]["word"] == word
 
 
 async def test_streamed_results_show_what_the_page_shows(browser: Browser) -> None:
@@ -793,6 +807,7 @@ async def test_an_evaluator_that_breaks_is_neither_pass_nor_fail(browser: Browse
     assert "Inconclusive" in results
     assert not re.search(r"</span> (Pass|Fail)", results)
     assert "secret of the inside" not in results
+    assert not re.search(r"score\s+[0-9]", results)
     streamed = await browser.client.post("/console/try/results", data=try_fields("broken"))
     first, *_, last = [json.loads(line) for line in streamed.text.splitlines()]
     assert first["result"]["mark"]["style"] == last["summary"]["mark"]["style"] == "error"
