@@ -922,6 +922,10 @@ async def test_signing_in_leads_nowhere_else(tmp_path: Path, following: str) -> 
 async def test_a_console_without_keys_has_no_sign_in(browser: Browser) -> None:
     sent = await browser.client.get("/console/sign-in?next=/console/try")
     assert (sent.status_code, sent.headers["location"]) == (303, "/console/try")
+    sent = await browser.client.post("/console/sign-in", data={"key": "any"})
+    assert (sent.status_code, sent.headers["location"]) == (303, "/console/overview")
+    assert "set-cookie" not in sent.headers
+    assert "Sign in" not in await browser.page("/console/overview")
 
 
 async def test_who_may_not_write_sees_no_buttons_and_is_refused(tmp_path: Path) -> None:
