@@ -332,6 +332,30 @@ async def test_a_compressed_body_is_refused(live: Live) -> None:
     assert (answer.status, answer.json["code"]) == (501, 12)
 
 
+TURN = request(CONTAINS).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "unimplemented"),
+        (TURN[:4], "unimplemented"),
+        (struct.pack(">BI", 0, len(TURN) + 1) + TURN, "unimplemented"),
+        (struct.pack(">BI", 0, len(TURN) - 1) + TURN, "unimplemented"),
+        (struct.pack(">BI", 2, len(TURN)) + TURN, "unimplemented"),
+        (struct.pack(">BI", 1, len(TURN)) + TURN, "internal"),
+        (envelope(TURN) * 2, "unimplemented"),
+    ],
+    ids=["nothing", "too short", "cut off", "more than its length", "flags", "compressed", "two"],
+)
+async def test_a_connect_stream_takes_one_whole_message(live: Live, body: bytes, code: str) -> None:
+    headers = {"content-type": "application/connect+proto"}
+    answer = await send(web(live), "POST", "/evald.v1.EvaluationService/Evaluate", headers, body)
+    ((flags, last),) = envelopes(answer.body)
+    assert flags == 2
+    assert json.loads(last)["error"]["code"] == code
+
+
 async def test_a_draining_server_says_when_to_come_back_and_ends_its_streams_with_a_last_event() -> None:
     async with serving(web="127.0.0.1:0") as live:
         address = web(live)

@@ -233,12 +233,13 @@ async def test_calls_that_run_are_not_cut_off_for_new_connections() -> None:
         assert [(await call).json["summary"]["success"] for call in calls] == [True, True]
 
 
-async def test_a_connection_may_wait_a_while_before_its_request(
-    live: Live, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(web_port, "_SWEEP_SECONDS", 0.02)
+async def test_a_connection_may_wait_a_while_before_its_request(live: Live) -> None:
     async with connected(web(live)) as (reader, writer):
-        await asyncio.sleep(0.3)
+        assert live.app._web is not None
+        await until(lambda: live.app._web._open)
+        (connection,) = live.app._web._open
+        assert not connection.is_overdue(connection.since + 9)
+        assert connection.is_overdue(connection.since + 11)
         writer.write(head("GET", "/nothing", {"host": "localhost"}))
         assert (await receive(reader)).status == 404
 
