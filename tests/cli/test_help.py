@@ -122,6 +122,7 @@ def test_a_command_within_another_program_leaves_its_garbage_collector_and_signa
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
     "arguments",

@@ -189,6 +189,7 @@ async def test_lists_say_how_to_begin_and_then_what_is_there(browser: Browser) -
         assert re.search(rf'href="{made[kind]}"[^>]*>{name}<', page)
 
 
+@pytest.mark.thorough
 async def test_a_form_with_more_personas_than_it_lists_is_small_and_keeps_those_that_were_chosen(
     browser: Browser,
 ) -> None:

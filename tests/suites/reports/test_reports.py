@@ -206,6 +206,7 @@ def test_cases_that_are_not_those_of_the_run_make_no_report(
         written(write, SuiteReport(run, cases))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 def test_cases_are_read_once_and_not_kept(write: Writer) -> None:
     """5,000 cases from a generator that cannot be read twice; most of them are gone when the report ends."""
