@@ -11,9 +11,10 @@ from evald_server.store.database import FILE_NAME, Database
 from evald_server.store.resources import ResourceKind, ResourceStore, StoredResource
 from evald_server.store.runs import RunStore
 from evald_server.store.suites import StoredCase, SuiteStore
+from evald_server.suites.reports.report import SuiteReport
 
 from ..suites.reports import samples
-from ..suites.reports.hostile import HOSTILE, hostile_report
+from ..suites.reports.hostile import HOSTILE
 
 Run = run_service_pb2.Run
 
@@ -118,11 +119,12 @@ def hostile_runs(texts: Sequence[str] = HOSTILE) -> list[Run]:
     return runs
 
 
-def suites(hostile: bool) -> list[tuple[suite_service_pb2.SuiteRun, Sequence[suite_service_pb2.CaseResult]]]:
-    """Return two suite runs of the same suite and target."""
+def suites(
+    reports: Sequence[SuiteReport],
+) -> list[tuple[suite_service_pb2.SuiteRun, Sequence[suite_service_pb2.CaseResult]]]:
+    """Return suite runs of the same suite and target."""
     made = []
-    for number in range(2):
-        report = hostile_report() if hostile else samples.rich_report(shift=3 * number)
+    for number, report in enumerate(reports):
         run = suite_service_pb2.SuiteRun()
         run.CopyFrom(report.run)
         run.id = run_id(f"suite-{number}")
@@ -132,8 +134,10 @@ def suites(hostile: bool) -> list[tuple[suite_service_pb2.SuiteRun, Sequence[sui
     return made
 
 
-async def fill(folder: Path, runs: Sequence[Run], hostile: bool = False) -> None:
-    """Store runs and two suite runs in the data directory of a server that is not started yet."""
+async def fill(folder: Path, runs: Sequence[Run], reports: Sequence[SuiteReport] | None = None) -> None:
+    """Store runs and suite runs, by default two, in the data directory of a server to be."""
+    if reports is None:
+        reports = [samples.rich_report(), samples.rich_report(shift=3)]
     database = Database(folder / FILE_NAME)
     await database.start()
     try:
@@ -146,7 +150,7 @@ async def fill(folder: Path, runs: Sequence[Run], hostile: bool = False) -> None
             StoredResource(scenario.id, scenario.name, scenario.SerializeToString(), now, now),
         )
         store = SuiteStore(database)
-        for run, cases in suites(hostile):
+        for run, cases in suites(reports):
             key = await store.create(run, b"{}")
             stored = []
             for case in cases:

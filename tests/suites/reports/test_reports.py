@@ -615,6 +615,34 @@ def test_a_page_says_the_trials_of_a_case_without_room_for_them(monkeypatch: pyt
     assert "4 trials: 1 passed, 1 failed, 1 inconclusive, 1 skipped" in text
 
 
+def test_a_page_draws_no_rate_where_nothing_passed_or_failed() -> None:
+    text = written(write_page, samples.report([samples.case("a", "S"), samples.case("b", "E")]))
+    assert "no case passed or failed" in text
+    # That of the one evaluator that passed.
+    assert text.count('<svg class="bar') == 1
+
+
+def test_a_page_shows_the_cases_on_which_targets_differ() -> None:
+    one = [samples.case("same", "F"), samples.case("other", "P"), samples.case("only", "P")]
+    other = [samples.case("same", "F"), samples.case("other", "F")]
+    reports = samples.report(one), samples.report(other, target="prod")
+    table = written(write_page, *reports).partition("Where targets differ")[2].partition("</table>")[0]
+    words = [re.sub(r"\W+", " ", re.sub("<[^>]+>", " ", row)).split() for row in table.split("<tr")[2:]]
+    assert words == [["other", "Passed", "Failed"], ["only", "Passed", "not", "run"]]
+    assert "Where targets differ" not in written(write_page, reports[0])
+
+
+def test_a_page_draws_the_history_of_the_pass_rate() -> None:
+    cases = [samples.case("a", "P")]
+    past = [samples.suite_run(cases, day=day, run_id=str(day)) for day in (21, 20)]
+    report = samples.report([samples.case("a", "F")])
+    text = written(write_page, report._replace(history=past))
+    drawn = re.findall(r"<title>2026-11-(\d\d) 04:48 UTC: (\w+), ", text)
+    assert drawn == [("20", "Passed"), ("21", "Passed"), ("22", "Failed")]
+    assert len(re.findall(r"<title>2026-11-", written(write_page, report._replace(history=past[:1])))) == 2
+    assert not re.findall(r"<title>2026-11-", written(write_page, report))
+
+
 def test_messages_outside_of_turns_are_shown_or_counted() -> None:
     broke = case_view(samples.case("c", "A"), Verdict.ERROR, "", whole=True)
     assert broke.trials is not None
