@@ -68,6 +68,7 @@ def test_a_pair_of_which_one_order_failed_counts_by_the_other() -> None:
     assert flips
     assert flips.flips.of == 0
     assert flips.flips.value is None
+    assert flips.without_verdict == 1
 
 
 @pytest.mark.parametrize(

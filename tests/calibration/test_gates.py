@@ -52,6 +52,7 @@ def test_the_verdict(judge: ScriptedJudge, limits: dict[str, Any], verdict: str)
         ("quoted", {"max_false_alarms": 0.0}),
         ("labelled", {"min_accuracy": 0.5}),
         ("labelled", {"min_kappa": 0.5}),
+        ("pair", {"max_order_flips": 0.5}),
     ],
 )
 def test_a_gate_of_which_most_cases_have_no_verdict_is_inconclusive(
@@ -60,10 +61,16 @@ def test_a_gate_of_which_most_cases_have_no_verdict_is_inconclusive(
     """Although all the queries together have few errors."""
 
     def group_of(query: Query) -> str:
+        if query.case.pair is not None:
+            return "pair"
         return {"": "labelled", QUOTED: "quoted", UNARMED: ""}.get(query.case.family, "attack")
 
     many = 20 if group == "labelled" else 2000
-    asked = [*cases(many, many), *attack_suite() * (1 if group != "labelled" else 20)]
+    asked = [
+        *cases(many, many),
+        *(pairs(10, 10) if group == "pair" else []),
+        *attack_suite() * (1 if group != "labelled" else 20),
+    ]
     heard: list[Query] = []
 
     async def judge(query: Query) -> QueryAnswer:

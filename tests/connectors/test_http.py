@@ -260,6 +260,20 @@ STREAMS: dict[str, tuple[dict[str, Any], str]] = {
         {"stream": "sse"},
         events(chunk("fi"), chunk("ne", "stop"), chunk() | {"choices": [], "usage": {"prompt_tokens": 3}}),
     ),
+    "sse-with-the-whole-text-at-the-end": (
+        {"stream": "sse"},
+        events(
+            {"type": "delta", "delta": "fi"}, {"type": "delta", "delta": "ne"}, {**SSE[1], "text": "fine"}
+        ),
+    ),
+    "sse-with-the-whole-text-in-an-event-of-another-type": (
+        {"stream": "sse", "deltaPath": "text"},
+        events(
+            *({"type": "delta", **one} for one in SSE),
+            {"type": "final", "text": "fine"},
+            {"type": "end", "text": ""},
+        ),
+    ),
     "sse-of-a-role": ({"stream": "sse"}, events(*({"role": "model", **one} for one in SSE))),
     "ndjson": ({"stream": "ndjson"}, "".join(f"{json.dumps(one)}\n\n" for one in SSE).rstrip()),
     "delta-path": (

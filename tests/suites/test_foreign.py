@@ -305,10 +305,40 @@ BAD: dict[str, tuple[str, int, str]] = {
         2,
         "tests[0].input: contains an environment variable",
     ),
-    "agentv: variables": (
-        "tests:\n  - {id: a, criteria: c, input: 'Hi {{ name }}', vars: {name: Ann}}\n",
+    "agentv: an unknown variable": (
+        "tests:\n  - id: a\n    criteria: c\n    input: 'Hi {{ nmae }}'\n    vars: {name: Ann}\n",
+        4,
+        "tests[0].input: '{{ nmae }}': unknown variable; known variables: name",
+    ),
+    "agentv: variables within variables": (
+        "tests:\n  - {id: a, criteria: c, input: '{{ a }}', vars: {a: '{{ b }}', b: x}}\n",
         2,
-        "tests[0].vars.name: evald does not fill in variables",
+        "'a' contains the variable 'b'",
+    ),
+    "agentv: a mean of trials": (
+        "evaluate_options:\n  repeat:\n    count: 2\n    strategy: mean\ntests:\n  - {id: a, input: x, criteria: c}\n",
+        4,
+        "evaluate_options.repeat.strategy: 'mean' is not supported: evald counts the trials that pass",
+    ),
+    "agentv: a limit of costs": (
+        "evaluate_options:\n  budget_usd: 1\ntests:\n  - {id: a, input: x, criteria: c}\n",
+        2,
+        "evaluate_options.budget_usd: not supported: evald limits the cost of judges on the server",
+    ),
+    "agentv: a code of the default test": (
+        "default_test: {options: {transform: a.ts}}\ntests:\n  - {id: a, input: x, criteria: c}\n",
+        1,
+        "default_test.options.transform: not supported: evald does not run code of the suite",
+    ),
+    "agentv: runs": (
+        "runs: 2\ntests:\n  - {id: a, input: x, criteria: c}\n",
+        1,
+        "runs: not supported: AgentV replaced it by `repeat`",
+    ),
+    "agentv: hooks of a target": (
+        "targets:\n- name: x\n  hooks: {before_each: {command: y}}\ntests:\n  - {id: a, input: x, criteria: c}\n",
+        3,
+        "targets[0].hooks: not supported: evald does not run code of the suite",
     ),
     "promptfoo: more combinations than anybody can mean": (
         "prompts: [x]\nproviders: [echo]\ntests:\n  - vars: {a: &l [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], b: *l, c: *l, d: *l, e: *l}\n"
@@ -695,6 +725,58 @@ def test_new_suites_of_agentv_are_told_from_promptfoos_by_the_ids_of_their_tests
         InvalidDocument, match=r"a\.yaml:8: environment: not supported: evald does not prepare"
     ):
         _load(path)
+
+
+def test_a_suite_of_agentv_repeats_cases_and_fills_in_variables(tmp_path: Path) -> None:
+    (tmp_path / "more.jsonl").write_text('{"id": "c", "input": "z", "assert": [{"type": "is-json"}]}\n')
+    path = tmp_path / "a.yaml"
+    path.write_text("""\
+suite: matrix
+providers: [{id: "openai:gpt", label: mini, config: {model: x}}]
+prompts:
+- "{{ history }}"
+- {id: terse, prompt: "Shortly: {{ vars.topic }} for {{ audience }}"}
+evaluate_options: {max_concurrency: 2, repeat: {count: 3, strategy: pass_any, early_exit: true}}
+default_test:
+  vars: {audience: engineers}
+  assert: [{type: contains, value: "{{ expected_output }}"}]
+assert: [{type: not-contains, value: "{{ topic.name }}"}]
+tests:
+- id: a
+  vars: {topic: {name: July}, history: [{role: user, content: What now?}], expected_output: 42}
+  run: {threshold: 1, repeat: {count: 4, strategy: pass_all}}
+- id: b
+  vars: {topic: {name: May}, history: When?, expected_output: soon}
+  options: {repeat: 2}
+- file://more.jsonl
+""")
+    with pytest.raises(
+        InvalidDocument, match=r"a\.yaml:9: default_test\.assert\[0\]\.value: '{{ expected_output }}'"
+    ):
+        _load(path)
+    path.write_text(path.read_text().replace("- file://more.jsonl\n", ""))
+    suite = _load(path)
+    assert (suite.name, suite.targets) == ("matrix", ["mini"])
+    assert (suite.open.trials, suite.open.min_passed, suite.open.max_concurrency) == (3, 1, 2)
+    assert [text.partition(": ")[2][:19] for text in suite.warnings] == [
+        "providers[0]: only ",
+        "evaluate_options.re",
+    ]
+    cases = {case.case_id: case for case in suite.cases}
+    assert {
+        name: (case.trials, case.min_passed, case.turns[0].input[-1].text) for name, case in cases.items()
+    } == {
+        "a.1": (4, 4, "What now?"),
+        "a.2": (4, 4, 'Shortly: {"name": "July"} for engineers'),
+        "b.1": (2, 1, "When?"),
+        "b.2": (2, 1, 'Shortly: {"name": "May"} for engineers'),
+    }
+    specs = [read_spec(spec) for spec in cases["a.2"].evaluators]
+    assert [(spec.type, spec.config, spec.negate) for spec in specs] == [
+        ("contains", {"text": "42"}, False),
+        ("contains", {"text": "July"}, True),
+    ]
+    assert (cases["a.1"].turns[0].expected.text, cases["a.1"].options.threshold) == ("42", 1)
 
 
 CSV_TESTS: dict[str, tuple[str, int, str]] = {

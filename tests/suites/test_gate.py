@@ -91,6 +91,10 @@ def test_a_run_that_did_not_complete_is_inconclusive() -> None:
         pytest.param("P" * 19 + "E", [1] * 19 + [0.1], 0.97, "GO", id="a light case in error"),
         pytest.param("PP", [0, 0], 0.0, "INCONCLUSIVE", id="cases without weight"),
         pytest.param("PPP", [0.1, 0.2, 0.3], 1.0, "GO", id="fractions"),
+        pytest.param("PF", [1e9, 1e-9], 1.0, "NO-GO", id="a failed case of the smallest weight"),
+        pytest.param("PFE", [1e9, 1e-9, 7e8], 1.0, "NO-GO", id="the same beside an error"),
+        pytest.param("PE", [1e9, 1e-9], 1.0, "INCONCLUSIVE", id="an error of the smallest weight"),
+        pytest.param("PF", [1, 0], 1.0, "GO", id="a failed case without weight"),
     ],
 )
 def test_a_threshold_counts_cases_by_weight(

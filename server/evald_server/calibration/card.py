@@ -105,6 +105,7 @@ class OrderFlips(CardModel):
     """Pairs for which the judge prefers the other answer once the two are swapped."""
 
     flips: Share = Field(description="Share of the pairs with a verdict in both orders.")
+    without_verdict: int = Field(0, description="Pairs without a verdict in one order or both.")
     to_first: int = Field(description="Flips that prefer the answer shown first, both times.")
     to_second: int = Field(description="Flips that prefer the answer shown second, both times.")
 

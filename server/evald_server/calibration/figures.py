@@ -89,20 +89,22 @@ def agreement(answered: Sequence[AnsweredQuery]) -> Agreement | None:
 
 def order_flips(answered: Iterable[AnsweredQuery]) -> OrderFlips | None:
     """Count the pairs whose verdict flips with the order; None without pairs. Uses the first repeat of each order."""
-    verdicts: dict[str, dict[bool, bool]] = defaultdict(dict)
-    has_pairs = False
+    verdicts: dict[str, dict[bool, bool]] = {}
     for query, answer in answered:
         if query.case.pair is not None:
-            has_pairs = True
+            found = verdicts.setdefault(query.case.id, {})
             if answer.passed is not None and not query.repeat:
-                verdicts[query.case.id][query.swapped] = answer.passed
-    if not has_pairs:
+                found[query.swapped] = answer.passed
+    if not verdicts:
         return None
     both = [found for found in verdicts.values() if len(found) == 2]
     # PASSED means "the first answer is better", so equal verdicts in both orders are a flip.
     flips = [found[False] for found in both if found[False] == found[True]]
     return OrderFlips(
-        flips=share_of(len(flips), len(both)), to_first=flips.count(True), to_second=flips.count(False)
+        flips=share_of(len(flips), len(both)),
+        without_verdict=len(verdicts) - len(both),
+        to_first=flips.count(True),
+        to_second=flips.count(False),
     )
 
 

@@ -68,8 +68,9 @@ def check_gates(limits: GateLimits, measured: GateFigures) -> list[GateResult]:
 
 
 def _error_share(field: str, measured: GateFigures) -> float:
-    """Return the share of a gate's cases that have no verdict; 0 if it is not known."""
-    agreement, attacks, alarms = measured.agreement, measured.attacks, measured.false_alarms
+    """Return the share of a gate's cases that have no verdict; 0 for a gate that measures no verdicts."""
+    agreement, flips = measured.agreement, measured.order_flips
+    attacks, alarms = measured.attacks, measured.false_alarms
     errors = judged = 0
     if field in ("min_accuracy", "min_kappa") and agreement:
         errors, judged = agreement.without_verdict, agreement.cases
@@ -77,6 +78,8 @@ def _error_share(field: str, measured: GateFigures) -> float:
         errors, judged = sum(family.errors for family in attacks.families), attacks.success.of
     elif field == "max_false_alarms" and alarms:
         errors, judged = alarms.errors, alarms.alarms.of
+    elif field == "max_order_flips" and flips:
+        errors, judged = flips.without_verdict, flips.flips.of
     return errors / (errors + judged) if errors else 0.0
 
 

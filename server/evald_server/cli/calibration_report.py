@@ -47,7 +47,8 @@ def _figures(card: CalibrationCard) -> Table:
     if card.order_flips:
         flips = card.order_flips
         toward = f", {flips.to_first} toward the first answer" if flips.flips.count else ""
-        table.add_row("order flips", *_share(flips.flips), f"{flips.flips.of} pairs{toward}")
+        lacking = f", {flips.without_verdict} without both verdicts" if flips.without_verdict else ""
+        table.add_row("order flips", *_share(flips.flips), f"{flips.flips.of} pairs{toward}{lacking}")
     if card.self_consistency:
         same = card.self_consistency.consistent
         table.add_row(

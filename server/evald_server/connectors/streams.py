@@ -204,7 +204,7 @@ class TextPieces:
     def __init__(self, delta_path: DataPath | None) -> None:
         self.started = False
         self._path = delta_path
-        self._texts: list[str] = []
+        self._texts: list[tuple[str, str, str]] = []  # type of the event, key, text
         self._chunks: ChatChunks | None = None
         self._calls: dict[Any, Any] = {}  # by id; later events may repeat calls
         self._others: dict[str, Any] = {}
@@ -218,9 +218,9 @@ class TextPieces:
             return
         if isinstance(event, Mapping):
             self._add_event(event)
-        piece = self._piece(event)
+        key, piece = self._piece(event)
         if isinstance(piece, str):
-            self._texts.append(piece)
+            self._texts.append((_kind(event) if isinstance(event, Mapping) else "", key, piece))
             self.started |= bool(piece)
 
     def _add_event(self, event: Mapping[str, Any]) -> None:
@@ -242,11 +242,12 @@ class TextPieces:
             known = call.get("id") if isinstance(call, Mapping) else None
             self._calls[known if isinstance(known, str) else len(self._calls)] = call
 
-    def _piece(self, event: Any) -> Any:
+    def _piece(self, event: Any) -> tuple[str, Any]:
+        """Return the key and the value of the piece in an event."""
         if self._path is not None:
-            return look_up(event, self._path)
+            return "", look_up(event, self._path)
         if not isinstance(event, Mapping):
-            return event
+            return "", event
         role = event.get("role") or "assistant"
         if not isinstance(role, str) or ROLES.get(role, role) != "assistant":
             raise bad_answer(
@@ -254,8 +255,16 @@ class TextPieces:
                 "set config.deltaPath to the path of the text in an event"
             )
         if _kind(event) in CALL_PARTS | RESULT_PARTS:
-            return None
-        return next((event[key] for key in _PIECES if isinstance(event.get(key), str)), None)
+            return "", None
+        return next(((key, event[key]) for key in _PIECES if isinstance(event.get(key), str)), ("", None))
+
+    def _text(self) -> str:
+        """Return the pieces as one text, without a last event of another kind that repeats all of them."""
+        texts = [one for one in self._texts if one[2]]
+        pieces = "".join(text for _, _, text in texts[:-1])
+        if not texts or (texts[-1][2] == pieces and texts[-1][:2] not in (one[:2] for one in texts[:-1])):
+            return pieces
+        return pieces + texts[-1][2]
 
     def finish(self) -> Any:
         """Return the last values with the whole text as `content`, without other keys that could hold the text.
@@ -276,7 +285,7 @@ class TextPieces:
             )
         left_out = (*_PIECES, *CALL_LISTS, "role")
         known = {key: value for key, value in self._others.items() if key not in left_out}
-        text = "".join(self._texts) if self._texts else None
+        text = self._text() if self._texts else None
         return known | {"content": text, "tool_calls": list(self._calls.values())}
 
 

@@ -25,10 +25,13 @@ class Bar(NamedTuple):
 
 
 class Datum(NamedTuple):
-    """A value to plot, with its interval. style: class in the style sheet. text: of the tooltip."""
+    """A value to plot, with its interval. value: None leaves a gap in the line, with a cross.
+
+    style: class in the style sheet. text: of the tooltip.
+    """
 
     label: str
-    value: float
+    value: float | None
     low: float
     high: float
     text: str
@@ -123,4 +126,4 @@ def _y(share: float) -> float:
 
 
 def _dot(sample: Datum, x: float) -> Dot:
-    return Dot(x, _y(sample.value), _y(sample.high), _y(sample.low), sample)
+    return Dot(x, _y(sample.value or 0), _y(sample.high), _y(sample.low), sample)

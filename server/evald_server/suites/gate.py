@@ -102,8 +102,9 @@ def check_rule(
     if rule.threshold is not None:
         # Older results lack the weight of cases in error. They are assumed to weigh as much as others on average.
         errors = new.error_share if new.HasField("error_share") else new.error_count / run
-        passed = new.pass_rate.value * (1 - errors)
-        found.append(_threshold(passed, 1 - errors - passed, errors, rule.threshold))
+        passed = (1 - errors) * new.pass_rate.value
+        failed = (1 - errors) * (1 - new.pass_rate.value)
+        found.append(_threshold(passed, failed, errors, rule.threshold))
     if comparison is not None:
         found.append(_drop(rule, comparison))
     decision = overall(decision for decision, _ in found)

@@ -360,6 +360,8 @@ class SuiteTotals:
         judged = self.weights[_PASSED] + self.weights[_FAILED]
         if judged:
             share = self.weights[_PASSED] / judged
+            if self.weights[_FAILED]:
+                share = min(share, math.nextafter(1.0, 0.0))  # rounding must not hide a failed case
             # Kish's effective size: the number of cases of equal weight with the same precision.
             size = (judged / self.norm) ** 2
             run.pass_rate.CopyFrom(_estimate(share, wilson(share * size, size)))

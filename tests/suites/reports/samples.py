@@ -170,7 +170,13 @@ def suite_run(
     totals = SuiteTotals(threshold)
     for one in cases:
         totals.add(one)
-    run = suite_service_pb2.SuiteRun(id=run_id, suite=suite, target=target, trials=1)
+    run = suite_service_pb2.SuiteRun(
+        id=run_id,
+        suite=suite,
+        target=target,
+        trials=1,
+        status=suite_service_pb2.SUITE_RUN_STATUS_COMPLETED,
+    )
     run.create_time.FromJsonString(f"2026-11-{day:02}T04:48:28Z")
     run.complete_time.FromJsonString(f"2026-11-{day:02}T04:49:30Z")
     run.labels["commit"] = "9c1f2ab"

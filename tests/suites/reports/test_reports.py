@@ -570,6 +570,23 @@ def test_a_page_loads_nothing_and_its_policy_allows_nothing() -> None:
     assert {value for name, value in found.attributes if name == "href"} == {"#main", "#run-1", "#run-2"}
 
 
+def test_a_page_plots_a_run_in_error_as_a_gap_and_lists_it() -> None:
+    runs = [
+        samples.suite_run([samples.case("a", letter)], day=day, run_id=f"run-{day}")
+        for day, letter in ((1, "P"), (2, "E"), (3, "F"))
+    ]
+    running = samples.suite_run([], day=4, run_id="run-4")
+    running.status = suite_service_pb2.SUITE_RUN_STATUS_RUNNING
+    report = samples.report([samples.case("a", "F")])._replace(run=runs[2], history=[*runs[:2], running])
+    text = written(write_page, report)
+    assert "Pass rate of the last 3 runs" in text
+    assert ", no case passed or failed" in text
+    _, _, figure = text.partition("Pass rate of the last 3 runs")
+    plot, _, table = figure.partition("</svg>")
+    assert (plot.count('class="gap"'), plot.count('class="dot"'), plot.count('class="path"')) == (1, 2, 0)
+    assert "n/a" in table.partition("</table>")[0]
+
+
 def test_a_page_of_long_texts_is_bounded_and_says_so() -> None:
     cases = [samples.case(f"case-{number}", "FFF", text="long " * 40_000) for number in range(40)]
     text = written(write_page, samples.report(cases))

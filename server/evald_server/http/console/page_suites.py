@@ -17,6 +17,7 @@ from evald_server.suites.reports.page import (
     change_bar,
     evaluator_rows,
     history_of,
+    is_past,
     past_runs,
     trial_plot,
 )
@@ -95,7 +96,7 @@ async def suites(site: Site, request: Request) -> Response:
     found = await site.ask(request, wanted)
     # The history is plotted only for one suite against one target.
     one_line = len({(run.suite, run.target) for run in found.suite_runs}) == 1
-    past = [run for run in reversed(found.suite_runs) if run.HasField("pass_rate")] if one_line else []
+    past = [run for run in reversed(found.suite_runs) if is_past(run)] if one_line else []
     return await render(
         site,
         request,

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ..documents import Document, read_document
 from .assertions import KNOWN, Spec, searched, spec_of
 from .assertions import REFUSED as PROMPTFOO_REFUSED
-from .node import Converted, Node, asked, convert_each, has_test_ids
+from .node import Converted, Node, asked, convert_each, is_agentv
+from .variables import check_values, rendered
 
 _CASES: Final = ("tests", "cases", "evalcases", "eval_cases", "testcases")
 _INPUT: Final = ("input", "input_messages")
@@ -20,7 +21,7 @@ _DEFAULT_THRESHOLD: Final = 0.8
 _WORKSPACE: Final = (
     "evald does not prepare workspaces for agents; prepare it in the agent, or before `evald test`"
 )
-_ABOUT: Final = ("version", "author", "license", "requires", "tags", "dataset")
+_ABOUT: Final = ("version", "author", "license", "requires", "tags", "dataset", "category")
 _KEYS: Final = (
     *(
         *_CASES,
@@ -34,9 +35,22 @@ _KEYS: Final = (
         "execution",
         *_ABOUT,
     ),
-    *("name", "description", "metadata", "$schema", "prompts", "threshold", "vars"),
+    *("name", "suite", "description", "metadata", "$schema", "prompts", "threshold", "vars"),
+    *("evaluate_options", "default_test", "repeat", "env"),
 )
+_JUDGE_BUDGET: Final = "evald limits the cost of judges on the server; see `judge_budget`"
+_NO_CODE: Final = "evald does not run code of the suite"
+_REPEAT: Final = "AgentV replaced it by `repeat`, with `count` and `strategy`"
+_LIMITS: Final = {
+    **dict.fromkeys(("budget_usd", "budgetUsd", "total_budget_usd"), _JUDGE_BUDGET),
+    **dict.fromkeys(("timeout_seconds", "agent_timeout_ms"), "set the timeout of the connector"),
+}
 _REFUSED_KEYS: Final = {
+    **_LIMITS,
+    **dict.fromkeys(("runs", "early_exit"), _REPEAT),
+    "extensions": _NO_CODE,
+    "scenarios": "evald has only tests; write each combination as a test",
+    "input_files": "write the content into the input, or use a block {type: file, value: ...}",
     "workspace": _WORKSPACE,
     "environment": _WORKSPACE,
     "preprocessors": "evald does not run code of the suite on its files",
@@ -47,23 +61,25 @@ _TURN_KEYS: Final = (*_INPUT, *_EXPECTED, *_CRITERIA, *_CHECKS, "id")
 _CASE_KEYS: Final = (
     *(*_TURN_KEYS, "evaluator", "grader", "execution", "description", "note", "conversation_id", "dataset"),
     *("rubrics", "vars", "tags", "metadata", "mode", "turns", "aggregation", "threshold", "weight", "target"),
+    *("repeat", "run", "options", "suite"),
 )
+_DEFAULT_TEST_KEYS: Final = ("vars", "assert", "options", "metadata", "description")
+_NO_TRANSFORM: Final = dict.fromkeys(("transform", "postprocess", "preprocessors"), _NO_CODE)
+_RUN_KEYS: Final = ("max_concurrency", "repeat")
 _REFUSED_CASE_KEYS: Final = {
     "workspace": _WORKSPACE,
     "depends_on": "cases of evald are independent of each other",
     "input_files": "write the content into the input, or use a block {type: file, value: ...}",
     "on_turn_failure": "evald always runs all turns",
     "window_size": "evald's judge reads the whole conversation; see `includeHistory`",
+    "on_dependency_failure": "cases of evald are independent of each other",
+    "include": "a suite of evald is one file; copy the included cases into it",
 }
-_JUDGE_BUDGET: Final = "evald limits the cost of judges on the server; see `judge_budget`"
 _EXECUTION_KEYS: Final = (
-    *("target", "targets", "evaluators", "skip_defaults", "trials", "threshold"),
+    *("target", "targets", *_CHECKS, "skip_defaults", "trials", "repeat", "threshold"),
     *("workers", "max_concurrency", "cache", "verbose", "fail_on_error"),
 )
-_REFUSED_EXECUTION_KEYS: Final = {
-    **dict.fromkeys(("total_budget_usd", "budget_usd"), _JUDGE_BUDGET),
-    "agent_timeout_ms": "set the timeout of the connector",
-}
+_REFUSED_EXECUTION_KEYS: Final = {**_LIMITS, **dict.fromkeys(("runs", "early_exit"), _REPEAT)}
 _NO_SKILLS: Final = "evald reads tool calls, not a coding agent's skills; use `tool-use`"
 _REFUSED: Final[Mapping[str, str]] = {
     **PROMPTFOO_REFUSED,
@@ -79,7 +95,7 @@ def is_it(data: Any) -> bool:
     if not isinstance(data, Mapping):
         return False
     if any(key in data for key in ("tests", "evalcases", "eval_cases", "testcases")):
-        return has_test_ids(data) or "providers" not in data
+        return is_agentv(data) or "providers" not in data
     own = ("cases" in data and "execution" in data) or str(data.get("$schema", "")).startswith("agentv")
     # The YAML file beside a JSONL file has no cases.
     return own or ("dataset" in data and ("execution" in data or "evaluator" in data or "grader" in data))
@@ -106,13 +122,24 @@ def convert_jsonl(path: Path) -> Converted:
 def _cases(root: Node) -> Iterator[Node]:
     found = root.first(*_CASES)
     if isinstance(found.data, str):
-        path = found.file()
-        yield from root.json_lines(path) if path.suffix == ".jsonl" else found.open()
+        yield from _case_file(found)
         return
     for one in found:
         if isinstance(one.data, str):
-            raise one.refuse("got a list of files of cases, wanted the name of one file")
-        yield one
+            yield from _case_file(one)
+        else:
+            yield one
+
+
+def _case_file(node: Node) -> Iterator[Node]:
+    """Yield the cases of a file that the suite names."""
+    path = node.file()
+    if path.suffix not in (".yaml", ".yml", ".json", ".jsonl"):
+        raise node.refuse("unknown type of file; wanted .yaml, .json or .jsonl")
+    yield from node.json_lines(path) if path.suffix == ".jsonl" else node.open()
+
+
+_Fill: TypeAlias = Callable[[Node], Node]
 
 
 class _Suite:
@@ -123,10 +150,16 @@ class _Suite:
         _check_texts(root)
         self._root = root
         self._execution = _execution(root)
-        name = root.first("name", "dataset").data if "name" in root or "dataset" in root else None
-        self._name = name or stem or Path(root.document.file).name.split(".")[0]
+        names = (root[key].data for key in ("name", "suite", "dataset"))
+        self._name = next(filter(None, names), None) or stem or Path(root.document.file).name.split(".")[0]
         self._targets = _target_names(root, self._execution)
-        self._prompt = _single_prompt(root)
+        self._default = _default_test(root)
+        self._prompts = list(_prompts(root))
+        self._options = root["evaluate_options"]
+        if self._options.data is not None:
+            self._options.keys(*_RUN_KEYS, refused=_LIMITS)
+        if "env" in root:
+            root["env"].warn("ignored: set the variables in the environment of evald")
         # Criteria of cases and turns by which no evaluator judges.
         self._unjudged: list[Node] = []
 
@@ -142,14 +175,22 @@ class _Suite:
         metadata |= root["metadata"].mapping() if "metadata" in root else {}
         if metadata:
             suite["metadata"] = metadata
-        threshold = root["threshold"] if "threshold" in root else self._execution["threshold"]
+        threshold = _one_of(root["threshold"], self._execution["threshold"])
         least = _DEFAULT_THRESHOLD if threshold.data is None else threshold.number()
         suite["options"] = {"aggregation": "weighted_mean", "threshold": least}
-        suite |= _trials(self._execution["trials"]) if "trials" in self._execution else {}
-        workers = self._execution.first("workers", "max_concurrency")
+        suite |= _trials(
+            _one_of(
+                self._options["repeat"], root["repeat"], self._execution["repeat"], self._execution["trials"]
+            )
+        )
+        if suite.get("min_passed") == suite.get("trials"):
+            suite.pop("min_passed", None)  # all, by default
+        workers = _one_of(
+            self._options["max_concurrency"], self._execution.first("workers", "max_concurrency")
+        )
         if workers.data is not None:
             suite["max_concurrency"] = workers.integer()
-        found, lines = convert_each(cases, lambda case: [self._case(case)])
+        found, lines = convert_each(cases, self._cases)
         if not found:
             raise root.refuse("missing; wanted at least one case")
         if self._unjudged:
@@ -157,14 +198,45 @@ class _Suite:
             self._unjudged[0].warn(f"no evaluator judges by the criteria (cases and turns: {count})")
         return Converted({**suite, "cases": found}, lines, root.warnings)
 
-    def _case(self, node: Node) -> dict[str, Any]:
+    def _cases(self, node: Node) -> Iterator[dict[str, Any]]:
+        """Yield a case for every prompt."""
         node.keys(*_CASE_KEYS, refused=_REFUSED_CASE_KEYS)
         if node.document is not self._root.document:
             _check_texts(node)
         if "id" not in node:
             raise node.refuse("the case has no id")
+        variables: dict[str, Any] = {}
+        for place in (self._root, self._default, node):
+            if "vars" in place:
+                variables |= place["vars"].mapping()
+        check_values(variables, node["vars"])
+        fill = self._fill(node, variables)
+        texts = fill(node.replaced({key: value for key, value in node.data.items() if key != "vars"}))
+        node = node.replaced({**texts.data, "vars": variables})
+        own = any(key in node for key in (*_INPUT, "turns"))
+        asks = [None] if own or not self._prompts else [fill(prompt) for prompt in self._prompts]
+        for number, prompt in enumerate(asks, 1):
+            made = self._case(node, prompt, fill)
+            yield made if len(asks) == 1 else {**made, "id": f"{made['id']}.{number}"}
+
+    def _fill(self, node: Node, variables: Mapping[str, Any]) -> _Fill:
+        """Return a function that fills in the variables of a case."""
+        if not variables and not self._prompts:
+            return lambda one: one  # an older file, whose texts may contain braces
+        expected = node.first(*_EXPECTED).data
+        known = {"expected_output": expected, **variables, "vars": variables}
+        if known["expected_output"] is None:
+            del known["expected_output"]
+        return lambda one: one.replaced(rendered(one.data, known, one, whole=True))
+
+    def _case(self, node: Node, prompt: Node | None, fill: _Fill) -> dict[str, Any]:
         made: dict[str, Any] = {"id": node["id"].text()}
         execution = _execution(node)
+        run = node["run"]
+        if run.data is not None:
+            run.keys("threshold", "repeat", refused=_LIMITS)
+        if "options" in node:
+            node["options"].keys("repeat", refused=_NO_TRANSFORM)
         for key in ("trials", "workers", "max_concurrency"):
             if key in execution:
                 raise execution[key].refuse(
@@ -178,47 +250,46 @@ class _Suite:
         if "description" in node:
             made["description"] = node["description"].text()
         made |= {key: node[key].data for key in ("tags", "weight") if key in node}
-        metadata = {key: node[key].data for key in ("conversation_id", "note", "dataset") if key in node}
-        metadata |= node["metadata"].mapping() if "metadata" in node else {}
+        made |= _trials(
+            _one_of(node["repeat"], node["options"]["repeat"], run["repeat"], execution["repeat"])
+        )
+        metadata = {
+            key: node[key].data for key in ("conversation_id", "note", "dataset", "suite") if key in node
+        }
+        for place in (self._default, node):
+            metadata |= place["metadata"].mapping() if "metadata" in place else {}
         if metadata:
             made["metadata"] = metadata
-        expected = node.first(*_EXPECTED)
+        expected = _one_of(node.first(*_EXPECTED), node["vars"]["expected_output"])
         criteria = node.first(*_CRITERIA).text() if any(key in node for key in _CRITERIA) else None
         if "turns" in node or "mode" in node:
             if expected.data is not None:
                 raise expected.refuse("given together with turns; wanted it in each turn")
             made["turns"] = list(self._turns(node))
             if any(key in node for key in _INPUT):
-                made["messages"] = _listed(self._input(node, execution))
+                made["messages"] = _listed(self._input(node, execution, None))
             elif "input" in self._root and not _skips_defaults(execution):
                 made["messages"] = _listed(_messages(self._root["input"]))
         else:
             if "aggregation" in node:
                 raise node["aggregation"].refuse("needs `turns`")
-            made |= asked(self._input(node, execution))
+            made |= asked(self._input(node, execution, prompt))
             if not made["input"]:
                 raise node.first(*_INPUT).refuse("ends with an answer; wanted a user message at the end")
         if expected.data is not None:
             made["expected"] = _expected(expected)
         judge = _Judge(criteria, expected.data is not None)
-        made["evaluators"] = list(self._evaluators(node, execution, judge))
+        made["evaluators"] = list(self._evaluators(node, execution, judge, fill))
         self._note_unjudged(node, judge)
         # The list has the suite's evaluators already, unless the case skips them.
         made["inherit"] = False
-        threshold = node["threshold"] if "threshold" in node else execution["threshold"]
+        threshold = _one_of(node["threshold"], run["threshold"], execution["threshold"])
         if threshold.data is not None:
             made["options"] = {"aggregation": "weighted_mean", "threshold": threshold.number()}
         return made
 
-    def _input(self, node: Node, execution: Node) -> Any:
-        given = node.first(*_INPUT)
-        places = [place["vars"] for place in (node, self._root) if "vars" in place]
-        if given.data is None and self._prompt:
-            given = next((place[self._prompt] for place in places if self._prompt in place), given)
-        for place in places:
-            for name in place.mapping():
-                if name != self._prompt:
-                    raise place[name].refuse("evald does not fill in variables of AgentV; write the value")
+    def _input(self, node: Node, execution: Node, prompt: Node | None) -> Any:
+        given = node.first(*_INPUT) if prompt is None else prompt
         if given.data is None:
             raise node.refuse("the case has no input")
         messages = _messages(given)
@@ -227,12 +298,13 @@ class _Suite:
             return [*_listed(before), *_listed(messages)]
         return messages
 
-    def _evaluators(self, node: Node, execution: Node, judge: "_Judge") -> Iterator[Spec]:
+    def _evaluators(self, node: Node, execution: Node, judge: "_Judge", fill: _Fill) -> Iterator[Spec]:
         """Yield the evaluators of a case: its own, then the suite's; without any, the judge of its criteria."""
         found: list[Spec] = []
         own = _lists(node, execution)
         suite = [] if _skips_defaults(execution) else _lists(self._root, self._execution)
-        for place in (*own, *suite):
+        default = [self._default["assert"]] if "assert" in self._default else []
+        for place in (*own, *map(fill, (*default, *suite))):
             found += judge.specs(place)
         if "rubrics" in node:
             found.append(_items(node["rubrics"], "rubrics"))
@@ -313,41 +385,81 @@ def _check_texts(node: Node) -> None:
 
 def _lists(node: Node, execution: Node) -> list[Node]:
     found = node.first(*_CHECKS)
-    return [one for one in (found, execution["evaluators"]) if one.data is not None]
+    return [one for one in (found, execution.first(*_CHECKS)) if one.data is not None]
+
+
+def _one_of(*nodes: Node) -> Node:
+    """Return the first node that has a value; the last if none has."""
+    return next((node for node in nodes if node.data is not None), nodes[-1])
 
 
 def _target_names(node: Node, execution: Node) -> list[str]:
     for place in (execution, node):
         found = place.first("target", "targets", "providers")
         if isinstance(found.data, list):
-            return [one.text() for one in found]
+            return [_target_name(one) for one in found]
         if found.data is not None:
-            return [found.text()]
+            return [_target_name(found)]
     return []
 
 
-def _single_prompt(root: Node) -> str:
-    """Return the name of the variable that is the whole prompt, as in `prompts: ["{{ input }}"]`."""
-    if "prompts" not in root:
-        return ""
-    prompts = list(root["prompts"])
-    text = prompts[0].text().strip() if len(prompts) == 1 else ""
-    name = text.removeprefix("{{").removesuffix("}}").strip()
-    if not (text.startswith("{{") and text.endswith("}}") and name.isidentifier()):
-        raise root["prompts"].refuse('wanted one prompt that is a variable, such as "{{ input }}"')
+def _target_name(node: Node) -> str:
+    if not isinstance(node.data, dict):
+        return node.text()
+    if "hooks" in node:
+        raise node["hooks"].refuse(f"not supported: {_NO_CODE}")
+    name = _one_of(*(node[key] for key in ("label", "name", "id", "extends"))).text()
+    if node.data.keys() - {"label", "name", "id"}:
+        node.warn(
+            f"only its name is read; store a connector named {name[:80]!r}, or choose one with --target"
+        )
     return name
 
 
+def _prompts(root: Node) -> Iterator[Node]:
+    """Yield the prompts: texts, also of files, or lists of messages."""
+    for given in root["prompts"] if "prompts" in root else []:  # noqa: SIM401 - a Node has no get
+        one = given
+        if isinstance(one.data, dict):
+            one.keys("id", "label", "prompt", "raw")
+            one = one.first("prompt", "raw")
+        if isinstance(one.data, str) and one.data.startswith("file://"):
+            if not one.data.endswith((".md", ".txt")):
+                raise one.refuse("unknown type of prompt file; wanted .txt or .md")
+            one = one.replaced(one.file_text())
+        if not isinstance(one.data, str | list):
+            raise one.refuse("wanted text or a list of messages")
+        yield one
+
+
+def _default_test(root: Node) -> Node:
+    node = root["default_test"]
+    if node.data is None:
+        return node
+    node = node.open() if isinstance(node.data, str) else node
+    node.keys(*_DEFAULT_TEST_KEYS)
+    if "options" in node:
+        node["options"].keys(refused=_NO_TRANSFORM)
+    return node
+
+
 def _trials(node: Node) -> dict[str, Any]:
+    """Return a number of trials, or their count and strategy, as keys of a suite or case."""
+    if node.data is None:
+        return {}
+    if not isinstance(node.data, dict):
+        return {"trials": node.integer(), "min_passed": 1}
     limits = dict.fromkeys(("cost_limit_usd", "costLimitUsd"), _JUDGE_BUDGET)
-    node.keys("count", "strategy", refused=limits)
+    node.keys("count", "strategy", "early_exit", refused=limits)
+    if "early_exit" in node and node["early_exit"].flag():
+        node["early_exit"].warn("ignored: evald runs all trials; the verdict is the same")
     strategy = str(node["strategy"].data or "pass_at_k")
     if strategy not in ("pass_at_k", "pass_any", "pass_all"):
         raise node["strategy"].refuse(
             f"{strategy[:40]!r} is not supported: evald counts the trials that pass; see `min_passed`"
         )
     count = node["count"].integer()
-    return {"trials": count} if strategy == "pass_all" else {"trials": count, "min_passed": 1}
+    return {"trials": count, "min_passed": count if strategy == "pass_all" else 1}
 
 
 def _listed(messages: Any) -> list[Any]:
@@ -386,6 +498,8 @@ def _expected(node: Node) -> dict[str, Any] | str:
     """Return the expected answer: text, data if the content is data, or messages."""
     if isinstance(node.data, str):
         return node.data
+    if isinstance(node.data, bool | int | float):
+        return json.dumps(node.data)
     if isinstance(node.data, dict):
         return _reference(node.data)
     messages = list(node)

@@ -218,9 +218,11 @@ def _hint(name: Any, known: Iterable[str], what: str) -> str:
     return f"; known {what}: {', '.join(every)}" if what else ""
 
 
-def has_test_ids(data: Mapping[str, Any]) -> bool:
-    """Return whether any of a suite's `tests` has an id, as AgentV's do and promptfoo's do not."""
+def is_agentv(data: Mapping[str, Any]) -> bool:
+    """Return whether a suite with `tests` is AgentV's: a test has an id, or a key is in snake_case; promptfoo's have neither."""
     tests = data.get("tests")
+    if "evaluate_options" in data or "default_test" in data:
+        return True
     return isinstance(tests, list) and any(isinstance(one, Mapping) and "id" in one for one in tests)
 
 

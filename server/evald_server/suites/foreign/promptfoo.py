@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from ..documents import Document, InvalidDocument, parse_json_text
 from .assertions import JUDGED, Spec, assertion, judge_settings
-from .node import Converted, Node, asked, convert_each, has_test_ids, openai_connector
+from .node import Converted, Node, asked, convert_each, is_agentv, openai_connector
+from .variables import VARIABLE, check_values, rendered
 
 _REPORTS: Final = "ignored: it configures promptfoo's own reports; see `evald test --output`"
 _NO_CODE: Final = "it runs code of the suite in the test runner"
@@ -60,9 +61,6 @@ _MOST_COMBINATIONS: Final = 10_000
 _CODE_FILES: Final = (".js", ".cjs", ".mjs", ".ts", ".py", ".rb", ".go", ".sh")
 _PROMPT_FILES: Final = (".txt", ".md", ".json", ".yaml", ".yml", ".j2", *_CODE_FILES, ".csv")
 
-_VARIABLE: Final = re.compile(r"\{\{-?([^{}]*?)-?\}\}")
-_NAME: Final = re.compile(r"\s*([A-Za-z_]\w*)((?:\.\w+|\[\d+\])*)\s*")
-_KEY: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
 _EXPECTED: Final = re.compile(r"((?:not-)?[a-z][a-z0-9:-]*)(?:\(([0-9.]+)\))?:\s*(.*)", re.DOTALL)
 _JSON_PATH: Final = re.compile(r"json((?:\??\.\w+|\[\d+\])+)")
 
@@ -76,7 +74,7 @@ class _Prompt(NamedTuple):
 
 def is_it(data: Any) -> bool:
     """Return whether data are a promptfoo configuration."""
-    if not isinstance(data, Mapping) or has_test_ids(data):
+    if not isinstance(data, Mapping) or is_agentv(data):
         return False
     return "providers" in data or ("prompts" in data and ("defaultTest" in data or "targets" in data))
 
@@ -206,12 +204,12 @@ def _http(url: str, config: Node) -> dict[str, Any] | str:
     made: dict[str, Any] = {} if method == "POST" else {"method": method}
     if "body" in config:
         body = json.dumps(config["body"].data)
-        foreign = [name for name in _VARIABLE.findall(body) if name.strip() != "prompt"]
+        foreign = [name for name in VARIABLE.findall(body) if name.strip() != "prompt"]
         if foreign:
             return (
                 f"the body has the variable {foreign[0].strip()[:40]!r}, but evald fills in only the prompt"
             )
-        made["body"] = json.loads(_VARIABLE.sub("{{message}}", body))
+        made["body"] = json.loads(VARIABLE.sub("{{message}}", body))
     transform = config.first("transformResponse", "responseParser").data
     if transform is not None:
         path = _JSON_PATH.fullmatch(str(transform))
@@ -440,7 +438,7 @@ class _Test:
         case: dict[str, Any] = {"id": identifier}
         if "description" in node:
             case["description"] = node["description"].text()
-        filled = _rendered(prompt.content, variables, prompt.node)
+        filled = rendered(prompt.content, variables, prompt.node)
         if isinstance(filled, str):
             filled = f"{self._options.get('prefix', '')}{filled}{self._options.get('suffix', '')}"
         case |= asked(filled)
@@ -465,7 +463,7 @@ class _Test:
                 continue
             for given in place["assert"]:
                 one = self._template(given) if "$ref" in given else given
-                data = _rendered(one.data, variables, one)
+                data = rendered(one.data, variables, one)
                 kind = data.get("type") if isinstance(data, dict) else None
                 if isinstance(kind, str) and kind in JUDGED and "provider" not in data:
                     data = {**data, "provider": self._provider()}
@@ -502,12 +500,7 @@ class _Test:
             if "vars" in place:
                 read = place["vars"].open() if isinstance(place["vars"].data, str) else place["vars"]
                 variables |= {name: _variable(read[name]) for name in read.mapping()}
-        for name, value in variables.items():
-            for other in _VARIABLE.findall(value) if isinstance(value, str) else ():
-                if other.strip() in variables:
-                    raise self._node["vars"].refuse(
-                        f"{name!r} contains the variable {other.strip()!r}; write its value"
-                    )
+        check_values(variables, self._node["vars"])
         if self._options.get("disableVarExpansion"):
             yield variables
             return
@@ -535,34 +528,3 @@ def _variable(node: Node) -> Any:
     if suffix not in (".txt", ".md", ".csv", ".html", ".xml", ""):
         raise node.refuse("got a file that is not text; wanted a text file")
     return node.file_text().strip()
-
-
-def _rendered(value: Any, variables: Mapping[str, Any], node: Node) -> Any:
-    """Return the value with the variables of all its texts filled in, in one pass."""
-    if isinstance(value, str):
-        if "{%" in value or "{#" in value:
-            raise node.refuse("got template code ({% ... %}), but evald fills in only {{variables}}")
-        return _VARIABLE.sub(lambda found: _filled(found, variables, node), value)
-    if isinstance(value, list):
-        return [_rendered(one, variables, node) for one in value]
-    if isinstance(value, dict):
-        return {key: _rendered(one, variables, node) for key, one in value.items()}
-    return value
-
-
-def _filled(found: re.Match[str], variables: Mapping[str, Any], node: Node) -> str:
-    path = _NAME.fullmatch(found[1])
-    if path is None:
-        raise node.refuse(
-            f"{found[0][:80]!r}: evald fills in only {{{{variables}}}}, without filters or code"
-        )
-    value: Any = variables
-    for key in [path[1], *(name or int(index) for name, index in _KEY.findall(path[2]))]:
-        try:
-            value = value[key]
-        except (KeyError, IndexError, TypeError):
-            known = ", ".join(variables) or "none"
-            raise node.refuse(
-                f"{found[0][:80]!r}: unknown variable; known variables: {known[:200]}"
-            ) from None
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

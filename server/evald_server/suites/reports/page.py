@@ -230,11 +230,15 @@ def _said(estimate: suite_service_pb2.Estimate) -> str:
 def past_runs(
     run: suite_service_pb2.SuiteRun, history: Iterable[suite_service_pb2.SuiteRun]
 ) -> list[suite_service_pb2.SuiteRun]:
-    """Return the latest suite runs with a pass rate, oldest first, with `run` last."""
-    past = [one for one in history if one.HasField("pass_rate") and one.id != run.id]
+    """Return the latest suite runs that completed or have a pass rate, oldest first, with `run` last."""
+    past = [one for one in history if one.id != run.id]
     past.sort(key=lambda one: (one.create_time.seconds, one.create_time.nanos))
-    now = [run] if run.HasField("pass_rate") else []
-    return [*past, *now][-_MOST_HISTORY:]
+    return [one for one in (*past, run) if is_past(one)][-_MOST_HISTORY:]
+
+
+def is_past(run: suite_service_pb2.SuiteRun) -> bool:
+    """Return whether a suite run is part of a history. One that completed without a pass rate is: all of it is in error."""
+    return run.HasField("pass_rate") or run.status == suite_service_pb2.SUITE_RUN_STATUS_COMPLETED
 
 
 def history_of(past: Sequence[suite_service_pb2.SuiteRun]) -> History | None:
@@ -253,10 +257,11 @@ def _history_plot(past: Sequence[suite_service_pb2.SuiteRun]) -> Plot:
     samples = [
         Datum(
             moment(run.create_time)[5:10],
-            run.pass_rate.value,
+            run.pass_rate.value if run.HasField("pass_rate") else None,
             run.pass_rate.low,
             run.pass_rate.high,
-            f"{moment(run.create_time)}: {mark(run.verdict).word}, {_said(run.pass_rate)}",
+            f"{moment(run.create_time)}: {mark(run.verdict).word}, "
+            + (_said(run.pass_rate) if run.HasField("pass_rate") else "no case passed or failed"),
             mark(run.verdict).style,
         )
         for run in past
