@@ -135,7 +135,7 @@ def suites(
 
 
 async def fill(folder: Path, runs: Sequence[Run], reports: Sequence[SuiteReport] | None = None) -> None:
-    """Store runs and suite runs, by default two, in the data directory of a server to be."""
+    """Store runs and suite runs, by default two, in the data directory of a server that is not started yet."""
     if reports is None:
         reports = [samples.rich_report(), samples.rich_report(shift=3)]
     database = Database(folder / FILE_NAME)
