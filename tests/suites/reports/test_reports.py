@@ -583,7 +583,11 @@ def test_a_page_plots_a_run_in_error_as_a_gap_and_lists_it() -> None:
     assert ", no case passed or failed" in text
     _, _, figure = text.partition("Pass rate of the last 3 runs")
     plot, _, table = figure.partition("</svg>")
-    assert (plot.count('class="gap middle"'), plot.count('class="dot"'), plot.count('class="path"')) == (1, 2, 0)
+    assert (plot.count('class="gap middle"'), plot.count('class="dot"'), plot.count('class="path"')) == (
+        1,
+        2,
+        0,
+    )
     assert "n/a" in table.partition("</table>")[0]
 
 
