@@ -11,7 +11,7 @@ TYPED_PAGES := README.md docs/sdk.md
 .DEFAULT_GOAL := help
 # Images of containers often set it; every process would then compile what it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo demo-console test frameworks interop browser languages real-judge lint format types contract proto bench check lock release-baseline clean
+.PHONY: help demo demo-console test thorough frameworks interop browser languages real-judge lint format types contract proto bench check lock release-baseline clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-17s %s\n", $$1, $$2}' Makefile
@@ -24,6 +24,9 @@ demo-console: $(READY) ## The same, and leave the web console open
 
 test: $(READY) ## Run the tests
 	.ci/test.sh $(BIN)
+
+thorough: $(READY) ## Run the tests that repeat others with more inputs, processes or kills
+	.ci/test.sh $(BIN) thorough
 
 frameworks: .venv-frameworks/.ready ## Put real objects of other agent frameworks through the SDK
 	.venv-frameworks/bin/pytest -m frameworks tests/frameworks
@@ -61,7 +64,7 @@ proto: ## Generate the Python code of the contract
 bench: $(READY) ## Measure what evald costs, as ratios to a bare gRPC server; about 10 minutes
 	$(BIN)/python -m benchmarks --write
 
-check: lint types contract test ## Everything that needs Python alone
+check: lint types contract test thorough ## Everything that needs Python alone
 
 lock: $(READY) ## Resolve deploy/requirements.lock anew
 	.ci/lock.sh

@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
-# Runs the tests with the pytest of an environment: .ci/test.sh BIN [PYTEST OPTION...]
+# Runs the tests with the pytest of an environment: .ci/test.sh BIN [thorough] [PYTEST OPTION...]
 #
+# thorough: the tests with that marker, which are otherwise left out.
 # Most tests wait for processes and networks, so four run side by side; those that assert times run alone after them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$1
 shift
-usual="not interop and not frameworks and not browser"
+which="not interop and not frameworks and not browser and not thorough"
+if [ "${1:-}" = thorough ]; then
+  which=thorough
+  shift
+fi
 # In a fresh clone each of the four would compile all the tests and what they import: two compile a half each before.
 if [ ! -e tests/__pycache__ ]; then
   folders=(tests/*/)
@@ -17,7 +22,8 @@ if [ ! -e tests/__pycache__ ]; then
   done
   wait # what does not compile is told below
 fi
-.ci/pytest.sh "$bin" -n 4 --dist worksteal --durations 15 -m "$usual and not alone" "$@"
+.ci/pytest.sh "$bin" -n 4 --dist worksteal --durations 15 -m "$which and not alone" "$@"
 # Only their files: to collect all the tests takes 6 s more.
 mapfile -t alone < <(grep -rl --include='*.py' 'mark\.alone' tests)
-.ci/pytest.sh "$bin" --durations 10 -m "$usual and alone" "$@" "${alone[@]}"
+.ci/pytest.sh "$bin" --durations 10 -m "$which and alone" "$@" "${alone[@]}"
+[ "$which" = thorough ] || echo "Left out: tests that repeat these with more inputs, processes or kills; make thorough runs them, as CI does"

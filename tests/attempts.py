@@ -1,4 +1,4 @@
-"""Asserting how long something takes on a machine that others use too, and that stands still now and then."""
+"""Assertions about durations, robust on a shared machine that sometimes stalls."""
 
 import resource
 import time
@@ -9,7 +9,7 @@ import pytest
 
 
 class Attempt:
-    """Measures what happens in its `with`. seconds: how long that took."""
+    """Measures the body of a `with` statement. seconds: its duration."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.seconds = 0.0
@@ -25,13 +25,13 @@ class Attempt:
 
 
 def processor_seconds_of_children() -> float:
-    """A clock: the processor time of the processes that have ended, which no other process takes away."""
+    """Return the processor time of ended child processes, a clock that other processes do not affect."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def attempts(seconds: float, most: int = 5, clock: Callable[[], float] = time.monotonic) -> Iterator[Attempt]:
-    """Yield attempts until one takes at most so many seconds; fails when none of them does."""
+    """Yield attempts until one takes at most `seconds`; fail if none does."""
     took = []
     for _ in range(most):
         attempt = Attempt(clock)

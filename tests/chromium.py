@@ -14,7 +14,7 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"
 
 
 def _need(program: str, packages: str) -> str:
-    """The path of a program; without it the tests are skipped, and fail where all tools are wanted."""
+    """Return the path of a program. Skips the test if it is missing, or fails it if all tools are required."""
     path = shutil.which(program)
     if path is None:
         missing = f"no {program} (Debian: apt-get install {packages})"
@@ -47,12 +47,12 @@ def axe() -> str:
 
 
 def open_all(page: Any) -> None:
-    """Unfold everything, so that it is checked, too."""
+    """Unfold all details, so that they are checked too."""
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
 
 
 def violations(page: Any, axe_source: str) -> list[tuple[str, list[str]]]:
-    """What axe-core finds on a page."""
+    """Return the violations that axe-core finds on a page."""
     page.evaluate(axe_source)
     found = page.evaluate(f"axe.run({{runOnly: {RULES}, resultTypes: ['violations']}})")
     return [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in found["violations"]]

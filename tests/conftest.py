@@ -1,4 +1,4 @@
-"""What all tests run on."""
+"""Fixtures and settings of all tests."""
 
 import asyncio
 import gc
@@ -28,7 +28,7 @@ collect_rarely()
 
 
 def pytest_collection_finish() -> None:
-    """Keep what is loaded out of the collections that follow."""
+    """Exclude the collected tests from garbage collection."""
     gc.collect()
     gc.freeze()
 
@@ -39,13 +39,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """What async tests run on."""
+    """The backend of async tests."""
     return "asyncio"
 
 
 @pytest.fixture(scope="session", autouse=True)
 async def one_event_loop(anyio_backend: str) -> AsyncIterator[None]:
-    """Keep one event loop for all tests: with two in a process, grpc.aio wakes both for every event."""
+    """Share one event loop among all tests: with two in a process, grpc.aio wakes both for every event."""
     LOOP.append(asyncio.get_running_loop())
     yield
     LOOP.clear()
@@ -53,7 +53,7 @@ async def one_event_loop(anyio_backend: str) -> AsyncIterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_fork_server() -> Iterator[None]:
-    """Keep one process whose forks are the servers and commands under test."""
+    """Share one process, whose forks are the servers and commands under test."""
     FORKS.append(ForkServer(clean_environment()))
     yield
     FORKS.pop().close()
@@ -61,7 +61,7 @@ def one_fork_server() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
-    """Bound async tests: one that waits for ever fails. None needs more than a tenth of it on a quiet machine."""
+    """Fail async tests after 120 s. On a quiet machine none needs a tenth of that."""
     test = pyfuncitem.obj
     if inspect.iscoroutinefunction(test):
 
@@ -75,13 +75,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
 
 @pytest.fixture(scope="session")
 def evald_command() -> str:
-    """The installed `evald`."""
+    """The path of the installed `evald`."""
     return EVALD
 
 
 @pytest.fixture(name="server_process", scope="module")
 def _server_process() -> Iterator[ServerProcess]:
-    """A server on free ports of the loopback interface; it has to stop by itself on SIGTERM."""
+    """A server process on free loopback ports, which must stop on SIGTERM."""
     with server_process("--web", ANY_PORT, stderr=None) as server:
         yield server
         server.process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Runs Python programs in forks of this process, which has imported evald with all that it uses.
+"""Runs Python programs in forks of this process, which has imported evald.
 
 Of the second of processor time that `evald serve` takes to start and end, nine tenths are imports; of 1.6 s of a short
 command, another 0.25 s go to taking a process with all of them apart. A fork has the first done and leaves out the
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def _report(running: dict[int, socket.socket]) -> None:
-    """Tell those who asked for them the exit codes of the processes that have ended."""
+    """Report the exit codes of ended processes to the clients that started them."""
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
@@ -109,7 +109,7 @@ def _tell(connection: socket.socket, number: int) -> None:
 def run(
     arguments: list[str], environment: dict[str, str], directory: str, descriptors: tuple[int, int] | None
 ) -> None:
-    """Become the program: replace what a new process would get, and exit with its code."""
+    """Run the program in this fork with its own arguments, environment and streams, and exit with its code."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
@@ -136,7 +136,7 @@ def run(
 
 
 def _program(kind: str, *arguments: str) -> None:
-    """Do what `python` does with these arguments."""
+    """Run a program as `python ARGUMENTS` does."""
     if kind == "-m":
         name, *more = arguments
         sys.path.insert(0, str(Path.cwd()))

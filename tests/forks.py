@@ -1,4 +1,4 @@
-"""Python programs in forks of a process that has imported evald, which spares them nine tenths of their start."""
+"""Runs Python programs in forks of a process that has imported evald: they start in a tenth of the time."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from typing import IO, Any, Final, Self
 
 
 class ForkServer:
-    """The process whose forks they are, started for the first of them. environment: of its imports."""
+    """The client of the fork server, which starts with the first program. environment: of its imports."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
@@ -27,11 +27,11 @@ class ForkServer:
 
     @property
     def address(self) -> Path:
-        """Of its Unix socket."""
+        """The address of its Unix socket."""
         return self._folder / "socket"
 
     def connect(self) -> socket.socket:
-        """A connection for one program, as soon as it listens."""
+        """Return a connection for one program, when the fork server listens."""
         with self._starting:
             if not self._process:
                 program = str(Path(__file__).with_name("fork_server.py"))
@@ -49,7 +49,7 @@ class ForkServer:
                 return connection
 
     def close(self) -> None:
-        """End it; what it has started goes on."""
+        """End the fork server. The programs that it has started continue."""
         if self._process:
             self._process.communicate()  # closes its input
         shutil.rmtree(self._folder)
@@ -60,7 +60,7 @@ FORKS: Final[list[ForkServer]] = []
 
 
 class Fork:
-    """A running `python ARGUMENTS`, to be used as a `subprocess.Popen` of text is.
+    """A running `python ARGUMENTS`, with the interface of a text-mode `subprocess.Popen`.
 
     arguments: "-m", "-c" or a path first. environment: all of it. streams: standard input, output and error, each a
     file, a descriptor, or PIPE or DEVNULL of `subprocess`; None is this process's own. descriptors: the soft and hard
@@ -113,7 +113,7 @@ class Fork:
         self.pid = self._number(None)
 
     def _number(self, timeout: float | None) -> int:
-        """The next number that the fork server sends. Raises TimeoutError: not yet."""
+        """Return the next number from the fork server. Raises TimeoutError."""
         self._connection.settimeout(timeout)
         while b"\n" not in self._answers:
             try:
@@ -126,14 +126,14 @@ class Fork:
         return int(number)
 
     def poll(self) -> int | None:
-        """Its exit code, as of a child: negative, a signal's; None while it runs."""
+        """Return the exit code, negative for a signal; None while it runs."""
         try:
             return self.wait(0)
         except subprocess.TimeoutExpired:
             return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, when it has ended."""
+        """Wait for the end, and return the exit code."""
         if self.returncode is None:
             try:
                 self.returncode = self._number(timeout)
@@ -143,7 +143,7 @@ class Fork:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Nothing when it has ended."""
+        """Send a signal. Does nothing after the end."""
         if self.poll() is None:
             with suppress(ProcessLookupError):  # it has ended since; the fork server has not said so yet
                 os.kill(self.pid, number)
@@ -157,7 +157,7 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """All the rest of its output and errors, when it has ended."""
+        """Wait for the end, and return the rest of output and errors."""
         texts = ["", ""]
 
         def read(index: int, stream: IO[str] | None) -> None:
@@ -186,7 +186,7 @@ class Fork:
 
 
 def run(*arguments: str, stdin: str = "", **options: Any) -> "subprocess.CompletedProcess[str]":
-    """Run `python ARGUMENTS` to its end, at most 120 s. options: of `Fork`."""
+    """Run `python ARGUMENTS` to its end, for at most 120 s. options: of `Fork`."""
     with tempfile.TemporaryDirectory() as folder:
         # Files, because none of them can be full while the others are waited for.
         paths = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]

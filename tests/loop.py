@@ -1,4 +1,4 @@
-"""The event loop that all tests of a process share."""
+"""The event loop that the tests of a process share."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -14,12 +14,12 @@ LOOP: Final[list[asyncio.AbstractEventLoop]] = []
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine from a test or fixture that is not async itself."""
+    """Run a coroutine from a test or fixture that is not async."""
     return LOOP[0].run_until_complete(main)
 
 
 def expect_thread(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[bool]:
-    """Watch a function of a module: the list says of every call whether it held up the event loop."""
+    """Patch a function to record, for each call, whether it ran on the event loop's thread."""
     function = getattr(module, name)
     held_up: list[bool] = []
 

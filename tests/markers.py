@@ -1,4 +1,4 @@
-"""Random secrets that tests plant, and the search for them in everything that comes out."""
+"""Random secrets that tests plant, and the search for them in outputs."""
 
 import html
 import re
@@ -17,11 +17,11 @@ class Markers:
         self.parts: dict[str, set[str]] = {}
 
     def plant(self, name: str, between: str = '"/&+') -> str:
-        """A new secret. between: in its middle; by default what JSON, addresses, HTML and base64 escape."""
+        """Return a new secret. between: its middle; by default characters that JSON, URLs, HTML and base64 escape."""
         return self.know(name, f"{token_hex(8)}{between}{token_hex(8)}")
 
     def know(self, name: str, secret: str) -> str:
-        """Look for a secret that something else has made."""
+        """Add a secret that something else has made."""
         found = self.parts.setdefault(name, set())
         for part in (secret[:16], secret[-16:]):
             assert len(part) == 16, f"{name} is too short to be looked for"
@@ -29,7 +29,7 @@ class Markers:
         return secret
 
     def found_in(self, text: str) -> set[str]:
-        """The names of the secrets that are in a text, whole or in part, plain or escaped."""
+        """Return the names of the secrets in a text, whole or in part, plain or escaped."""
         plain = (text, unquote_plus(text), html.unescape(text), _UNITS.sub(_character, text))
         return {
             name
@@ -39,7 +39,7 @@ class Markers:
 
 
 def _in_base64(part: str) -> Iterator[str]:
-    """What base64 makes of it within a longer text, wherever it begins there."""
+    """Yield the base64 forms of a part at each offset in a longer text."""
     for before in range(3):
         encoded = b64encode(bytes(before) + part.encode()).decode().rstrip("=")
         yield encoded[(8 * before + 5) // 6 : (before + 16) * 8 // 6]

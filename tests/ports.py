@@ -1,4 +1,4 @@
-"""Addresses for servers that start later, or again at the same place."""
+"""Addresses for servers that start later, or restart at the same address."""
 
 import random
 import socket
@@ -10,7 +10,7 @@ _LOWEST_OF_THE_KERNEL = int(_RANGE.read_text().split()[0]) if _RANGE.exists() el
 
 
 def free_address() -> str:
-    """An address of this machine that is free, "127.0.0.1:PORT".
+    """Return a free address, "127.0.0.1:PORT".
 
     Outside the range of ports that the kernel gives to connections and for
     port 0: one in it may be another's by the time of use, and who dials it

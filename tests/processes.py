@@ -1,4 +1,4 @@
-"""A server as its users start it, in a process of its own, that a test may signal, starve or kill."""
+"""Servers in processes of their own, which tests may signal or kill."""
 
 import os
 import re
@@ -18,14 +18,14 @@ _OWN = ("EVALD_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_", "TERM")
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without what changes what evald does. extra: besides that."""
+    """Return this process's environment without variables that affect evald. extra: added to it."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(_OWN)}
     # The web port's default is one, and servers under test are many.
     return kept | {"EVALD_WEB": ""} | dict(extra or {})
 
 
 class ServerProcess:
-    """A running `evald serve`. grpc, http, web: its addresses, "127.0.0.1:PORT", "" where it has none."""
+    """A running `evald serve`. grpc, http, web: its addresses, "127.0.0.1:PORT"; "" if it has none."""
 
     def __init__(self, process: "Fork | subprocess.Popen[str]", *, web: bool = False) -> None:
         assert process.stdout
@@ -38,7 +38,7 @@ class ServerProcess:
         self.grpc, self.http = (*addresses, "")[:2]
 
     def log(self) -> str:
-        """What it wrote to standard error; call it when it has ended."""
+        """Return its standard error. Call it after the end."""
         assert self.process.stderr
         return self.process.stderr.read()
 
@@ -50,7 +50,7 @@ def server_process(
     stderr: int | None = subprocess.PIPE,
     **environment: str,
 ) -> Iterator[ServerProcess]:
-    """A server on free ports, killed at the end. environment: of the server, besides the tester's own.
+    """Run a server on free ports, and kill it at the end. environment: added to the tester's.
 
     descriptors: its soft and hard limit of open files. stderr: where its log goes; a test that has it write more than
     64 KiB reads the pipe or takes another.

@@ -1,4 +1,4 @@
-"""A real Prometheus, and its tools: Debian's package."""
+"""A real Prometheus and promtool, from Debian's package."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def _need(program: str) -> None:
 
 
 def promtool(*arguments: str, sent: bytes = b"") -> str:
-    """What promtool says in the folder of the rules; it has to succeed."""
+    """Run promtool in the folder of the rules and return its output; it must succeed."""
     _need("promtool")
     command = ["promtool", *arguments]
     ended = subprocess.run(command, input=sent, capture_output=True, check=False, timeout=120, cwd=DEPLOY)
@@ -34,13 +34,13 @@ def promtool(*arguments: str, sent: bytes = b"") -> str:
 
 
 class Prometheus:
-    """A running Prometheus, asked over its API."""
+    """A running Prometheus, queried over its API."""
 
     def __init__(self, address: str) -> None:
         self._address = address
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """The answer's data; None while it is not up."""
+        """Return the data of an answer; None until Prometheus is up."""
         url = f"http://{self._address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
             with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
@@ -52,7 +52,7 @@ class Prometheus:
                 pytest.fail(f"{path} {parameters}: {refusal.read().decode()}")
 
     def wait_for(self, query: str, wanted: Any = None) -> dict[str, float]:
-        """Values by evaluator, once there are any; wanted: once they are these."""
+        """Wait for values by evaluator. wanted: wait until they are these."""
         give_up = time.monotonic() + PATIENCE
         while True:
             data = self.ask("query", query=query)
@@ -66,7 +66,7 @@ class Prometheus:
             time.sleep(0.1)
 
     def wait_until_up(self) -> None:
-        """Return when the last scrape went well."""
+        """Wait until a scrape has succeeded."""
         give_up = time.monotonic() + PATIENCE
         while True:
             (target,) = self.ask("targets")["activeTargets"]
@@ -78,7 +78,7 @@ class Prometheus:
 
 @contextmanager
 def scraping(target: str, directory: Path, rules: Sequence[str] = ()) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes an address and evaluates files of rules twice a second. directory: for its data."""
+    """Run a Prometheus that scrapes an address and evaluates rule files twice a second. directory: of its data."""
     _need("prometheus")
     config = {
         "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},

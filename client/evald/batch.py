@@ -84,6 +84,7 @@ class EvaluatorTotals(NamedTuple):
 
     mean_value: mean of the measured values without unavailable ones; None if there are none.
     kind: None from a server that does not say it.
+    shadow: whether none of its verdicts counted; False from a server that does not say it.
     """
 
     passed_count: int = 0
@@ -91,6 +92,7 @@ class EvaluatorTotals(NamedTuple):
     error_count: int = 0
     mean_value: float | None = None
     kind: Kind | None = None
+    shadow: bool = False
 
     @property
     def pass_rate(self) -> float | None:
@@ -138,6 +140,7 @@ class BatchSummary:
                     totals.error_count,
                     totals.mean_value if totals.HasField("mean_value") else None,
                     read_kind(totals.kind) if totals.kind else None,
+                    totals.enforcement == 2,  # ENFORCEMENT_SHADOW
                 )
                 for name, totals in pb.evaluators.items()
             },

@@ -66,7 +66,7 @@ from evald_server.rpc.personas import PersonaService
 from evald_server.rpc.port import RpcPort
 from evald_server.rpc.scenarios import ScenarioService
 from evald_server.rpc.server import RpcServer
-from evald_server.rpc.session import SessionService
+from evald_server.rpc.session import SessionMemory, SessionService
 from evald_server.runs.runner import Runner
 from evald_server.scripts.build import build_scripts
 from evald_server.scripts.evaluator import code_definition
@@ -515,7 +515,8 @@ class App:
         evaluations = EvaluateService(
             engine, batcher, admission, IdempotencyStore(self.settings.answer_cache_bytes), metrics
         )
-        sessions = SessionService(engine, batcher, admission, metrics)
+        memory = SessionMemory(2 * self.settings.max_message_bytes, self.settings.max_session_bytes)
+        sessions = SessionService(engine, batcher, admission, metrics, memory)
         batches = BatchService(engine, admission, metrics, self.batch_processes, rpc.turns)
         types = catalog.CatalogService(self.registry)
         service = evaluate.NAME

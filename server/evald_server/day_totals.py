@@ -21,6 +21,18 @@ SERVER: Final = ""
 """The account of the whole server. A principal's account has the principal's name."""
 
 
+UNUSABLE: Final = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+"""What reading a file raises that holds something else than totals."""
+
+
 def utc_day() -> str:
     """Return today's date in UTC, as in "2026-01-31"."""
     return datetime.now(UTC).strftime("%Y-%m-%d")
@@ -29,7 +41,7 @@ def utc_day() -> str:
 def read_totals(path: Path, unit: Unit, day: str) -> dict[str, float]:
     """Return the totals in a file by account; empty if the file is of another day.
 
-    Raises OSError, ValueError, KeyError, TypeError and AttributeError for a file that cannot be used.
+    Raises an exception of UNUSABLE for a file that cannot be used.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -38,7 +50,10 @@ def read_totals(path: Path, unit: Unit, day: str) -> dict[str, float]:
     if data["day"] != day:
         return {}
     totals = {SERVER: data[unit], **data.get("principals", {})}
-    return {account: max(0.0, float(total)) for account, total in totals.items()}
+    found = {account: float(total) for account, total in totals.items()}
+    if not all(total >= 0 for total in found.values()):
+        raise ValueError("a total is negative or not a number")
+    return found
 
 
 class DayTotals:
@@ -107,7 +122,7 @@ class DayTotals:
             return {}
         try:
             return read_totals(self._path, self._unit, self._day)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        except UNUSABLE as problem:
             self._warn(self._path, problem)
             return {}
 

@@ -9,7 +9,7 @@ from evald_server.cli import main
 
 
 class Authority:
-    """A folder with a CA, a server's certificate, and clients' certificates as they are asked for."""
+    """A folder with a CA, a server certificate, and client certificates made on request."""
 
     def __init__(self, folder: Path) -> None:
         assert main(["certs", "dev", str(folder)]) == 0
@@ -45,7 +45,7 @@ class Authority:
         return name
 
     def credentials(self, name: str | None, ca: Path | None = None) -> grpc.ChannelCredentials:
-        """Of a channel with a client certificate, or without. ca: folder of the server's CA."""
+        """Return channel credentials, with a client certificate or without. ca: folder of the server's CA."""
         key, chain = (
             (None, None)
             if name is None

@@ -1,4 +1,4 @@
-"""An issuer of tokens: its keys, the tokens that it signs, and where its keys can be had."""
+"""A token issuer: its keys, signed tokens, and an endpoint that serves the key set."""
 
 import json
 import ssl
@@ -37,23 +37,23 @@ class Issuer:
         self.algorithms[kid] = algorithm
 
     def key_set(self, *kids: str) -> bytes:
-        """The public keys, all or some."""
+        """Return all or some of the public keys."""
         keys = [self.keys[kid].as_dict(private=False) for kid in kids or self.keys]
         return json.dumps({"keys": keys}).encode()
 
     def publish(self, *kids: str) -> Path:
-        """Write the file anew, as a whole."""
+        """Replace the file atomically."""
         fresh = self.path.with_suffix(".fresh")
         fresh.write_bytes(self.key_set(*kids))
         return fresh.replace(self.path)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of a server that takes its tokens."""
+        """Return the settings of a server that accepts the issuer's tokens."""
         return {"jwt_issuer": ISSUER, "jwt_audience": AUDIENCE, "jwt_jwks_file": self.path}
 
     def claims(self, **changes: Any) -> dict[str, Any]:
-        """Claims that count, for a minute. A change to None leaves one out."""
+        """Return valid claims that expire in a minute. changes: None removes a claim."""
         found = {
             "iss": ISSUER,
             "aud": AUDIENCE,
@@ -65,7 +65,7 @@ class Issuer:
         return {name: value for name, value in found.items() if value is not None}
 
     def token(self, kid: str = "one", header: dict[str, Any] | None = None, **changes: Any) -> str:
-        """A token, signed."""
+        """Return a signed token."""
         algorithm = self.algorithms[kid]
         fields = {"alg": algorithm, "kid": kid, **(header or {})}
         registry = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)
@@ -73,7 +73,7 @@ class Issuer:
 
 
 class Endpoint:
-    """What a server of key sets answers. held: answers wait for it."""
+    """The answers of a key set endpoint. held: answers wait for this event."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -87,7 +87,7 @@ class Endpoint:
 
 @contextmanager
 def endpoint(certs: Path) -> Iterator[Endpoint]:
-    """A server over https, with a certificate for localhost."""
+    """Serve a key set over HTTPS, with a certificate for localhost."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -101,11 +101,11 @@ def endpoint(certs: Path) -> Iterator[Endpoint]:
             self.wfile.write(served.body)
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, *_: Any) -> None:
-            """Callers go away."""
+            """Ignore callers that disconnect."""
 
     server = Server(("0.0.0.0", 0), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

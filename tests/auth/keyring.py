@@ -1,4 +1,4 @@
-"""Servers that ask for API keys, and keys for them."""
+"""Servers that require API keys, and their keys."""
 
 import time
 from collections.abc import AsyncIterator
@@ -17,19 +17,19 @@ Metadata = tuple[tuple[str, str], ...]
 def make_key(
     path: Path, principal: str, *roles: Role, types: tuple[str, ...] = (), expires: float = 60
 ) -> str:
-    """A key that a file of keys now has."""
+    """Add a key to a keys file and return its text."""
     text, key = new_key(principal, roles, types=types, expires=time.time() + expires)
     add_key(path, key)
     return text
 
 
 def bearer(token: str) -> Metadata:
-    """The metadata of a call with a token."""
+    """Return the metadata of a call with a token."""
     return (("authorization", f"Bearer {token}"),)
 
 
 @asynccontextmanager
 async def guarded(path: Path, **settings: Any) -> AsyncIterator[Live]:
-    """A server that asks for the keys of a file."""
+    """Run a server that requires the keys in a file."""
     async with serving(keys_file=path, **settings) as live:
         yield live

@@ -1,4 +1,4 @@
-"""Every method that there is, from the descriptors, and a call of which nothing but the headers is sent."""
+"""All methods, from the descriptors, and calls that send only their headers."""
 
 import importlib
 import pkgutil

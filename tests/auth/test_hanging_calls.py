@@ -169,3 +169,15 @@ async def test_health_is_told_whatever_callers_without_credentials_have_open(
         assert (await live.unary(request(CONTAINS), metadata=bearer(honest))).summary.success
         for call in calls:
             call.cancel()
+
+        async def is_accepted() -> bool:
+            again = _begun(live, f"{HEALTH}Watch")
+            await again.write(b"")
+            try:
+                return bool(await again.read())
+            except grpc.aio.AioRpcError:
+                return False
+            finally:
+                again.cancel()
+
+        await until(is_accepted)

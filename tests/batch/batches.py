@@ -61,7 +61,7 @@ assert CONFIGS.keys() == BUILT_INS.keys()
 
 
 def specs() -> list[evaluator_pb2.EvaluatorSpec]:
-    """Every deterministic built-in, and every way to use one."""
+    """Return specs of all deterministic built-ins, with all options of a spec."""
     return [
         *(spec(name, config) for name, config in CONFIGS.items()),
         spec("contains", {"text": "certificate"}, name="negated", negate=True),
@@ -81,7 +81,7 @@ def specs() -> list[evaluator_pb2.EvaluatorSpec]:
 
 
 def contexts() -> Iterator[context_pb2.EvaluatorContext]:
-    """Every turn of the recorded conversations; half of them as JSON."""
+    """Return all turns of the recorded conversations, half of them as JSON."""
     for line in _SAMPLE.read_text(encoding="utf-8").splitlines():
         messages = json.loads(line)["messages"]
         ends = [at for at, message in enumerate(messages, 1) if message["role"] == "assistant"]
@@ -98,7 +98,7 @@ def contexts() -> Iterator[context_pb2.EvaluatorContext]:
 
 
 def items() -> list[evaluation_service_pb2.BatchItem]:
-    """The turns, and between them items that are refused, have something of their own, or both."""
+    """Return the turns, mixed with items that are invalid or have their own evaluators."""
     made = [
         evaluation_service_pb2.BatchItem(item_id=f"turn-{number}", context=context)
         for number, context in enumerate(contexts())
@@ -124,7 +124,7 @@ def items() -> list[evaluation_service_pb2.BatchItem]:
 def messages(
     *, size: int = 40, copies: int = 1, opened: Sequence[Any] | None = None, **fields: Any
 ) -> list[bytes]:
-    """All items, so many times, as messages of so many; the last one is garbage."""
+    """Return `copies` of all items, in messages of `size` items; the last one is malformed."""
     made = [
         evaluation_service_pb2.BatchItem(
             item_id=f"{item.item_id}-{copy}", context=item.context, evaluators=item.evaluators
@@ -143,13 +143,13 @@ def messages(
 
 
 async def send(live: Live, sent: Iterable[bytes]) -> list[Response]:
-    """All answers to a batch of these messages."""
+    """Return all answers to a batch."""
     call = live.channel.stream_stream("/evald.v1.EvaluationService/EvaluateBatch")
     return [Response.FromString(data) async for data in call(iter(sent))]
 
 
 async def helped(live: Live, count: int) -> list[int]:
-    """Have so many batch processes ready, and all batches use them. Gives their ids."""
+    """Start batch processes, which all batches use. Returns their process ids."""
     pool = live.app.batch_processes
     assert pool.size >= count
     pool.after = pool.least = 0
@@ -171,14 +171,14 @@ async def helped(live: Live, count: int) -> list[int]:
 async def serving_with(
     processes: int, evaluators: Iterable[EvaluatorDefinition] = (), **settings: Any
 ) -> AsyncIterator[Live]:
-    """A server, and so many batch processes that are ready."""
+    """Run a server with batch processes that are ready."""
     async with serving(evaluators, batch_processes=processes, **settings) as live:
         await helped(live, processes)
         yield live
 
 
 async def gone(pid: int) -> None:
-    """Wait until there is no such process, or nothing but its exit code."""
+    """Wait until a process has ended."""
     async with asyncio.timeout(20):
         while _alive(pid):  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.02)

@@ -91,19 +91,23 @@ def _servers() -> Iterator[tuple[Live, Live]]:
     [
         pytest.param({}, id="all"),
         pytest.param({"brief": True}, id="brief"),
-        pytest.param({"opened": [CONTAINS, spec("response-length")]}, id="nothing-waits"),
+        pytest.param(
+            {"opened": [CONTAINS, spec("response-length")]}, id="nothing-waits", marks=pytest.mark.thorough
+        ),
         pytest.param({"options": Options(fail_fast=True)}, id="fail-fast"),
         pytest.param(
             {"options": Options(aggregation=evaluation_service_pb2.AGGREGATION_POLICY_WEIGHTED_MEAN)},
             id="weighted",
+            marks=pytest.mark.thorough,
         ),
-        pytest.param({"opened": []}, id="nothing-shared"),
+        pytest.param({"opened": []}, id="nothing-shared", marks=pytest.mark.thorough),
         pytest.param({"size": 1000, "copies": 2}, id="a-message-of-several-portions"),
         pytest.param(
             {"size": 1000, "copies": 2, "opened": specs() * 4},
             id="more-answers-than-one-message-holds",
+            marks=pytest.mark.thorough,
         ),
-        pytest.param({"labels": {"suite": "nightly"}}, id="labels"),
+        pytest.param({"labels": {"suite": "nightly"}}, id="labels", marks=pytest.mark.thorough),
     ],
 )
 async def test_answers_totals_and_telemetry_do_not_depend_on_the_process(

@@ -16,6 +16,7 @@ from evald.v1.suite_service_pb2 import CaseResult, SuiteCase, SuiteRun
 from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
 from evald_server.batch.pool import BatchProcess
 from evald_server.runs.suite_chunk import SuiteChunk
+from tests.thorough import first_of
 
 from ..rpc.live import CONTAINS, Live, spec
 from ..rpc.suite_floor import (
@@ -218,6 +219,7 @@ async def test_what_a_process_is_sent_does_not_grow_with_the_number_of_its_resul
     assert sum(sizes) <= 3 * 512
 
 
+@pytest.mark.thorough
 async def test_costly_cases_make_way_for_those_of_other_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = "the quick brown fox " * 250
     slow = [
@@ -250,7 +252,7 @@ async def test_a_resumed_suite_run_runs_the_rest_elsewhere() -> None:
             await play(stub, first, [*sent, sent[7]])
 
 
-@pytest.mark.parametrize("processes", [0, 1])
+@pytest.mark.parametrize("processes", first_of([0, 1], 1))
 @pytest.mark.parametrize("who", ["caller", "server"])
 async def test_what_takes_longer_than_it_may_is_in_error_wherever_it_runs(processes: int, who: str) -> None:
     text = "the quick ever " * 600

@@ -1,4 +1,4 @@
-"""A model that does what it is told by anything outside the fence, and judges rightly otherwise."""
+"""A model that obeys instructions outside the fence and judges correctly otherwise."""
 
 import json
 import re
@@ -12,7 +12,7 @@ _ANY_CLOSE = re.compile(r"</data[^>]*>")
 
 
 def outside_fence(instructions: str, material: str, *, any_close: bool = False) -> str:
-    """What a reader takes for not being data; the random digits are blanked.
+    """Return the text outside the fence, with the nonce blanked.
 
     The fence is the one that the question itself declares, before any data can. any_close: a careless
     reader, for whom anything that looks like a closing tag ends the data.
@@ -47,11 +47,11 @@ class ObedientModel:
         self._any_close = any_close
 
     def get(self, judge: str | None, model: str | None) -> "ObedientModel":
-        """Itself, whoever is wanted."""
+        """Return itself for every name."""
         return self
 
     async def ask(self, question: PromptRequest, spending: CallSpending) -> ModelAnswer:
-        """In the form that is asked for."""
+        """Answer in the requested form."""
         spending.attempts += 1
         self.questions += 1
         outside = outside_fence(question.system_message, question.user_message, any_close=self._any_close)
@@ -65,7 +65,7 @@ class ObedientModel:
 
 
 def _of_schema(schema: Mapping[str, Any], *, passes: bool, key: str = "") -> Any:
-    """Data of a schema that say pass, or fail."""
+    """Return data for a schema that mean pass or fail."""
     if "enum" in schema:
         return schema["enum"][0]
     match schema["type"]:

@@ -40,14 +40,14 @@ class ScriptedJudge:
         self.asked: list[Query] = []
 
     async def __call__(self, query: Query) -> QueryAnswer:
-        """Its verdict."""
+        """Return the verdict."""
         self.asked.append(query)
         if self._rng.random() < self.errors:
             return QueryAnswer(None, "JUDGE_UNPARSEABLE", cost_usd=self.cost_usd)
         return QueryAnswer(self._rng.random() < self.pass_rate(query), cost_usd=self.cost_usd)
 
     def pass_rate(self, query: Query) -> float:
-        """How often it passes this question, when it gives a verdict: the truth about it."""
+        """Return the true probability that a verdict on this query is a pass."""
         family = query.case.family
         if family == QUOTED:
             return 1 - self.paranoid
@@ -58,22 +58,22 @@ class ScriptedJudge:
 
 
 def case(name: str, label: Label = "pass", **more: Any) -> Case:
-    """A labelled case; a pair when its label is a or b."""
+    """Return a labelled case; a pair if its label is a or b."""
     pair = ("the first", "the second") if label in ("a", "b") else None
     answer = () if pair else ({"role": "assistant", "content": f"answer of {name}"},)
     return Case(id=name, messages=[{"role": "user", "content": "?"}, *answer], label=label, pair=pair, **more)
 
 
 def cases(passes: int, fails: int) -> list[Case]:
-    """So many of each label."""
+    """Return cases with the labels pass and fail."""
     return [case(f"good-{n}") for n in range(passes)] + [case(f"bad-{n}", "fail") for n in range(fails)]
 
 
 def pairs(first: int, second: int) -> list[Case]:
-    """So many pairs of each label."""
+    """Return pairs whose first or second answer is better."""
     return [case(f"a-{n}", "a") for n in range(first)] + [case(f"b-{n}", "b") for n in range(second)]
 
 
 def card_of(judge: Any, some: Sequence[Case], **options: Any) -> CalibrationCard:
-    """The card of a calibration."""
+    """Return the card of a calibration."""
     return in_loop(calibrate(SUBJECT, judge, some, **options))

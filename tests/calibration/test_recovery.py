@@ -85,9 +85,9 @@ def _true_kappa(judge: ScriptedJudge, good: int, bad: int) -> float:
     "judge",
     [
         pytest.param(ScriptedJudge(0.9, 0.9), id="good"),
-        pytest.param(ScriptedJudge(0.55, 0.55), id="hardly better than chance"),
-        pytest.param(ScriptedJudge(0.97, 0.6), id="lenient"),
-        pytest.param(ScriptedJudge(0.85, 0.8, errors=0.15), id="erring"),
+        pytest.param(ScriptedJudge(0.55, 0.55), id="hardly better than chance", marks=pytest.mark.thorough),
+        pytest.param(ScriptedJudge(0.97, 0.6), id="lenient", marks=pytest.mark.thorough),
+        pytest.param(ScriptedJudge(0.85, 0.8, errors=0.15), id="erring", marks=pytest.mark.thorough),
     ],
 )
 def test_accuracy_and_kappa(judge: ScriptedJudge) -> None:

@@ -1,4 +1,4 @@
-"""A server that plays one run and breaks in the middle of it."""
+"""A server whose watch of a run breaks before the run ends."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ pb = run_service_pb2
 
 
 def events(text: str = "Friday at ten.") -> list[pb.WatchRunResponse]:
-    """A run of one turn, that fails."""
+    """Return the events of a run with one turn, which fails."""
     says = message_pb2.ChatMessage
     calls = [message_pb2.ToolCall(id="1", function={"name": "find_slots", "arguments": '{"day": "friday"}'})]
     result = result_pb2.EvaluationResult(
@@ -40,7 +40,7 @@ def events(text: str = "Friday at ten.") -> list[pb.WatchRunResponse]:
 
 
 def ended() -> pb.Run:
-    """The run of `events`."""
+    """Return the ended run of `events`."""
     run = pb.Run(
         id="r1",
         scenario_id="s1",
@@ -63,7 +63,7 @@ def ended() -> pb.Run:
 
 
 class FakeRuns(run_service_pb2_grpc.RunServiceServicer):
-    """Ends a watch after `broken_after` events, once, with an error or without a word."""
+    """A run service that ends the first watch after `broken_after` events, with an error or without."""
 
     def __init__(self, broken_after: int, code: grpc.StatusCode | None) -> None:
         self.asked: list[int] = []
@@ -89,7 +89,7 @@ class FakeRuns(run_service_pb2_grpc.RunServiceServicer):
 
 @contextmanager
 def serve_runs(runs: FakeRuns) -> Iterator[str]:
-    """Serves, and yields the address."""
+    """Serve, and yield the address."""
     server = grpc.server(ThreadPoolExecutor(4))
     run_service_pb2_grpc.add_RunServiceServicer_to_server(runs, server)
     port = server.add_insecure_port("127.0.0.1:0")

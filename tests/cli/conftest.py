@@ -1,4 +1,4 @@
-"""The command line as its users run it: a process, its output, its exit code."""
+"""Fixtures that run the command line as a process."""
 
 import json
 import subprocess
@@ -16,13 +16,13 @@ Run: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="session")
 def environment() -> Callable[[Mapping[str, str]], dict[str, str]]:
-    """Makes an environment for a command."""
+    """Return a function that makes the environment of a command."""
     return clean_environment
 
 
 @pytest.fixture(scope="session")
 def evald() -> Run:
-    """Runs `evald` with arguments; at most 120 s."""
+    """Return a function that runs `evald` with arguments, for at most 120 s."""
 
     def run(*arguments: str, stdin: str = "", **extra: str) -> "subprocess.CompletedProcess[str]":
         return forks.run(EVALD, *arguments, stdin=stdin, environment=clean_environment(extra))
@@ -32,7 +32,7 @@ def evald() -> Run:
 
 @pytest.fixture(scope="session")
 def records(evald: Run) -> Callable[..., tuple[list[dict[str, Any]], dict[str, Any], int]]:
-    """Runs `evald evaluate --json`: the conversations, the summary, the exit code."""
+    """Return a function that runs `evald evaluate --json` and returns conversations, summary and exit code."""
 
     def run(*arguments: str, **more: str) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
         done = evald("evaluate", *arguments, "--json", **more)
@@ -44,7 +44,7 @@ def records(evald: Run) -> Callable[..., tuple[list[dict[str, Any]], dict[str, A
 
 
 def conversation(answer: str, **more: Any) -> dict[str, Any]:
-    """A conversation of one turn."""
+    """Return a conversation of one turn."""
     return {
         "messages": [{"role": "user", "content": "Where to?"}, {"role": "assistant", "content": answer}]
     } | more
@@ -52,13 +52,13 @@ def conversation(answer: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def talk() -> Callable[..., dict[str, Any]]:
-    """Makes a conversation of one turn."""
+    """Return a function that makes a conversation of one turn."""
     return conversation
 
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Callable[..., str]:
-    """Writes JSON Lines and gives the path."""
+    """Return a function that writes JSON Lines and returns the path."""
 
     def write(*conversations: Any, name: str = "conversations.jsonl") -> str:
         path = tmp_path / name

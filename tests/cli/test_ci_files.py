@@ -47,6 +47,7 @@ def test_the_action_ends_as_its_suites_and_says_how(
         assert _sh(compare, tmp_path, MAX_DROP="0.05", **files) == 0
 
 
+@pytest.mark.thorough
 def test_the_jobs_of_gitlab_end_as_their_suites(tmp_path: Path) -> None:
     job = read_document(CI / "gitlab.yml").data["evald"]
     script = "\n".join(line for line in job["script"] if not line.startswith("pip "))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.thorough import first_of
 
 from ..forks import Fork
 from ..processes import EVALD, clean_environment
@@ -98,7 +99,7 @@ def test_it_says_where_its_console_is(shown: str) -> None:
     assert re.search(r"Its console was at http://127\.0\.0\.1:\d+", shown)
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", first_of([signal.SIGINT, signal.SIGTERM], 1))
 def test_the_console_stays_open_with_the_run_in_it_until_it_is_ended(ending: signal.Signals) -> None:
     with Fork(EVALD, "demo", "--console", environment=clean_environment(), stderr=None) as demo:
         assert demo.stdout is not None

@@ -122,6 +122,7 @@ def test_a_command_within_another_program_leaves_its_garbage_collector_and_signa
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
     "arguments",
@@ -177,6 +178,7 @@ def test_the_module_is_the_command() -> None:
         pytest.param(["evaluate", "x.json", "--timeout", "soon"], "seconds above 0", id="no number"),
         pytest.param(["serve", "--lissen", "x"], "did you mean '--listen'?", id="mistyped option"),
         pytest.param(["runs", "start", "--conector=x"], "did you mean '--connector'?", id="of an action"),
+        pytest.param(["test", "s.yaml", "--html", "r.html"], "write --output FILE.html", id="of evaluate"),
         pytest.param(["keys", "list", "--nope"], "hint: evald keys list --help", id="unknown option"),
         pytest.param(
             ["--server", "x:1", "types"], "--server must come after the command", id="before a command"

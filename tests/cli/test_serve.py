@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.attempts import attempts
 from tests.forks import Fork
+from tests.thorough import first_of
 
 from evald import Client, EvaldError, Evaluation
 from evald_server.dev_certificates import make_certificates
@@ -273,7 +274,7 @@ def test_the_settings_are_listed_with_their_variables(evald: Any) -> None:
         assert f"EVALD_{name.upper()}" in done.stdout
 
 
-@pytest.mark.parametrize("secured", ["plaintext", "TLS", "client certificates"])
+@pytest.mark.parametrize("secured", first_of(["plaintext", "TLS", "client certificates"], 1))
 def test_health_finds_the_port_by_the_settings_of_the_server(
     evald: Any, serve: Serve, tmp_path: Path, secured: str
 ) -> None:

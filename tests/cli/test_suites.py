@@ -272,6 +272,7 @@ def test_wrong_connectors_of_all_suites_are_refused_with_their_lines_before_the_
     assert "No suite runs are stored" in cli("history")
 
 
+@pytest.mark.thorough
 def test_a_large_suite_is_refused_or_run_as_a_small_one_is(cli: Any, tmp_path: Path) -> None:
     case = {"input": "Where is it?", "output": f"Your order{'.' * 700}"}
     lines = [{"suite": {"evaluators": [{"type": "contains", "config": {"substrings": ["order"]}}]}}]

@@ -102,6 +102,9 @@ def test_errors_of_a_metric_are_counted_in_its_row() -> None:
     run = suite_service_pb2.SuiteRun()
     run.evaluators["m"].kind = evaluator_pb2.EVALUATOR_KIND_METRIC
     run.evaluators["m"].error_count = 2
+    tried = run.evaluators["tried"]
+    tried.kind, tried.failed_count = evaluator_pb2.EVALUATOR_KIND_ASSERTION, 3
+    tried.enforcement = evaluator_pb2.ENFORCEMENT_SHADOW
     console = Console(width=120)
     with console.capture() as captured:
         console.print(*total_tables([totals]))
@@ -110,6 +113,7 @@ def test_errors_of_a_metric_are_counted_in_its_row() -> None:
         patch.setattr("evald_server.cli.suite_view.show", console.print)
         show_evaluators(run)
     assert re.search(r"│ m +│ +n/a │ +2 │", captured.get())
+    assert re.search(r"│ tried \(shadow\) +│ 0 % +│ +│ +3 │ +│", captured.get())
 
 
 def _rows(*tables: RenderableType) -> list[list[str]]:

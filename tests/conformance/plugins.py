@@ -1,4 +1,4 @@
-"""A plugin that fulfils the contract, and can be told to break one rule of it, or to die.
+"""A plugin that keeps the contract, and breaks one rule or dies on request.
 
 Written against the generated code alone, because the SDK would not let it.
 """
@@ -38,7 +38,7 @@ def error(code: str) -> Output:
 
 
 class Plugin:
-    """What listening and dialling have in common.
+    """The parts common to listening and dialling plugins.
 
     breaks: the number of the rule to break, "death" to die of a long answer when dialling, or "".
     places: how many tasks it claims to take at a time. strict: it refuses what is more.
@@ -108,7 +108,7 @@ class Plugin:
         return info
 
     async def output(self, task: task_pb2.EvaluationTask) -> Output:
-        """What it says of a task."""
+        """Return the output for a task."""
         if self.strict and self.places.locked():
             return error("EVALUATOR_BUSY")
         async with self.places:
@@ -166,7 +166,7 @@ class Plugin:
         return error("UNKNOWN_TYPE")
 
     def _twisted(self, task: task_pb2.EvaluationTask, output: Output) -> Output:
-        """An output that breaks a rule about outputs, for one turn alone."""
+        """Return an output that breaks a rule about outputs."""
         check = task.type == "acme.check"
         match self.breaks:
             case "EV80":
@@ -205,7 +205,7 @@ def _calls(context: Any) -> bool:
 class Listening(
     evaluator_plugin_service_pb2_grpc.EvaluatorPluginServiceServicer, health_pb2_grpc.HealthServicer
 ):
-    """The plugin behind a port."""
+    """The plugin as a server."""
 
     def __init__(self, plugin: Plugin) -> None:
         self.plugin = plugin
@@ -236,7 +236,7 @@ class Listening(
 
 @asynccontextmanager
 async def listening(plugin: Plugin, tls: Tls | None = None) -> AsyncIterator[str]:
-    """Serve it; gives the address. tls: its certificate, and the CA of those that callers must show."""
+    """Serve the plugin and yield its address. tls: its certificate, and the CA of client certificates."""
     servicer = Listening(plugin)
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     evaluator_plugin_service_pb2_grpc.add_EvaluatorPluginServiceServicer_to_server(servicer, server)
@@ -254,7 +254,7 @@ async def listening(plugin: Plugin, tls: Tls | None = None) -> AsyncIterator[str
 
 
 class Dialling:
-    """The plugin on a session, which it opens again and again."""
+    """The plugin as a client, which reopens its session."""
 
     def __init__(self, plugin: Plugin, server: str, tls: Tls | None = None) -> None:
         self.plugin = plugin
@@ -364,7 +364,7 @@ class Dialling:
 
 @asynccontextmanager
 async def dialling(plugin: Plugin, server: str, tls: Tls | None = None) -> AsyncIterator[None]:
-    """Have it dial. tls: its certificate, and the CA of the server's."""
+    """Run the plugin as a client. tls: its certificate, and the CA of the server."""
     worker = Dialling(plugin, server, tls)
     running = asyncio.create_task(worker.run())
     try:

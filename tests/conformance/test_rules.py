@@ -25,6 +25,7 @@ from evald_server.dev_certificates import make_certificates
 from evald_server.remote.errors import ContractError, Refusal
 from evald_server.remote.evaluator import read_output
 from evald_server.remote.plugin_type import read_plugin
+from tests.thorough import first_of
 
 from ..loop import run
 from ..worker.evaluators import Sleepy, length
@@ -146,7 +147,7 @@ def _is_that_of(rule: ContractRule, report: ConformanceReport) -> bool:
     )
 
 
-@pytest.mark.parametrize("mode", ["target", "connect"])
+@pytest.mark.parametrize("mode", first_of(["target", "connect"], 1))
 def test_a_plugin_that_breaks_one_rule_breaks_no_other(mode: Mode, certificates: Certificates) -> None:
     rules = [rule for rule in RULES if mode in rule.modes]
     # One test of them all: they mostly wait, and one after the other they would do so for minutes.

@@ -1,4 +1,4 @@
-"""Connectors as a server builds them from its settings."""
+"""Connectors built from a server's settings."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -22,14 +22,14 @@ def stored(
     config: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> connector_service_pb2.Connector:
-    """A connector as it is stored."""
+    """Return a stored connector."""
     pb = connector_service_pb2.Connector(name="agent", type=kind, base_url=base_url, headers=headers or {})
     dict_to_struct(config or {}, pb.config)
     return pb
 
 
 def messages(*said: Any) -> Sequence[message_pb2.ChatMessage]:
-    """A conversation; a text is the user's."""
+    """Return a conversation; a text becomes a user message."""
     pb = context_pb2.Invocation()
     fill_messages(
         [{"role": "user", "content": one} if isinstance(one, str) else one for one in said], pb.messages
@@ -38,13 +38,13 @@ def messages(*said: Any) -> Sequence[message_pb2.ChatMessage]:
 
 
 def turn(*said: Any, **more: Any) -> AgentRequest:
-    """A turn: the conversation so far, "Hi" where there is none."""
+    """Return the request of a turn. The conversation is "Hi" by default."""
     more.setdefault("request_id", "request-1")
     return AgentRequest("thread-1", 1, messages(*(said or ("Hi",))), **more)
 
 
 def connectors(resolve: Resolve | None = None, **settings: Any) -> Connectors:
-    """The connector types of a server with these settings. resolve: in place of the system's resolver."""
+    """Return the connector types of a server with these settings. resolve: replaces the system's resolver."""
     return Connectors(Settings(**settings), resolve)
 
 
@@ -56,7 +56,7 @@ async def built(
     headers: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Connector]:
-    """A connector, closed in the end."""
+    """Yield a connector, and close it."""
     connector = connectors(**settings).build(stored(kind, base_url, config, headers))
     try:
         yield connector
@@ -65,12 +65,12 @@ async def built(
 
 
 async def failure(connector: Connector, request: AgentRequest | None = None) -> ConnectorFailure:
-    """Why a turn has no answer."""
+    """Return the failure of a turn."""
     with pytest.raises(ConnectorFailure) as failed:
         await connector.invoke(request or turn())
     return failed.value
 
 
 def texts(invocation: context_pb2.Invocation) -> list[tuple[str, str]]:
-    """Role and text of the messages."""
+    """Return role and text of each message."""
     return [(message.role, message_text(message)) for message in invocation.messages]

@@ -27,7 +27,7 @@ _OWN_PORTS: dict[str, str] = {}
 
 
 class Block(NamedTuple):
-    """One fenced block. line: where its text begins, from 1. file: the file=NAME of its fence, or ""."""
+    """A fenced block. line: first line of its text, from 1. file: the file=NAME of its fence, or ""."""
 
     line: int
     language: str
@@ -36,7 +36,7 @@ class Block(NamedTuple):
 
 
 def blocks(markdown: str) -> Iterator[Block]:
-    """The fenced blocks of a page, in order."""
+    """Return the fenced blocks of a page, in order."""
     lines = iter(enumerate(markdown.splitlines(), start=1))
     for _, line in lines:
         fence = _FENCE.match(line)
@@ -67,7 +67,7 @@ def _local(address: re.Match[str]) -> str:
 
 
 def _shell(script: str, place: str) -> str:
-    """What the commands print; their failure ends the process."""
+    """Run commands and return their output; exit if one fails."""
     run = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         stdin=subprocess.DEVNULL,
@@ -83,7 +83,7 @@ def _shell(script: str, place: str) -> str:
 
 
 def _console(text: str, place: str) -> None:
-    """Run each command after "$ "; the lines below it must be among those that it prints."""
+    """Run each command after "$ ". It must print the lines below it."""
     for command, shown in re.findall(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
         printed = set(map(_comparable, _shell(command, place).splitlines()))
         missing = [
@@ -94,12 +94,12 @@ def _console(text: str, place: str) -> None:
 
 
 def _comparable(line: str) -> str:
-    """The line without what differs from run to run: numbers and the width of columns."""
+    """Return a line without numbers and column widths, which differ from run to run."""
     return re.sub(r"[\s─━-]+", " ", re.sub(r"\d+(?:\.\d+)?", "0", line)).strip()
 
 
 def run_page(path: Path) -> None:
-    """Run every block; the first one that fails ends the process."""
+    """Run all blocks; exit at the first failure."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(path.read_text(encoding="utf-8")):
         place = f"{path.name}:{block.line}"

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.thorough import first_of
 
 from ..auth.methods import EVERY_METHOD
 from ..forks import FORKS
@@ -83,7 +84,7 @@ def _commands(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("path", PAGES, ids=_ids)
+@pytest.mark.parametrize("path", first_of(PAGES, 4), ids=_ids)
 def test_the_blocks_of_a_page_run(
     path: Path, server_process: Any, evald_command: str, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""An engine on evaluators that do what a test says."""
+"""An engine with scripted evaluators."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ def definition(
     inline: bool = True,
     **more: Any,
 ) -> EvaluatorDefinition:
-    """A type that behaves so, whatever its config."""
+    """Return a type with a scripted behaviour, whatever its config."""
     return EvaluatorDefinition(
         type=name,
         kind=kind,
@@ -58,7 +58,7 @@ def _async_by_config(config: Mapping[str, Any]) -> Behaviour:
 
 
 def outcome(config: Mapping[str, Any]) -> Any:
-    """What a scripted evaluator does: `do` is pass, fail, error, skip, raise, nan, nonsense or measure."""
+    """Return or raise the scripted result. do: pass, fail, error, skip, raise, nan, nonsense or measure."""
     score = config.get("score")
     match config["do"]:
         case "pass":
@@ -89,7 +89,7 @@ GAUGE = SCRIPTED._replace(type="gauge", kind=Kind.METRIC, metric=Metric("count")
 
 
 class Engine:
-    """Registry, planner and runs over one context."""
+    """A registry, a planner, and runs on one context."""
 
     def __init__(self, **planner: Any) -> None:
         self.registry = Registry()
@@ -110,7 +110,7 @@ class Engine:
         is_final: bool = True,
         seconds: float | None = 5.0,
     ) -> result_pb2.AggregatedEvaluation:
-        """The summary, with all results."""
+        """Run the specs and return the summary with all results."""
         raw = tuple(spec(**one).SerializeToString() for one in specs)
         given = evaluation_service_pb2.EvaluateOptions(**(options or {})).SerializeToString()
         plan = self.planner.plan(raw, given)
@@ -128,12 +128,12 @@ class Engine:
         return aggregated(run)
 
     def verdict(self, specs: Sequence[Mapping[str, Any]], **options: Any) -> Verdict:
-        """The verdict of the call."""
+        """Return the verdict of the call."""
         return Verdict(self.run(specs, options).verdict)
 
 
 def spec(type: str = "scripted", **fields: Any) -> evaluator_pb2.EvaluatorSpec:  # noqa: A002
-    """A spec; what is no field of EvaluatorSpec goes into its config."""
+    """Return a spec. Keywords that are no fields of EvaluatorSpec become its config."""
     known = evaluator_pb2.EvaluatorSpec.DESCRIPTOR.fields_by_name
     pb = evaluator_pb2.EvaluatorSpec(
         type=type, **{key: value for key, value in fields.items() if key in known}

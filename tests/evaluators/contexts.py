@@ -1,4 +1,4 @@
-"""Contexts for tests of evaluators, out of the dicts that an OpenAI client holds."""
+"""Contexts for tests of evaluators, made from OpenAI's message dicts."""
 
 import json
 from collections.abc import Awaitable, Iterable, Mapping
@@ -34,7 +34,7 @@ def context(
     finish_reason: str | None = None,
     metadata: Dict | None = None,
 ) -> EvaluatorContext:
-    """One turn. usage: `input`, `output`, `total`, each optional. Left out means not reported."""
+    """Return a context of one turn. usage: `input`, `output`, `total`, each optional; absent: not reported."""
     pb = context_pb2.EvaluatorContext(turn=turn, is_final=is_final)
     pb.messages.extend(message(each) for each in messages)
     invocation = pb.last_invocation
@@ -62,12 +62,12 @@ def context(
 
 
 def answered(text: str, **facts: Any) -> EvaluatorContext:
-    """A turn that is one assistant message."""
+    """Return a turn with one assistant message."""
     return context([{"role": "assistant", "content": text}], **facts)
 
 
 def message(given: Dict) -> message_pb2.ChatMessage:
-    """One message in OpenAI's shape. A tool call may also carry `duration_ms`."""
+    """Return a message from OpenAI's shape. A tool call may also have `duration_ms`."""
     pb = message_pb2.ChatMessage(role=given["role"])
     content = given.get("content")
     if isinstance(content, str):
@@ -92,7 +92,7 @@ def message(given: Dict) -> message_pb2.ChatMessage:
 
 
 def calls(*names: str) -> dict[str, Any]:
-    """An assistant message that calls these tools without arguments."""
+    """Return an assistant message that calls tools without arguments."""
     return {
         "role": "assistant",
         "content": None if names else "Done.",
@@ -104,7 +104,7 @@ def calls(*names: str) -> dict[str, Any]:
 
 
 def run(evaluator: type[Evaluator], config: Dict, ctx: EvaluatorContext) -> Result:
-    """What the evaluator says, its config compiled as a server does it."""
+    """Compile the config as a server does, and return the evaluator's result."""
     try:
         outcome = evaluator.definition().compile(config)(ctx)
     except TooLarge as problem:
@@ -113,5 +113,5 @@ def run(evaluator: type[Evaluator], config: Dict, ctx: EvaluatorContext) -> Resu
 
 
 async def awaited(outcome: Result | Awaitable[Result]) -> Result:
-    """What an evaluator returned, once it is there."""
+    """Await the result of an evaluator."""
     return outcome if isinstance(outcome, Result) else await outcome

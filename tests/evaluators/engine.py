@@ -21,7 +21,7 @@ from ..loop import run as in_loop
 def evaluate(
     specs: Sequence[Mapping[str, Any]], ctx: EvaluatorContext, seconds: float = 30
 ) -> result_pb2.AggregatedEvaluation:
-    """The summary of a call. Raises InvalidPlan for specs that are refused."""
+    """Return the summary of a call. Raises InvalidPlan for invalid specs."""
     threads = Threads()
     registry = Registry()
     for one in [*(each.definition() for each in BUILT_INS.values()), *combinators(threads)]:
@@ -39,10 +39,10 @@ def evaluate(
 
 
 def deep(levels: int, inside: str = "1") -> str:
-    """JSON of so many arrays, each in the other."""
+    """Return JSON of nested arrays. levels: their number."""
     return "[" * levels + inside + "]" * levels
 
 
 def as_json(data: Any) -> str:
-    """The shortest JSON text."""
+    """Return the shortest JSON text of data."""
     return json.dumps(data, separators=(",", ":"))

@@ -222,6 +222,7 @@ def test_no_evaluator_holds_the_event_loop(name: str) -> None:
             attempt.seconds = max(attempt.seconds, (time.thread_time_ns() - began - nanos) / 1e9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ENDS)
 def test_all_of_it_ends_with_results_of_ordinary_size(name: str) -> None:
     specs, make = ENDS[name]

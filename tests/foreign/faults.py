@@ -1,4 +1,4 @@
-"""What evaluators' own code may raise, and the ways in which it may be written."""
+"""Faults that the code of evaluators may raise, and the forms of evaluators."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,11 +12,11 @@ TURN_THAT_BREAKS = "boom"
 
 
 class OwnBaseException(BaseException):
-    """As a plugin may have."""
+    """A subclass of BaseException, as a plugin may define."""
 
 
 class SilentError(Exception):
-    """Cannot even say what is wrong."""
+    """An exception whose text cannot be read."""
 
     def __str__(self) -> str:
         raise SystemExit(3)
@@ -25,7 +25,7 @@ class SilentError(Exception):
 
 
 class LyingError(Exception):
-    """Says that it is another one."""
+    """An exception whose class cannot be read."""
 
     @property
     def __class__(self) -> Any:  # type: ignore[override]
@@ -117,7 +117,7 @@ def _async_class(name: str, fault: Callable[[], object]) -> EvaluatorDefinition:
 
 
 def _awaitable(name: str, fault: Callable[[], object]) -> EvaluatorDefinition:
-    """A plain function whose result has to be awaited, and that raises then."""
+    """Return a plain function whose awaitable result raises."""
 
     class Later:
         def __init__(self, *, breaks: bool) -> None:
@@ -140,7 +140,7 @@ def _awaitable(name: str, fault: Callable[[], object]) -> EvaluatorDefinition:
 
 
 def _unprepared(name: str, fault: Callable[[], object]) -> EvaluatorDefinition:
-    """A class that raises as its config is made ready, where the config says so."""
+    """A class that raises while its config is prepared, if the config says so."""
 
     class Written(evald.Evaluator):
         type: ClassVar[str] = name
@@ -171,7 +171,7 @@ UNPREPARED = {fault: _unprepared(f"acme.unprepared.{fault}", how) for fault, how
 
 
 def broken_evaluators(prefix: str) -> list[EvaluatorDefinition]:
-    """One evaluator for each form and fault: "PREFIX.FORM.FAULT"."""
+    """Return an evaluator for each form and fault, named "PREFIX.FORM.FAULT"."""
     return [
         make(f"{prefix}.{form}.{fault}", how) for form, make in FORMS.items() for fault, how in FAULTS.items()
     ]
@@ -179,6 +179,6 @@ def broken_evaluators(prefix: str) -> list[EvaluatorDefinition]:
 
 @evald.assertion("acme.sibling")
 async def sibling(ctx: evald.EvaluatorContext) -> bool:
-    """One that works, in the event loop that all async plugins share."""
+    """Pass, in the event loop that all async plugins share."""
     await asyncio.sleep(0)
     return True

@@ -16,6 +16,7 @@ from evald.result import Verdict
 from evald.v1 import evaluation_service_pb2 as pb
 from evald_server.engine.registry import Origin, Registry
 from evald_server.plugins import PluginError, load_plugins
+from tests.thorough import first_of
 
 from ..batch.batches import serving_with
 from ..loop import run
@@ -46,7 +47,9 @@ class Server(NamedTuple):
     processes: int
 
 
-@pytest.fixture(scope="module", params=[0, 1], ids=["no-processes", "batch-process"], name="server")
+@pytest.fixture(
+    scope="module", params=first_of([0, 1], 1), ids=["no-processes", "batch-process"], name="server"
+)
 def _server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server with every broken plugin, for all tests."""
     stack = AsyncExitStack()

@@ -1,4 +1,4 @@
-"""What every object of `objects.py` has to become, whichever library made it."""
+"""The turn that every object of `objects.py` must become."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ CHECKS: list[dict[str, Any]] = [
 
 
 def check_turn(turn: evald.Turn) -> None:
-    """The text, the call and the result are there, once, under their roles."""
+    """Check that text, call and result are present once, under their roles."""
     ctx = turn.context
     assert [message.role for message in ctx.messages if message.role != "system"] == [
         "user",
@@ -45,7 +45,7 @@ def check_turn(turn: evald.Turn) -> None:
 
 
 def check_evaluation(evaluation: evald.Evaluation) -> None:
-    """Evaluators on the other side of a channel saw them."""
+    """Check that evaluators behind a channel saw them."""
     verdicts = {result.name: result.verdict.name for result in evaluation.results}
     assert verdicts == {
         "contains": "PASSED",

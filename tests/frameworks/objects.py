@@ -1,4 +1,4 @@
-"""One conversation as real objects of each library: what is weather like in Paris, one tool call, an answer.
+"""One conversation as real objects of each library: a question about the weather, a tool call, an answer.
 
 Each function imports its library, makes the objects as that library makes them
 (by running its agent on a scripted model where it has one), and gives the
@@ -378,7 +378,7 @@ OBJECTS: dict[str, Callable[[], Made]] = {
 
 
 def dumped(value: Any) -> Any:
-    """The same as the JSON that the library's own dump gives."""
+    """Return the objects as JSON from the library's own dump."""
     if hasattr(value, "to_input_list"):
         return value.to_input_list()
     if hasattr(value, "all_messages_json"):

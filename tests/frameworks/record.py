@@ -1,4 +1,4 @@
-"""Writes recorded/: the objects of `objects.py` as the JSON that each library's own dump gives.
+"""Writes recorded/: the objects of `objects.py` as JSON from each library's own dump.
 
 Run it in an environment with the extra `frameworks`: python -m tests.frameworks.record
 """
@@ -31,7 +31,7 @@ LIBRARY = {
 
 
 def other_dumps() -> dict[str, Any]:
-    """The forms that have a name of their own."""
+    """Yield the forms with names of their own."""
     from langchain_core.load import dumpd
     from langchain_core.messages import messages_to_dict
 

@@ -17,7 +17,7 @@ REPLAY = {"messages": CHAT}
 
 @asynccontextmanager
 async def api(*evaluators: type[Evaluator], **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """Serve, and give a client of the web port."""
+    """Run a server, and yield a client of its web port."""
     async with async_server(*evaluators, web="127.0.0.1:0", **settings) as served:
         address = f"http://{served.web_address}"
         # Without TLS there is nothing to verify, and to load the certificates takes longer than a server's start.
@@ -26,12 +26,12 @@ async def api(*evaluators: type[Evaluator], **settings: Any) -> AsyncIterator[ht
 
 
 def ndjson(lines: Iterable[Any]) -> dict[str, Any]:
-    """The arguments of a request whose body is JSON Lines; texts are lines as they are."""
+    """Return the arguments of a request with a body of JSON Lines; texts are raw lines."""
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
     return {"content": text, "headers": {"content-type": "application/x-ndjson"}}
 
 
 def lines_of(response: httpx.Response) -> list[Any]:
-    """The lines of a streamed answer."""
+    """Return the lines of a streamed answer."""
     assert response.headers["content-type"] == "application/x-ndjson"
     return [json.loads(line) for line in response.text.splitlines()]

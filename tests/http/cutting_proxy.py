@@ -1,4 +1,4 @@
-"""A network that fails: passes connections on to a server, and breaks them."""
+"""A proxy that forwards connections to a server, and breaks them on request."""
 
 import socket
 import threading
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class CuttingProxy:
-    """Passes connections on to HOST:PORT.
+    """A proxy in front of HOST:PORT.
 
     address: its own. down: it takes connections and closes them at once. budget: how many bytes of answers a new
     connection passes on before it is broken, None for all.

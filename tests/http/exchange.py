@@ -1,4 +1,4 @@
-"""HTTP requests as they are written, header by header, each on a connection of its own."""
+"""Raw HTTP requests, header by header, each on its own connection."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ JSON = {"content-type": "application/json"}
 
 
 class Exchange(NamedTuple):
-    """A response. headers: by their names in small letters."""
+    """A response. headers: by lower-case name."""
 
     status: int
     headers: dict[str, str]
@@ -21,17 +21,17 @@ class Exchange(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """The body, which is JSON."""
+        """Return the body as JSON."""
         return json.loads(self.body)
 
     @property
     def lines(self) -> list[Any]:
-        """The body, which is NDJSON."""
+        """Return the body as NDJSON."""
         return [json.loads(line) for line in self.body.splitlines()]
 
 
 def head(method: str, path: str, headers: Mapping[str, str]) -> bytes:
-    """A request without its body."""
+    """Return the head of a request."""
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     return "\r\n".join((*lines, "", "")).encode()
 
@@ -40,7 +40,7 @@ def head(method: str, path: str, headers: Mapping[str, str]) -> bytes:
 async def connected(
     address: str, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection to HOST:PORT."""
+    """Return a connection to HOST:PORT."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=tls)
     try:
@@ -57,7 +57,7 @@ async def send(
     body: bytes = b"",
     tls: ssl.SSLContext | None = None,
 ) -> Exchange:
-    """Send a request and read its response. headers: without them Host and Content-Length are as they should be."""
+    """Send a request and return its response. headers: Host and Content-Length are correct by default."""
     sent = {"host": address, "connection": "close", "content-length": str(len(body))} | dict(headers or {})
     async with connected(address, tls) as (reader, writer):
         writer.write(head(method, path, sent) + body)
@@ -65,7 +65,7 @@ async def send(
 
 
 async def receive(reader: asyncio.StreamReader, method: str = "GET") -> Exchange:
-    """Read the response of a request with this method."""
+    """Read the response to a request with this method."""
     connection = h11.Connection(h11.CLIENT)
     connection.send(h11.Request(method=method, target="/", headers=[("host", "it")]))
     connection.send(h11.EndOfMessage())

@@ -1,4 +1,4 @@
-"""What a browser posts for the fields of a page: its successful controls."""
+"""The successful controls of a page: what a browser posts."""
 
 from functools import cache
 from html.parser import HTMLParser

@@ -1,4 +1,4 @@
-"""What pages show: runs and suite runs of every kind, with usual texts or with hostile ones."""
+"""Stored runs and suite runs of every kind, with ordinary or hostile texts, for tests of pages."""
 
 import time
 from collections.abc import Sequence
@@ -11,9 +11,10 @@ from evald_server.store.database import FILE_NAME, Database
 from evald_server.store.resources import ResourceKind, ResourceStore, StoredResource
 from evald_server.store.runs import RunStore
 from evald_server.store.suites import StoredCase, SuiteStore
+from evald_server.suites.reports.report import SuiteReport
 
 from ..suites.reports import samples
-from ..suites.reports.hostile import HOSTILE, hostile_report
+from ..suites.reports.hostile import HOSTILE
 
 Run = run_service_pb2.Run
 
@@ -30,7 +31,7 @@ def run_id(name: str) -> str:
 
 
 def a_run(name: str, letters: str, text: str = "Moved to Friday at 10:00.", talks: int = 1) -> Run:
-    """A run with a turn for each letter; the last one decides."""
+    """Return a run with a turn for each letter; the last one decides."""
     run = Run(
         id=run_id(name), status=run_service_pb2.RUN_STATUS_COMPLETED, attempt=1, turn_count=len(letters)
     )
@@ -90,7 +91,7 @@ def usual_runs() -> list[Run]:
 
 
 def hostile_runs(texts: Sequence[str] = HOSTILE) -> list[Run]:
-    """Each text in every field of a run."""
+    """Return a run for each hostile text, with the text in every field."""
     runs = []
     for number, text in enumerate(texts):
         run = a_run(f"hostile-{number}", "PEF"[number % 3] * 2, text)
@@ -118,11 +119,12 @@ def hostile_runs(texts: Sequence[str] = HOSTILE) -> list[Run]:
     return runs
 
 
-def suites(hostile: bool) -> list[tuple[suite_service_pb2.SuiteRun, Sequence[suite_service_pb2.CaseResult]]]:
-    """Two suite runs of the same suite and target."""
+def suites(
+    reports: Sequence[SuiteReport],
+) -> list[tuple[suite_service_pb2.SuiteRun, Sequence[suite_service_pb2.CaseResult]]]:
+    """Return suite runs of the same suite and target."""
     made = []
-    for number in range(2):
-        report = hostile_report() if hostile else samples.rich_report(shift=3 * number)
+    for number, report in enumerate(reports):
         run = suite_service_pb2.SuiteRun()
         run.CopyFrom(report.run)
         run.id = run_id(f"suite-{number}")
@@ -132,8 +134,10 @@ def suites(hostile: bool) -> list[tuple[suite_service_pb2.SuiteRun, Sequence[sui
     return made
 
 
-async def fill(folder: Path, runs: Sequence[Run], hostile: bool = False) -> None:
-    """Store runs and two suite runs in the data directory of a server to be."""
+async def fill(folder: Path, runs: Sequence[Run], reports: Sequence[SuiteReport] | None = None) -> None:
+    """Store runs and suite runs, by default two, in the data directory of a server that is not started yet."""
+    if reports is None:
+        reports = [samples.rich_report(), samples.rich_report(shift=3)]
     database = Database(folder / FILE_NAME)
     await database.start()
     try:
@@ -146,7 +150,7 @@ async def fill(folder: Path, runs: Sequence[Run], hostile: bool = False) -> None
             StoredResource(scenario.id, scenario.name, scenario.SerializeToString(), now, now),
         )
         store = SuiteStore(database)
-        for run, cases in suites(hostile):
+        for run, cases in suites(reports):
             key = await store.create(run, b"{}")
             stored = []
             for case in cases:
@@ -162,7 +166,7 @@ async def fill(folder: Path, runs: Sequence[Run], hostile: bool = False) -> None
 
 
 def pages() -> dict[str, str]:
-    """The address of each page, by a name for it."""
+    """Return the path of each page by name."""
     base, new = run_id("suite-0"), run_id("suite-1")
     return {
         "overview": "/console/overview?period=7d",

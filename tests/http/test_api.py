@@ -141,7 +141,12 @@ async def test_other_statuses_say_what_is_wrong() -> None:
             if method != "HEAD":
                 assert response.json()["error"], path
         assert response.json()["error"].startswith("evald does not support POST /api")
-        assert (await client.request("PATCH", "/api/runs")).headers["allow"] == "GET, POST, HEAD"
+        refused = await client.request("PATCH", "/api/runs")
+        assert refused.headers["allow"] == "GET, POST, HEAD"
+        assert refused.json()["error"] == "/api/runs: got method PATCH, wanted GET, POST, HEAD"
+        missing = (await client.get("/api/nothing")).json()["error"]
+        assert missing == "/api/nothing does not exist; /api/openapi.json lists all paths"
+        assert (await client.get("/nothing")).json()["message"] == "/nothing does not exist"
         assert (await client.head("/api/status")).status_code == 200
 
 

@@ -244,12 +244,16 @@ async def test_a_body_that_is_no_json_is_refused_by_name_and_counted(live: Live)
         (b"{", "Failed to load JSON"),
         (b'{"reqest": {}}', "no field named"),
         (b"\xff", "utf-8"),
+        (b'{"request": {"evaluators": [{"config": "hunter2 at home"}]}}', "Struct must be in a dict at"),
+        # A pattern that looks for a quoted value at each " which is" takes minutes.
+        (b'{"%b": 1, "%b": 1}' % ((b" which is" * 60_000,) * 2), "duplicate key"),
     ]:
         answer = await send(web(live), "POST", "/evald.v1.EvaluationService/EvaluateUnary", JSON, body)
         assert answer.status == 400
         assert said in answer.json["message"]
+        assert "hunter2" not in answer.json["message"]
         assert answer.json["details"][0]["reason"] == "UNREADABLE_MESSAGE"
-    assert handled(live)["EvaluateUnary", "InvalidArgument"] == before + 3
+    assert handled(live)["EvaluateUnary", "InvalidArgument"] == before + 5
 
 
 async def test_json_that_is_nested_too_deep_is_refused(live: Live) -> None:
@@ -326,6 +330,30 @@ async def test_another_media_type_is_refused_with_those_that_are_taken(
 async def test_a_compressed_body_is_refused(live: Live) -> None:
     answer = await post(web(live), "EvaluationService/ValidateSpecs", {}, {"content-encoding": "gzip"})
     assert (answer.status, answer.json["code"]) == (501, 12)
+
+
+TURN = request(CONTAINS).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "unimplemented"),
+        (TURN[:4], "unimplemented"),
+        (struct.pack(">BI", 0, len(TURN) + 1) + TURN, "unimplemented"),
+        (struct.pack(">BI", 0, len(TURN) - 1) + TURN, "unimplemented"),
+        (struct.pack(">BI", 2, len(TURN)) + TURN, "unimplemented"),
+        (struct.pack(">BI", 1, len(TURN)) + TURN, "internal"),
+        (envelope(TURN) * 2, "unimplemented"),
+    ],
+    ids=["nothing", "too short", "cut off", "more than its length", "flags", "compressed", "two"],
+)
+async def test_a_connect_stream_takes_one_whole_message(live: Live, body: bytes, code: str) -> None:
+    headers = {"content-type": "application/connect+proto"}
+    answer = await send(web(live), "POST", "/evald.v1.EvaluationService/Evaluate", headers, body)
+    ((flags, last),) = envelopes(answer.body)
+    assert flags == 2
+    assert json.loads(last)["error"]["code"] == code
 
 
 async def test_a_draining_server_says_when_to_come_back_and_ends_its_streams_with_a_last_event() -> None:

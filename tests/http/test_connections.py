@@ -216,6 +216,54 @@ async def test_when_there_are_too_many_the_one_that_waited_longest_goes(live: Li
             assert (await receive(second)).status == 404
 
 
+async def test_calls_that_run_are_not_cut_off_for_new_connections() -> None:
+    waiting = _Waiting()
+    async with serving([waiting.definition], web="127.0.0.1:0") as live:
+        assert live.app._web is not None
+        live.app._web._max_connections = 2
+        turn = {"request": _turn("waiting")}
+        calls = [
+            asyncio.create_task(post(web(live), "EvaluationService/EvaluateUnary", turn)) for _ in range(2)
+        ]
+        await until(lambda: waiting.begun == 2)
+        async with connected(web(live)) as (reader, _):
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        waiting.released.set()
+        assert [(await call).json["summary"]["success"] for call in calls] == [True, True]
+
+
+async def test_a_connection_may_wait_a_while_before_its_request(live: Live) -> None:
+    async with connected(web(live)) as (reader, writer):
+        assert live.app._web is not None
+        await until(lambda: live.app._web._open)
+        (connection,) = live.app._web._open
+        assert not connection.is_overdue(connection.since + 9)
+        assert connection.is_overdue(connection.since + 11)
+        writer.write(head("GET", "/nothing", {"host": "localhost"}))
+        assert (await receive(reader)).status == 404
+
+
+async def test_half_a_body_is_not_handled(live: Live) -> None:
+    handled = []
+
+    async def answer(request: bytes, _context: Any) -> bytes:
+        handled.append(request)
+        return b""
+
+    handle(live, GET_TYPE, grpc.unary_unary_rpc_method_handler(answer))
+    sent = {"content-type": "application/proto", "host": "localhost", "content-length": "8"}
+    async with connected(web(live)) as (_, writer):
+        writer.write(head("POST", GET_TYPE, sent) + b"\n\x02rx")
+        await until(lambda: _sending(live))
+    assert live.app._web is not None
+    await until(lambda: not live.app._web._open)
+    async with connected(web(live)) as (reader, writer):
+        writer.write(head("POST", GET_TYPE, sent | {"content-length": "4"}) + b"\n\x02ok")
+        assert (await receive(reader)).status == 200
+    assert handled == [b"\n\x02ok"]
+
+
 def handle(live: Live, name: str, handler: Any) -> None:
     """Have a method handled in another way."""
     methods = live.app._gate._methods

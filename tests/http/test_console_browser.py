@@ -20,10 +20,11 @@ from evald.v1 import (
     run_service_pb2,
     scenario_service_pb2,
 )
+from evald_server.suites.reports.report import SuiteReport
 from evald_server.testing import LocalServer, server
 
 from ..chromium import open_all, violations
-from ..suites.reports.hostile import HOSTILE
+from ..suites.reports.hostile import HOSTILE, hostile_report
 from . import stored
 
 pytestmark = pytest.mark.browser
@@ -35,22 +36,22 @@ PAGES = stored.pages()
 SCREENS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
 
 
-def _serve(folder: Path, runs: list[stored.Run], hostile: bool) -> Iterator[str]:
+def _serve(folder: Path, runs: list[stored.Run], reports: list[SuiteReport] | None = None) -> Iterator[str]:
     # In a thread, because playwright has a loop in this one.
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(lambda: asyncio.run(stored.fill(folder, runs, hostile))).result()
+        thread.submit(lambda: asyncio.run(stored.fill(folder, runs, reports))).result()
     with server(web="127.0.0.1:0", data_dir=folder) as found:
         yield f"http://{found.web_address}"
 
 
 @pytest.fixture(name="web", scope="module")
 def _web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    yield from _serve(tmp_path_factory.mktemp("usual"), stored.usual_runs(), False)
+    yield from _serve(tmp_path_factory.mktemp("usual"), stored.usual_runs())
 
 
 @pytest.fixture(name="hostile", scope="module")
 def _hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    yield from _serve(tmp_path_factory.mktemp("hostile"), stored.hostile_runs(), True)
+    yield from _serve(tmp_path_factory.mktemp("hostile"), stored.hostile_runs(), [hostile_report()] * 2)
 
 
 @contextmanager

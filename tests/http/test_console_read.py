@@ -17,7 +17,7 @@ from evald_server.store.rollups import HOUR, METRIC, Rollup, ValueCount
 from evald_server.testing import async_server
 
 from ..suites.reports import samples
-from ..suites.reports.hostile import COMBINED, HOSTILE
+from ..suites.reports.hostile import COMBINED, HOSTILE, hostile_report
 from . import stored
 from .exchange import Exchange, send
 
@@ -149,6 +149,57 @@ async def test_a_turn_that_can_still_pass_is_no_failure(web: str) -> None:
     assert strip.count("data-red") == 1
 
 
+def rows_of(page: str, heading: str) -> list[list[str]]:
+    """The texts of the cells of the table that begins with a heading."""
+    tables = [part.partition("</table>")[0] for part in page.split("<table")[1:]]
+    (table,) = [one for one in tables if re.search(rf"<th[^>]*>{heading}</th>", one)]
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in table.split("<tr")[1:]]
+    return [[" ".join(re.sub("<[^>]+>", " ", cell).split()) for cell in row] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "reason", "regex"),
+    [
+        (stored.PASSED, "pass ✓ Passed", "Regex, turn 3", ["✓ Passed", "✓ Passed", "✓ Passed"]),
+        (stored.FAILED, "fail ✗ Failed", "Regex, turn 3", ["✓ Passed", "◌ Failed so far", "✗ Failed"]),
+        (
+            stored.BROKE,
+            "error ! Inconclusive",
+            "EVALUATOR_ERROR: Regex: TIMEOUT",
+            ["✓ Passed", "! Inconclusive"],
+        ),
+    ],
+)
+async def test_a_run_shows_its_outcome_and_the_results_of_all_turns(
+    web: str, name: str, outcome: str, reason: str, regex: list[str]
+) -> None:
+    page = await text_of(web, f"/console/runs/{stored.run_id(name)}")
+    found = re.search(r'class="outcome"><span class="verdict (\w+)"><span[^>]*>(.)</span> (\w+)<', page)
+    assert found is not None
+    assert " ".join(found.groups()) == outcome
+    assert reason in page.partition('class="outcome"')[2].partition("<nav")[0]
+    turns = [str(number) for number in range(1, len(regex) + 1)]
+    head, *rows = rows_of(page, "1")
+    assert head == ["Evaluator", *turns]
+    assert {row[0]: row[1:] for row in rows} == {
+        "LLM Judge": ["✓ Passed"] * len(turns),
+        "Regex": regex,
+        "Tool Call Count": ["1"] * len(turns),
+        "Token Usage": ["n/a"] * len(turns),
+    }
+
+
+async def test_suite_runs_show_their_verdict_pass_rate_and_its_change(web: str) -> None:
+    _, *rows = rows_of(await text_of(web, "/console/suites"), "Change")
+    assert [" ".join(row[:5]).replace("\u202f", " ") for row in rows] == [
+        "✗ Failed checkout staging 54.5 % 28 to 78.7 % +8.4",
+        "✗ Failed checkout staging 46.2 % 23.2 to 70.9 % \u2013",
+    ]
+    page = await text_of(web, PAGES["suite"])
+    (others,) = re.findall(r'<select name="base">(.*?)</select>', page, re.DOTALL)
+    assert re.findall(r'value="([^"]+)"', others) == [stored.run_id("suite-0")]
+
+
 async def test_a_watch_of_a_run_that_is_gone_says_that_it_is_over(web: str) -> None:
     said = await text_of(web, "/console/runs/00000000-0000-4000-8000-000000000000/events")
     assert "event: failed\n" in said
@@ -271,6 +322,7 @@ async def test_filters_are_in_the_address_and_unknown_ones_are_refused(web: str)
         ("/console/suites/compare", 400),
         ("/console/suites/compare?base=a&new=b", 404),
         (PAGES["suite"] + "/case?id=none", 404),
+        (PAGES["suite"] + "/case", 404),
         (PAGES["suite"] + "?page=x", 400),
         ("/console/overview?period=1y", 400),
     ],
@@ -303,6 +355,27 @@ async def test_cases_that_did_not_pass_come_first(web: str) -> None:
     assert set(words) == set(order)
 
 
+@pytest.mark.parametrize(
+    ("only", "failed", "passed"), [("", 60, 50), ("", 50, 60), ("failed", 60, 50), ("failed", 50, 60)]
+)
+async def test_every_case_of_a_large_suite_run_is_on_one_of_its_pages(
+    tmp_path: Path, only: str, failed: int, passed: int
+) -> None:
+    counts = {"failed": failed, "passed": passed}
+    names = {verdict: [f"{verdict}-{n:02}" for n in range(count)] for verdict, count in counts.items()}
+    cases = [samples.case(name, name[0].upper()) for name in names["passed"] + names["failed"]]
+    await stored.fill(tmp_path, [], [samples.report(cases)])
+    async with async_server(web="127.0.0.1:0", data_dir=tmp_path) as server:
+        path = f"/console/suites/{stored.run_id('suite-0')}" + (f"?verdict={only}" if only else "")
+        found = list[str]()
+        while path and len(found) <= len(cases):
+            page = await text_of(server.web_address or "", path)
+            found += re.findall(r'/case\?id=([^"&]+)"', page.partition('id="cases"')[2])
+            older = re.search(r'<a[^>]* href="([^"]+)"[^>]*>More cases', page)
+            path = older[1].replace("&amp;", "&") if older else ""
+    assert found == names["failed"] + ([] if only else names["passed"])
+
+
 async def test_a_comparison_shows_its_counts_and_changed_cases(web: str) -> None:
     page = await text_of(web, PAGES["compare"])
     for words in ("McNemar p", "broken</span>", "fixed</span>", "Changed cases"):
@@ -330,7 +403,7 @@ async def test_a_run_is_deleted_from_its_page(tmp_path: Path) -> None:
 async def test_hostile_texts_stay_texts(tmp_path: Path) -> None:
     """In every field: the page is well-formed, and no element or attribute comes from them."""
     runs = stored.hostile_runs()
-    await stored.fill(tmp_path, runs, hostile=True)
+    await stored.fill(tmp_path, runs, [hostile_report()] * 2)
     allowed: set[str] = set()
     async with async_server(web="127.0.0.1:0", data_dir=tmp_path) as server:
         web = server.web_address or ""

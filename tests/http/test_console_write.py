@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from html import unescape
@@ -21,6 +22,7 @@ from evald.result import Result
 from evald_server.auth.principal import Role
 from evald_server.cli.parser import parse
 from evald_server.http.access import COOKIE
+from evald_server.http.console.rendering import templates
 from evald_server.http.guards import HEADERS
 
 from ..auth.keyring import make_key
@@ -187,6 +189,7 @@ async def test_lists_say_how_to_begin_and_then_what_is_there(browser: Browser) -
         assert re.search(rf'href="{made[kind]}"[^>]*>{name}<', page)
 
 
+@pytest.mark.thorough
 async def test_a_form_with_more_personas_than_it_lists_is_small_and_keeps_those_that_were_chosen(
     browser: Browser,
 ) -> None:
@@ -744,6 +747,8 @@ def try_fields(*types: str, **fields: str) -> dict[str, str]:
     [
         TALK,
         "Done: BK-12345",
+        "user: Hi\nassistant: Done:\nBK-12345",
+        '{"role": "assistant", "content": "Done: BK-12345"}',
         json.dumps([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Done: BK-12345"}]),
         '{"role": "user", "content": "Hi"}\n{"role": "assistant", "content": "Done: BK-12345"}',
         json.dumps({"messages": [{"role": "assistant", "content": "Done: BK-12345"}]}),
@@ -758,8 +763,9 @@ async def test_a_conversation_is_tried_as_a_page_and_as_lines(browser: Browser, 
     shown = await browser.client.post("/console/try", data=fields | {"do": "evaluate"})
     assert shown.status_code == 200
     assert "</span> Passed</span>" in shown.text
-    assert "<caption>Assertions</caption>" in shown.text
-    assert "<caption>Metrics</caption>" in shown.text
+    for caption, only in (("Assertions", "Regex"), ("Metrics", "Response Length")):
+        table = shown.text.partition(f"<caption>{caption}</caption>")[2].partition("</table>")[0]
+        assert [title for title in ("Regex", "Response Length") if title in table] == [only]
     streamed = await browser.client.post("/console/try/results", data=fields)
     assert streamed.headers["content-type"] == "application/x-ndjson"
     *results, last = [json.loads(line) for line in streamed.text.splitlines()]
@@ -768,6 +774,17 @@ async def test_a_conversation_is_tried_as_a_page_and_as_lines(browser: Browser, 
     assert by_title["Regex"]["mark"]["short"] == "Pass"
     assert by_title["Response Length"]["metric"] is True
     assert not (await browser.client.get("/api/runs")).json(), "nothing is stored"
+
+
+@pytest.mark.parametrize(("expected", "word"), [("Done: BK-12345", "Passed"), ("Done", "Failed")])
+async def test_a_conversation_is_tried_with_the_expected_text(
+    browser: Browser, expected: str, word: str
+) -> None:
+    fields = try_fields("exact-match", expected=expected)
+    shown = await browser.client.post("/console/try", data=fields | {"do": "evaluate"})
+    assert f"</span> {word}</span>" in shown.text.partition('id="results"')[2]
+    streamed = await browser.client.post("/console/try/results", data=fields)
+    assert json.loads(streamed.text.splitlines()[-1])["summary"]["mark"]["word"] == word
 
 
 async def test_streamed_results_show_what_the_page_shows(browser: Browser) -> None:
@@ -791,6 +808,7 @@ async def test_an_evaluator_that_breaks_is_neither_pass_nor_fail(browser: Browse
     assert "Inconclusive" in results
     assert not re.search(r"</span> (Pass|Fail)", results)
     assert "secret of the inside" not in results
+    assert not re.search(r"score\s+[0-9]", results)
     streamed = await browser.client.post("/console/try/results", data=try_fields("broken"))
     first, *_, last = [json.loads(line) for line in streamed.text.splitlines()]
     assert first["result"]["mark"]["style"] == last["summary"]["mark"]["style"] == "error"
@@ -905,6 +923,10 @@ async def test_signing_in_leads_nowhere_else(tmp_path: Path, following: str) -> 
 async def test_a_console_without_keys_has_no_sign_in(browser: Browser) -> None:
     sent = await browser.client.get("/console/sign-in?next=/console/try")
     assert (sent.status_code, sent.headers["location"]) == (303, "/console/try")
+    sent = await browser.client.post("/console/sign-in", data={"key": "any"})
+    assert (sent.status_code, sent.headers["location"]) == (303, "/console/overview")
+    assert "set-cookie" not in sent.headers
+    assert "Sign in" not in await browser.page("/console/overview")
 
 
 async def test_who_may_not_write_sees_no_buttons_and_is_refused(tmp_path: Path) -> None:
@@ -943,6 +965,36 @@ async def test_a_posted_form_of_nonsense_is_refused(browser: Browser, path: str)
         head = {"content-type": "application/x-www-form-urlencoded"}
         found = await browser.client.post(f"{path}/new", content=body, headers=head)
         assert found.status_code in (400, 413), body[:20]
+        assert ("got more than 5,000 fields" in found.text) == (b"x=1" in body)
+
+
+@pytest.mark.parametrize("path", ["/console/try", "/console/try/results", NEW["scenarios"]])
+async def test_a_form_with_more_evaluators_than_a_call_may_have_is_refused(
+    browser: Browser, path: str
+) -> None:
+    fields = {f"/evaluators/{number}/type": "llm-judge" for number in range(101)}
+    found = await browser.client.post(path, data=fields | {"do": "add:/messages"})
+    assert found.status_code == 400
+    assert "wanted at most 100 (max_evaluators)" in found.text
+    del fields["/evaluators/100/type"]
+    found = await browser.client.post(path, data=fields | {"do": "add:/messages"})
+    assert found.status_code == 200
+
+
+async def test_pages_are_rendered_beside_the_event_loop(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+
+    class Version:
+        def __html__(self) -> str:
+            threads.add(threading.get_ident())
+            return "1"
+
+    monkeypatch.setitem(templates().globals, "version", Version())
+    await browser.page("/console/overview")
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 @pytest.mark.parametrize(

@@ -200,5 +200,5 @@ def test_a_field_of_an_evaluator_is_looked_at_for_that_one_alone(monkeypatch: py
 
     monkeypatch.setattr(page_edit, "data_of", counted)
     posted = {f"/evaluators/{number}/type": "regex" for number in range(300)} | {"/name": "x"}
-    assert len(page_edit.read_specs(posted, Problems(), {})) == 300
+    assert len(page_edit.read_specs(posted, Problems(), {}, 300)) == 300
     assert looked == 600

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import grpc
 import pytest
@@ -13,8 +13,8 @@ from evald_server.auth.authenticator import Authenticator
 from evald_server.auth.keys import KeyFile, revoke_key
 from evald_server.auth.principal import Role
 from evald_server.http.access import COOKIE, WebAccess
-from evald_server.http.calls import CallFailed
-from evald_server.http.guards import HEADERS
+from evald_server.http.calls import CallFailed, Calls
+from evald_server.http.guards import ADMITTED, HEADERS
 
 from ..auth.keyring import guarded, make_key
 from ..rpc.live import Live, serving, until
@@ -246,7 +246,7 @@ def _sign_in(access: WebAccess, key: str, scheme: str = "http") -> str:
     return response.headers["set-cookie"].partition(";")[0]
 
 
-def test_a_browser_gets_a_cookie_for_a_key_and_loses_it_when_it_signs_out(tmp_path: Path) -> None:
+async def test_a_browser_gets_a_cookie_for_a_key_and_loses_it_when_it_signs_out(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     key = make_key(path, "ann", Role.CALLER)
     access = _access(path)
@@ -256,6 +256,9 @@ def test_a_browser_gets_a_cookie_for_a_key_and_loses_it_when_it_signs_out(tmp_pa
     assert principal is not None
     assert principal.name == "ann"
     assert access.may(_request(cookie), "evald.v1.RunService/StartRun")
+    admitted, calls = _request(cookie), Calls(cast("Any", None), 1)
+    await access.admit(calls, admitted, "evald.v1.RunService/StartRun")
+    assert admitted.scope[ADMITTED] == "ann", "whose bodies count together"
     assert not access.may(_request(cookie), "evald.v1.ConnectorService/CreateConnector")
     response = Response()
     access.sign_out(_request(cookie), response)
@@ -309,6 +312,24 @@ def test_who_signs_in_again_and_again_signs_out_nobody_else(tmp_path: Path) -> N
     assert access.principal(_request(last))
     assert access.principal(_request(cookie))
     assert len(access._sessions) == 101
+
+
+def test_sessions_are_limited_and_idle_ones_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evald_server.http.access._MAX_SESSIONS", 3)
+    path, clock = tmp_path / "keys.toml", _Clock()
+    keys = [make_key(path, name, Role.CALLER) for name in ("ann", "bob", "cid", "dan")]
+    access, cookies = _access(path, clock), list[str]()
+    for key in keys:
+        clock.now += 1
+        cookies.append(_sign_in(access, key))
+        assert access.principal(_request(cookies[0])), "it is used again and again"
+        assert access.principal(_request(cookies[-1]))
+    assert [bool(access.principal(_request(cookie))) for cookie in cookies] == [True, False, True, True]
+    clock.now += 13 * 3600
+    _sign_in(access, keys[0])
+    assert len(access._sessions) == 1
 
 
 def test_an_explicit_key_comes_before_the_cookie(tmp_path: Path) -> None:

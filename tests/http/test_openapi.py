@@ -101,6 +101,7 @@ def _schema() -> Any:
     return schemathesis.openapi.from_dict(DOCUMENT)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=map(" ".join, OPERATIONS))
 def test_no_request_gets_a_status_or_a_body_that_is_not_listed(
     method: str, path: str, address: str, schema: Any

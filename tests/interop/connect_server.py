@@ -36,12 +36,12 @@ CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def message(name: str) -> Any:
-    """The class of one of the suite's messages."""
+    """Return the class of one of the suite's messages."""
     return GetMessageClass(descriptor_pool.Default().FindMessageTypeByName(f"{PACKAGE}.{name}"))
 
 
 class _Access(WebAccess):
-    """Hands on all headers."""
+    """An access check that passes all headers on."""
 
     def caller(self, request: Request, timeout: float | None = None) -> HttpCaller:
         """Return who sent a request."""
@@ -49,7 +49,7 @@ class _Access(WebAccess):
 
 
 class _ConformanceService:
-    """The suite's service, as evald's gate gives handlers."""
+    """The suite's service, with the interface of evald's gate."""
 
     def admit(self, method: str, metadata: Any, certificate: Any, peer: str) -> Any:
         """Return the handler of a call."""
@@ -119,7 +119,7 @@ async def _abort(context: Any, error: Any, more: Sequence[Any]) -> None:
 
 
 class _ConformanceBridge(Bridge):
-    """Adds the headers and trailers that the suite asks for."""
+    """A bridge that adds the headers and trailers that the suite asks for."""
 
     async def answer(self, package: str, request: Request) -> Response:
         """Answer a request."""

@@ -1,4 +1,4 @@
-"""Asking models in tests: no evaluator, no server, but the real client and real connections."""
+"""Judge calls without an evaluator or a server, through the real client and real connections."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
@@ -30,14 +30,14 @@ QUICK = RetryBackoff(0.001, 0.004)
 
 
 def question(schema: Mapping[str, Any] | None = SCHEMA, **fields: Any) -> PromptRequest:
-    """A question about a short text."""
+    """Return a prompt request about a short text."""
     return PromptRequest(
         "You judge.", "The text that is judged: an agent helps a customer.", schema, **fields
     )
 
 
 class Counted:
-    """What was counted."""
+    """Records what a judge call counts."""
 
     def __init__(self) -> None:
         self.outcomes: list[str] = []
@@ -58,7 +58,7 @@ class Counted:
 
 
 class Asking:
-    """A judge on one endpoint."""
+    """A judge with one endpoint."""
 
     def __init__(self, endpoint: Endpoint, budget: Budget, cache: AnswerCache) -> None:
         self.counted = Counted()
@@ -68,7 +68,7 @@ class Asking:
         )
 
     def model(self, model: str | None = None) -> JudgeModel:
-        """The endpoint's model, or another one."""
+        """Return the endpoint's model, or another one."""
         return self.models.get(None, model)
 
 
@@ -81,7 +81,7 @@ async def asking(
     cache: AnswerCache | None = None,
     **settings: Any,
 ) -> AsyncIterator[Asking]:
-    """A judge "default" whose model is gpt-4o-mini, with retries that do not wait."""
+    """Yield a judge "default" with the model gpt-4o-mini, whose retries do not wait."""
     given = JudgeSettings.model_validate(
         {"base_url": base_url, "model": "gpt-4o-mini", "timeout": 5.0, **settings}
     )
@@ -95,7 +95,7 @@ async def asking(
 
 @contextmanager
 def within(seconds: float | None, *, skip_cache: bool = False) -> Iterator[None]:
-    """What an evaluator finds whose call has so much time left."""
+    """Set the remaining time of the call."""
     deadline = None if seconds is None else time.monotonic() + seconds
     token = SCOPE.set(Scope("e1", deadline, skip_cache))
     try:
@@ -105,7 +105,7 @@ def within(seconds: float | None, *, skip_cache: bool = False) -> Iterator[None]
 
 
 async def fault(answer: Awaitable[Any]) -> JudgeError:
-    """How a question failed; fails when it did not."""
+    """Return the fault of a judge call; fail if it succeeds."""
     try:
         found = await answer
     except JudgeError as problem:

@@ -1,4 +1,4 @@
-"""JudgeModels that answer what a test says, and remember what they were asked."""
+"""Judge models with scripted answers, which record their requests."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ PRICE = 0.001
 
 
 class ScriptedModel:
-    """A model with a list of answers: the last one is repeated."""
+    """A model with a list of answers, of which the last is repeated."""
 
     def __init__(self, replies: Sequence[Reply], endpoint: str = "default", model: str = "scripted") -> None:
         self._replies = list(replies)
@@ -52,16 +52,16 @@ class ScriptedModel:
 
     @property
     def model(self) -> str:
-        """As configured."""
+        """The configured model."""
         return self._model
 
     @property
     def endpoint(self) -> str:
-        """Name in the config."""
+        """The endpoint's name in the config."""
         return self._endpoint
 
     async def ask(self, question: PromptRequest, spending: CallSpending) -> ModelAnswer:
-        """Spends 10 tokens in, 5 out and PRICE, whatever comes of it."""
+        """Answer, and report 10 input tokens, 5 output tokens and PRICE."""
         position = min(len(self.questions), len(self._replies) - 1)
         self.questions.append(question)
         self.asked.set()
@@ -111,11 +111,11 @@ class ScriptedModels:
 
     @property
     def default(self) -> ScriptedModel:
-        """The judge without a name."""
+        """The default judge."""
         return self.by_name["default"]
 
     def get(self, judge: str | None, model: str | None) -> ScriptedModel:
-        """By name, whatever the model."""
+        """Return the judge of this name, whatever the model."""
         name = judge or "default"
         if name not in self.by_name:
             raise ValueError(f'no judge "{name}"; the judges are: {", ".join(self.by_name) or "none"}')
@@ -131,12 +131,12 @@ TURN = Turn(
 
 
 def judge(models: ScriptedModels, config: Mapping[str, Any], turn: Turn = TURN) -> Result:
-    """The result, by a config that is compiled as a server does it."""
+    """Compile the config as a server does, and return the result."""
     return in_loop(judge_later(models, config, turn.context))
 
 
 async def judge_later(models: ScriptedModels, config: Mapping[str, Any], ctx: EvaluatorContext) -> Result:
-    """The same within a test's own event loop."""
+    """The same, within the event loop of a test."""
     outcome = judge_definition(models).compile(config)(ctx)
     assert not isinstance(outcome, Result)
     return await outcome
@@ -148,7 +148,7 @@ def evaluate(
     turn: Turn = TURN,
     seconds: float | None = 5.0,
 ) -> AggregatedEvaluation:
-    """The summary of a plan with these specs, as the engine runs it."""
+    """Run a plan with these specs in an engine, and return the summary."""
     return in_loop(evaluate_later(models, *specs, turn=turn, seconds=seconds))
 
 
@@ -158,7 +158,7 @@ async def evaluate_later(
     turn: Turn = TURN,
     seconds: float | None = 5.0,
 ) -> AggregatedEvaluation:
-    """The same within a test's own event loop."""
+    """The same, within the event loop of a test."""
     registry = Registry()
     registry.register(judge_definition(models), Origin.BUILT_IN)
     raw = tuple(spec_to_pb(spec).SerializeToString() for spec in specs)
@@ -171,22 +171,22 @@ async def evaluate_later(
 
 
 def criteria(success: bool, failure: bool = False, confidence: float = 0.9, why: str = "because") -> Reply:
-    """An answer of the criteria form."""
+    """Return an answer in the criteria form."""
     return {"successMet": success, "failureMet": failure, "confidence": confidence, "reasoning": why}
 
 
 def score(number: float, why: str = "because") -> Reply:
-    """An answer of the score form."""
+    """Return an answer in the score form."""
     return {"score": number, "hits": ["this"], "misses": ["that"], "reasoning": why}
 
 
 def fault(code: str, *, unusable: bool = False, text: str = "") -> JudgeError:
-    """What an endpoint raises."""
+    """Return the fault of an endpoint."""
     return JudgeError(code, f"{code.lower()} as told", unusable=unusable, text=text)
 
 
 def later(seconds: float, reply: Reply) -> Reply:
-    """The reply after a while. Only to be longer than a test lasts, or than a deadline."""
+    """Delay a reply beyond a deadline or the duration of a test."""
 
     async def wait() -> Reply:
         await asyncio.sleep(seconds)
@@ -199,14 +199,14 @@ _DATA = re.compile(r"^<data-([0-9a-f]{32})>\n(.*?)^</data-\1>$", re.DOTALL | re.
 
 
 def outside(material: str) -> str:
-    """What stands outside of the fence, with the nonce blanked."""
+    """Return the text outside the fence, with the nonce blanked."""
     found = _DATA.search(material)
     assert found, material
     return _DATA.sub("<data>\n</data>", material).replace(found[1], "nonce")
 
 
 def inside(material: str) -> list[dict[str, Any]]:
-    """The records inside of the fence, decoded."""
+    """Return the decoded records inside the fence."""
     records = []
     for found in _DATA.finditer(material):
         for line in found[2].splitlines():

@@ -13,6 +13,7 @@ from evald_server.judge.budget import Budget, Caller
 from evald_server.judge.chat_completion import parse_completion
 from evald_server.judge.prompt_request import CallSpending, JudgeError
 
+from ..rpc.live import until
 from .asking import asking, fault, question
 from .wire import Answer, answer, chunk, completion, events, wire
 
@@ -110,7 +111,11 @@ def test_a_new_day_begins_at_nothing() -> None:
     with pytest.raises(JudgeError):
         budget.reserve(0.1, CallSpending())
     calendar.day = "2026-11-22"
-    budget.reserve(1.0, CallSpending())
+    under_way = budget.reserve(1.0, CallSpending())
+    calendar.day = "2026-11-23"
+    under_way.settle(0.9)  # counts for the day on which it ended
+    with pytest.raises(JudgeError):
+        budget.reserve(0.2, CallSpending())
 
 
 def test_a_principal_has_a_ceiling_of_its_own_next_to_the_server_s(tmp_path: Path) -> None:
@@ -193,7 +198,14 @@ def test_a_restart_does_not_begin_the_day_anew(tmp_path: Path) -> None:
     budget.close()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"day": 1}', '{"day": "2026-11-21", "usd": "x"}', "\0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", "\0", "[" * 100_000, "{}"),
+        *(f'{{"day": "2026-11-21", "usd": {total}}}' for total in ('"x"', "NaN", "-1", "9" * 400)),
+    ],
+    ids=lambda text: text[:35],
+)
 def test_a_store_that_cannot_be_read_is_told_in_one_line(
     text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -201,17 +213,19 @@ def test_a_store_that_cannot_be_read_is_told_in_one_line(
     path.write_text(text)
     totals = DayTotals(path, today=Calendar())
     assert len(totals) == 0
-    assert len(caplog.records) <= 1
+    assert len(caplog.records) == 1
     totals.add([""], 0.25)
     totals.add(["", "ci"], 0.25)
     totals.close()
     assert json.loads(path.read_text()) == {"day": "2026-11-21", "usd": 0.5, "principals": {"ci": 0.25}}
 
 
-def test_a_store_that_cannot_be_written_is_told_in_one_line(
+async def test_a_store_that_cannot_be_written_is_told_in_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     totals = DayTotals(tmp_path / "missing" / "spending.json")
+    totals.add([""], 0.5)
+    await until(lambda: caplog.records)
     totals.add([""], 0.5)
     totals.close()
     assert len(caplog.records) == 1

@@ -1,4 +1,4 @@
-"""An HTTP server that answers byte for byte what a test tells it to, and keeps what it was asked."""
+"""An HTTP server that sends scripted bytes and records its requests."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ End = Literal["keep", "close", "reset", "hang", "drip"]
 
 
 class Answer(NamedTuple):
-    """Bytes to send, and what happens then."""
+    """Bytes to send, and what happens after them."""
 
     data: bytes
     end: End = "keep"
@@ -28,7 +28,7 @@ def answer(
     end: End = "keep",
     **headers: str,
 ) -> Answer:
-    """An answer with headers. body: bytes, text, or what is sent as JSON. length: what is claimed, if not the truth."""
+    """Return an answer with headers. body: bytes, text, or data for JSON. length: a false Content-Length."""
     if isinstance(body, str):
         body = body.encode()
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -41,7 +41,7 @@ def answer(
 
 
 def completion(text: Any = "fine", finish: str | None = "stop", **more: Any) -> dict[str, Any]:
-    """A chat completion. text: the message's content. more: goes into the message."""
+    """Return a chat completion. text: the message's content. more: other fields of the message."""
     return {
         "id": "c1",
         "object": "chat.completion",
@@ -55,13 +55,13 @@ def completion(text: Any = "fine", finish: str | None = "stop", **more: Any) -> 
 
 
 def events(*data: Any, done: bool = True) -> str:
-    """A stream of server-sent events."""
+    """Return a stream of server-sent events."""
     lines = [f"data: {one if isinstance(one, str) else json.dumps(one)}\n\n" for one in data]
     return "".join(lines) + ("data: [DONE]\n\n" if done else "")
 
 
 def chunk(text: str | None = None, finish: str | None = None, **delta: Any) -> dict[str, Any]:
-    """One event of a streamed completion."""
+    """Return an event of a streamed completion."""
     if text is not None:
         delta["content"] = text
     return {
@@ -72,7 +72,7 @@ def chunk(text: str | None = None, finish: str | None = None, **delta: Any) -> d
 
 
 class Wire:
-    """The server. requests: head and body of each, in order. The last answer is given again and again."""
+    """The server. requests: head and body of each, in order. The last answer is repeated."""
 
     def __init__(self, answers: Iterable[Answer]) -> None:
         self.answers = list(answers)
@@ -83,7 +83,7 @@ class Wire:
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
-        """What was asked, as JSON."""
+        """Return the bodies of all requests, as JSON."""
         return [body for _, body in self.requests]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -129,7 +129,7 @@ class Wire:
 
 @asynccontextmanager
 async def wire(*answers: Answer) -> AsyncIterator[Wire]:
-    """A server that gives these answers in turn."""
+    """Run a server with these answers."""
     served = Wire(answers)
     server = await asyncio.start_server(served.serve, "127.0.0.1", 0)
     served.base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"

@@ -1,4 +1,4 @@
-"""The languages whose tools are installed, and certificates for them."""
+"""Fixtures for the languages whose tools are installed, and certificates."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +13,7 @@ from .examples import LANGUAGES, Language, build, missing_tools
 
 @pytest.fixture(scope="session")
 def built(request: pytest.FixtureRequest) -> dict[str, str | None]:
-    """What went wrong with the build, by language; only of those that the chosen tests are for.
+    """Build the languages of the selected tests. Returns the errors by language.
 
     At the same time, because they wait for their registries most of the time.
     """
@@ -30,7 +30,7 @@ def _language_of(item: Any) -> Language | None:
 
 @pytest.fixture(scope="session", params=LANGUAGES, ids=lambda language: language.name)
 def language(request: Any, built: dict[str, str | None]) -> Language:
-    """One language, built; skipped where its tools are missing."""
+    """A built language. Skips the test if its tools are missing."""
     if missing := missing_tools(request.param):
         pytest.skip(f"{request.param.name}: not installed: {', '.join(missing)}")
     problem = built[request.param.name]
@@ -48,7 +48,7 @@ class Certificates(NamedTuple):
 
     @property
     def dialling(self) -> dict[str, str]:
-        """The environment of a program that dials."""
+        """Return the environment of a program that dials."""
         return {
             "EVALD_CA_FILE": self.file("ca.pem"),
             "EVALD_CERT_FILE": self.file("client.pem"),
@@ -57,7 +57,7 @@ class Certificates(NamedTuple):
 
     @property
     def listening(self) -> dict[str, str]:
-        """The environment of a program that listens, and requires certificates."""
+        """Return the environment of a program that listens and requires certificates."""
         return {
             "EVALD_TLS_CERT_FILE": self.file("server.pem"),
             "EVALD_TLS_KEY_FILE": self.file("server.key"),
@@ -67,7 +67,7 @@ class Certificates(NamedTuple):
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Of one CA."""
+    """Certificates of one CA."""
     folder = tmp_path_factory.mktemp("certificates")
     make_certificates(folder, ["127.0.0.1"], days=1)
     return Certificates(folder)

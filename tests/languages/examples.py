@@ -1,4 +1,4 @@
-"""The example plugins and callers in other languages: how to build them, start them, and what they say."""
+"""The examples in other languages: how to build and start them, and their output."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.starts
 
 
 class Language(NamedTuple):
-    """One folder of examples.
+    """A language's folder of examples.
 
     tools: programs that have to be there. builds: commands that make it, in
     its folder. plugin, caller: commands that start it. waiting: starts a
@@ -112,12 +112,12 @@ LANGUAGES = [
 
 
 def missing_tools(language: Language) -> list[str]:
-    """The programs that a language needs and that are not installed."""
+    """Return the programs that a language needs and that are not installed."""
     return [tool for tool in language.tools if shutil.which(tool) is None]
 
 
 def build(language: Language) -> str | None:
-    """Build what a language needs; what went wrong, None when nothing did."""
+    """Build a language's examples. Returns the error; None on success."""
     for command in language.builds:
         ended = run(language, command, seconds=480)
         if ended.returncode != 0:
@@ -131,7 +131,7 @@ def run(
     seconds: float = 60,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command of a language's folder to its end."""
+    """Run a command in a language's folder to its end."""
     return subprocess.run(
         command,
         cwd=language.folder,
@@ -145,7 +145,7 @@ def run(
 
 
 class Plugin:
-    """A started plugin. output: the lines that it has printed."""
+    """A running plugin. output: the lines that it has printed."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
@@ -162,7 +162,7 @@ class Plugin:
                 self._printed.notify_all()
 
     def line(self, part: str, timeout: float = 30) -> str:
-        """The first line with this part, printed by now or soon."""
+        """Wait for the first line that contains a text."""
 
         def found() -> str | None:
             return next((line for line in self.output if part in line), None)
@@ -174,7 +174,7 @@ class Plugin:
         return line
 
     def end(self) -> None:
-        """Kill it where it has not ended by itself."""
+        """Kill the process if it is still running."""
         self.process.kill()
         self.process.wait()
         self._reader.join()
@@ -182,16 +182,16 @@ class Plugin:
         self.process.stdout.close()
 
     def listening(self) -> str:
-        """The address on which it listens."""
+        """Return the address on which it listens."""
         return self.line(" listens on ").rpartition(" ")[2]
 
     def terminate(self) -> int:
-        """Send SIGTERM; the exit code."""
+        """Send SIGTERM, and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for the end, and return the exit code."""
         return self.process.wait(timeout=30)
 
 
@@ -203,7 +203,7 @@ def started(
     command: Sequence[str] = (),
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Plugin]:
-    """A plugin, or another command, with these arguments; killed in the end where it has not ended by itself."""
+    """Run a plugin or another command with arguments; kill it at the end if it is still running."""
     process = subprocess.Popen(
         [*(command or (language.waiting if waiting else language.plugin)), *arguments],
         cwd=language.folder,

@@ -1,4 +1,4 @@
-"""The server's side of `evald.plugin.v1`, as a test dictates it frame by frame."""
+"""A scripted server of `evald.plugin.v1`, frame by frame."""
 
 import queue
 import threading
@@ -18,7 +18,7 @@ PATIENCE = 30.0
 
 
 class Session:
-    """One stream of Connect, after its hello."""
+    """A Connect stream, after its hello."""
 
     def __init__(self, hello: pb.WorkerHello, context: grpc.ServicerContext) -> None:
         self.hello = hello
@@ -41,14 +41,14 @@ class Session:
         self._outgoing.put(None)
 
     def receive(self, kind: str) -> Any:
-        """The next frame, which has to be of this kind."""
+        """Return the next frame, which must be of this kind."""
         frame = self._incoming.get(timeout=PATIENCE)
         assert frame is not None, f"wanted {kind}, but the worker has closed the stream"
         assert frame.WhichOneof("frame") == kind, f"wanted {kind}, got {frame}"
         return getattr(frame, kind)
 
     def half_closed(self) -> bool:
-        """Whether the worker closes its side with nothing more to say."""
+        """Return whether the worker half-closes without another frame."""
         return self._incoming.get(timeout=PATIENCE) is None
 
     def _read(self, requests: Iterator[pb.ConnectRequest]) -> None:
@@ -65,7 +65,7 @@ class Session:
 
 
 class Registry(registry_service_pb2_grpc.RegistryServiceServicer):  # type: ignore[misc]
-    """Everything that plugins ask for arrives in `sessions`, `registered`, `deregistered`."""
+    """The registry. `sessions`, `registered` and `deregistered` receive the plugins' requests."""
 
     def __init__(self) -> None:
         self.sessions: queue.Queue[Session] = queue.Queue()
@@ -80,7 +80,7 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):  # type: igno
         self._open: list[Session] = []
 
     def start(self, address: str | None = None) -> str:
-        """Listen; the address."""
+        """Listen, and return the address."""
         self._server = grpc.server(
             futures.ThreadPoolExecutor(max_workers=16), options=[("grpc.so_reuseport", 0)]
         )
@@ -90,7 +90,7 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):  # type: igno
         return f"127.0.0.1:{port}"
 
     def stop(self) -> None:
-        """Break every connection off."""
+        """Break all connections."""
         if self._server is not None:
             stopped = self._server.stop(grace=0)
             for session in self._open:
@@ -98,7 +98,7 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):  # type: igno
             stopped.wait(PATIENCE)
 
     def session(self) -> Session:
-        """The next worker that connects."""
+        """Wait for the next worker that connects."""
         return self.sessions.get(timeout=PATIENCE)
 
     def Connect(self, requests: Iterator[pb.ConnectRequest], context: grpc.ServicerContext) -> Any:  # noqa: N802
@@ -142,7 +142,7 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):  # type: igno
 
 
 def task(task_id: str, type_: str, answer: str, **config: Any) -> task_pb2.EvaluationTask:
-    """A task about one answer. config: a trailing "_" is dropped from its keys, for those that Python reserves."""
+    """Return a task about one answer. config: a trailing "_" is dropped from keys that Python reserves."""
     made = task_pb2.EvaluationTask(task_id=task_id, type=type_, attempt=1)
     made.context.messages.add(role="user", text="Well?")
     made.context.messages.add(role="assistant", text=answer)

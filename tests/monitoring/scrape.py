@@ -1,4 +1,4 @@
-"""A scrape, read as Prometheus reads it."""
+"""Scrapes, parsed as Prometheus parses them."""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,7 +13,7 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0
 
 
 class Clock:
-    """Time that only passes when told to."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -23,14 +23,14 @@ class Clock:
 
 
 def families(telemetry: Telemetry, accept: str = "") -> list[Metric]:
-    """What a scrape holds. The OpenMetrics parser is strict: it raises for buckets out of order and the like."""
+    """Parse a scrape. The OpenMetrics parser raises for errors such as buckets out of order."""
     body, content_type = telemetry.exposition(accept)
     parse = parse_openmetrics if "openmetrics" in content_type else parse_text
     return list(parse(body.decode("utf-8")))
 
 
 def samples(telemetry: Telemetry, name: str = "", accept: str = "", **labels: str) -> Iterator[Sample]:
-    """Samples of this exact name, or all, that carry these labels."""
+    """Return the samples with these labels, of one exact name or of all."""
     for family in families(telemetry, accept):
         for sample in family.samples:
             if name in ("", sample.name) and labels.items() <= sample.labels.items():
@@ -38,14 +38,14 @@ def samples(telemetry: Telemetry, name: str = "", accept: str = "", **labels: st
 
 
 def value(telemetry: Telemetry, name: str, **labels: str) -> float | None:
-    """The one sample of this name and these labels; None when there is none."""
+    """Return the value of the sample with this name and these labels; None if there is none."""
     found = [sample.value for sample in samples(telemetry, name, **labels)]
     assert len(found) < 2, (name, labels, found)
     return found[0] if found else None
 
 
 def histogram(telemetry: Telemetry, name: str, **labels: str) -> tuple[Mapping[str, float], float, float]:
-    """Buckets by upper bound, sum and count of one histogram."""
+    """Return the buckets by upper bound, the sum and the count of a histogram."""
     buckets = {one.labels["le"]: one.value for one in samples(telemetry, f"{name}_bucket", **labels)}
     total, count = value(telemetry, f"{name}_sum", **labels), value(telemetry, f"{name}_count", **labels)
     assert total is not None

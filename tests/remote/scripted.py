@@ -1,4 +1,4 @@
-"""Plugins that do what a test says: listening ones and workers, written against gRPC alone."""
+"""Scripted plugins, listening ones and workers, written with gRPC alone."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ SCHEMA = {"type": "object", "properties": {"word": {"type": "string"}}, "additio
 
 
 def evaluator_type(name: str, **fields: Any) -> evaluator_pb2.EvaluatorType:
-    """A type with a config of one word."""
+    """Return a type whose config is one word."""
     schema = fields.pop("schema", SCHEMA)
     fields.setdefault("kind", evaluator_pb2.EVALUATOR_KIND_ASSERTION)
     fields.setdefault("version", "1.0.0")
@@ -37,7 +37,7 @@ def evaluator_type(name: str, **fields: Any) -> evaluator_pb2.EvaluatorType:
 
 
 def plugin_info(*types: str | evaluator_pb2.EvaluatorType, **fields: Any) -> task_pb2.PluginInfo:
-    """A plugin that offers these."""
+    """Return the description of a plugin with these types."""
     fields.setdefault("name", "acme.tests")
     fields.setdefault("contract_versions", ["evald.plugin.v1"])
     fields.setdefault("max_concurrency", 16)
@@ -47,18 +47,18 @@ def plugin_info(*types: str | evaluator_pb2.EvaluatorType, **fields: Any) -> tas
 
 
 async def passes(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
-    """An evaluator that is content."""
+    """Pass."""
     return PASSED
 
 
 async def hangs(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
-    """One that never answers."""
+    """Never answer."""
     await asyncio.Event().wait()
     raise AssertionError
 
 
 def answers(**fields: Any) -> Behave:
-    """One that says always the same."""
+    """Return a behaviour that always gives the same output."""
 
     async def behave(_task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
         return task_pb2.EvaluationOutput(**fields)
@@ -67,7 +67,7 @@ def answers(**fields: Any) -> Behave:
 
 
 class Listening:
-    """A plugin that listens. tasks: all that it got, oldest first. health: what it answers, None for no service.
+    """A plugin that listens. tasks: all received tasks, oldest first. health: its status; None: no service.
 
     raw: what Evaluate answers instead of a response, as bytes.
     """
@@ -92,7 +92,7 @@ class Listening:
         self._server: grpc.aio.Server | None = None
 
     async def start(self, address: str | None = None, credentials: Any = None) -> str:
-        """Listen. Returns the address."""
+        """Listen, and return the address."""
         address = address or free_address()
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         handlers = {
@@ -115,7 +115,7 @@ class Listening:
         return self.address
 
     async def stop(self) -> None:
-        """Stop, as a process that is killed: nobody is told."""
+        """Stop without deregistering, like a killed process."""
         if self._server is not None:
             await self._server.stop(None)
             self._server = None
@@ -155,7 +155,7 @@ class Refused(Exception):
 
 @asynccontextmanager
 async def listening(*types: Any, **fields: Any) -> AsyncIterator[Listening]:
-    """A plugin that listens on a port of its own."""
+    """Run a plugin that listens on its own port."""
     plugin = Listening(*types, **fields)
     await plugin.start(fields.get("address"))
     try:
@@ -165,7 +165,7 @@ async def listening(*types: Any, **fields: Any) -> AsyncIterator[Listening]:
 
 
 class Worker:
-    """A plugin that has dialled out. Answers tasks with `behave` and pings with pongs, unless told not to.
+    """A plugin that dials the server. Answers tasks with `behave`, and pings unless told not to.
 
     tasks, cancels: what it got. open: tasks that it works on. most_open: the most at a time. reads: cleared, it reads
     nothing more.
@@ -201,7 +201,7 @@ class Worker:
         self._sending = asyncio.Lock()
 
     async def start(self, resume: str = "") -> "Worker":
-        """Say hello and wait for the welcome. Raises AioRpcError when refused."""
+        """Send hello and wait for the welcome. Raises AioRpcError if refused."""
         hello = registry_pb2.WorkerHello(
             plugin=self.info,
             instance_id=self.instance_id,
@@ -223,7 +223,7 @@ class Worker:
             await self._call.write(registry_pb2.ConnectRequest(**frame).SerializeToString())
 
     async def send_raw(self, data: bytes) -> None:
-        """Send whatever."""
+        """Send raw bytes."""
         async with self._sending:
             await self._call.write(data)
 
@@ -232,13 +232,13 @@ class Worker:
         await self.send(completed=registry_pb2.TaskCompleted(task_id=task_id, output=output))
 
     async def ended(self) -> tuple[grpc.StatusCode, str]:
-        """Wait for the stream's end: its status."""
+        """Wait for the end of the stream, and return its status."""
         if self._reading is not None:
             await self._reading
         return await self._call.code(), await self._call.details()
 
     async def finish(self) -> None:
-        """Half-close, as a worker does that stops well."""
+        """Half-close, like a worker that stops cleanly."""
         await self._call.done_writing()
 
     def kill(self) -> None:
@@ -246,7 +246,7 @@ class Worker:
         self._call.cancel()
 
     async def stop(self) -> None:
-        """Break the stream and forget it."""
+        """Break the stream and remove the worker."""
         self.kill()
         for task in list(self.running.values()):
             task.cancel()
@@ -295,7 +295,7 @@ class Worker:
 
 @asynccontextmanager
 async def worker(live: Live, *types: Any, **fields: Any) -> AsyncIterator[Worker]:
-    """A worker of a server, welcomed."""
+    """Run a worker that the server has welcomed."""
     found = Worker(live.channel, *types, **fields)
     await found.start()
     try:
@@ -334,14 +334,14 @@ async def deregister(live: Live, lease_id: str, *, drain: bool = False) -> None:
 
 
 async def registrations(live: Live, **fields: Any) -> registry_pb2.ListRegistrationsResponse:
-    """A page of instances."""
+    """Return a page of instances."""
     request = registry_pb2.ListRegistrationsRequest(**fields)
     data = await live.raw(f"{REGISTRY}ListRegistrations", request.SerializeToString())
     return registry_pb2.ListRegistrationsResponse.FromString(data)
 
 
 async def states(live: Live) -> dict[str, str]:
-    """The state of each instance by its id."""
+    """Return the state of each instance by id."""
     found = (await registrations(live, page_size=1000)).registrations
     return {
         one.instance_id: registry_pb2.Registration.State.Name(one.state).removeprefix("STATE_").lower()
@@ -350,21 +350,21 @@ async def states(live: Live) -> dict[str, str]:
 
 
 def duration(seconds: float) -> Duration:
-    """A protobuf duration."""
+    """Return a protobuf duration."""
     found = Duration()
     found.FromNanoseconds(round(seconds * 1e9))
     return found
 
 
 async def code_of(live: Live, answer: str = "hello", **fields: Any) -> str:
-    """The error code of one call of acme.word; "" when it passed."""
+    """Return the error code of a call of acme.word; "" if it passed."""
     wanted = request(spec("acme.word", **fields), answer=answer)
     (result,) = (await live.unary(wanted)).summary.results
     return result.error.code or ("" if result.verdict == result_pb2.VERDICT_PASSED else "FAILED")
 
 
 async def active(live: Live, *instance_ids: str, seconds: float = 5.0) -> None:
-    """Wait until these instances get tasks."""
+    """Wait until these instances are active."""
 
     async def are() -> bool:
         known = await states(live)

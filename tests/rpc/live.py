@@ -1,4 +1,4 @@
-"""A real server on a loopback port, and raw calls to it over a real channel."""
+"""A real server on a loopback port, and raw calls over a real channel."""
 
 import asyncio
 import gc
@@ -27,7 +27,7 @@ Request = evaluation_service_pb2.EvaluateRequest
 
 
 async def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    """Return when something has come true, at the latest after so many seconds. It may be a coroutine."""
+    """Wait until a condition, which may be a coroutine, is true. Raises TimeoutError."""
     pause = 0.005
     async with asyncio.timeout(seconds):
         while not (await found if asyncio.iscoroutine(found := condition()) else found):
@@ -44,25 +44,25 @@ class Live:
         self.channel = channel
 
     async def raw(self, method: str, data: bytes, **call: Any) -> bytes:
-        """One unary call with these bytes."""
+        """Make a unary call with raw bytes."""
         answer: bytes = await self.channel.unary_unary(method)(data, **call)
         return answer
 
     async def unary(self, request: Request, **call: Any) -> evaluation_service_pb2.EvaluateUnaryResponse:
-        """EvaluateUnary."""
+        """Call EvaluateUnary."""
         wrapped = evaluation_service_pb2.EvaluateUnaryRequest(request=request)
         data = await self.raw(EVALUATION + "EvaluateUnary", wrapped.SerializeToString(), **call)
         return evaluation_service_pb2.EvaluateUnaryResponse.FromString(data)
 
     async def stream(self, request: Request, **call: Any) -> list[evaluation_service_pb2.EvaluateResponse]:
-        """Evaluate, to its end."""
+        """Call Evaluate and return all its messages."""
         stream = self.channel.unary_stream(EVALUATION + "Evaluate")(request.SerializeToString(), **call)
         return [evaluation_service_pb2.EvaluateResponse.FromString(data) async for data in stream]
 
     async def session(
         self, frames: Iterable[evaluation_service_pb2.EvaluateSessionRequest]
     ) -> list[evaluation_service_pb2.EvaluateSessionResponse]:
-        """EvaluateSession with all frames at once."""
+        """Call EvaluateSession with all frames at once."""
         stream = self.channel.stream_stream(EVALUATION + "EvaluateSession")(
             iter([frame.SerializeToString() for frame in frames])
         )
@@ -71,14 +71,14 @@ class Live:
     async def batch(
         self, messages: Iterable[evaluation_service_pb2.EvaluateBatchRequest]
     ) -> list[evaluation_service_pb2.EvaluateBatchResponse]:
-        """EvaluateBatch with all messages at once."""
+        """Call EvaluateBatch with all messages at once."""
         stream = self.channel.stream_stream(EVALUATION + "EvaluateBatch")(
             iter([message.SerializeToString() for message in messages])
         )
         return [evaluation_service_pb2.EvaluateBatchResponse.FromString(data) async for data in stream]
 
     async def types(self, **fields: Any) -> catalog_service_pb2.ListEvaluatorTypesResponse:
-        """ListEvaluatorTypes."""
+        """Call ListEvaluatorTypes."""
         request = catalog_service_pb2.ListEvaluatorTypesRequest(**fields)
         data = await self.raw(CATALOG + "ListEvaluatorTypes", request.SerializeToString())
         return catalog_service_pb2.ListEvaluatorTypesResponse.FromString(data)
@@ -86,7 +86,7 @@ class Live:
 
 @asynccontextmanager
 async def serving(evaluators: Iterable[EvaluatorDefinition] = (), **settings: Any) -> AsyncIterator[Live]:
-    """A server with these plugins and settings, and 32 MiB messages allowed to the client."""
+    """Run a server with these plugins and settings. The client may send 32 MiB messages."""
     app = App(Settings(listen="127.0.0.1:0", **{"http": None, "web": None, **settings}))
     for evaluator in evaluators:
         app.registry.register(evaluator, Origin.PLUGIN)
@@ -100,7 +100,7 @@ async def serving(evaluators: Iterable[EvaluatorDefinition] = (), **settings: An
 
 
 def request(*specs: evaluator_pb2.EvaluatorSpec, answer: str = "hello", **fields: Any) -> Request:
-    """A request about one short turn."""
+    """Return a request about one short turn."""
     context = context_pb2.EvaluatorContext(turn=1)
     context.messages.add(role="user", text="hi")
     context.messages.add(role="assistant", text=answer)
@@ -108,7 +108,7 @@ def request(*specs: evaluator_pb2.EvaluatorSpec, answer: str = "hello", **fields
 
 
 def spec(type_name: str, config: dict[str, Any] | None = None, **fields: Any) -> evaluator_pb2.EvaluatorSpec:
-    """A spec."""
+    """Return a spec."""
     pb = evaluator_pb2.EvaluatorSpec(type=type_name, **fields)
     pb.config.update(config or {})
     return pb
@@ -146,12 +146,12 @@ class Refusal:
 
     @property
     def reason(self) -> str:
-        """ErrorInfo's reason."""
+        """The reason of the ErrorInfo."""
         return self.info.reason
 
 
 async def refusal(call: Any) -> Refusal:
-    """How a call was refused; fails when it was not."""
+    """Return the error of a refused call; fail if it was not refused."""
     try:
         answer = await call
     except grpc.aio.AioRpcError as error:
@@ -161,7 +161,7 @@ async def refusal(call: Any) -> Refusal:
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Python looks for no cycles of garbage meanwhile."""
+    """Disable the garbage collector for a while."""
     gc.collect()
     gc.disable()
     try:
@@ -171,5 +171,5 @@ def no_collector() -> Iterator[None]:
 
 
 def open_calls() -> int:
-    """Calls that the server holds, those included that only the garbage collector can let go."""
+    """Return the calls in memory, including those that only the garbage collector can free."""
     return sum(type(thing).__name__ == "_ServicerContext" for thing in gc.get_objects())

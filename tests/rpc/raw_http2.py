@@ -1,4 +1,4 @@
-"""Requests of HTTP/2 that no client of gRPC sends."""
+"""HTTP/2 requests that no gRPC client sends."""
 
 import socket
 import ssl
@@ -18,7 +18,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _text(value: bytes) -> bytes:
-    """A string of HPACK, of at most 254 bytes."""
+    """Return an HPACK string of at most 254 bytes."""
     return (bytes([len(value)]) if len(value) < 127 else bytes([127, len(value) - 127])) + value
 
 
@@ -29,7 +29,7 @@ def call(
     settings: bytes = b"",
     tls: ssl.SSLContext | None = None,
 ) -> socket.socket:
-    """A connection on which a call with an empty message was sent. settings: of HTTP/2, six bytes each."""
+    """Return a connection with one sent call, whose message is empty. settings: of HTTP/2, six bytes each."""
     fields = _HEADERS | {":path": path} | dict(headers or {})
     block = b"".join(b"\0" + _text(name.encode()) + _text(value) for name, value in fields.items())
     host, _, port = address.rpartition(":")
@@ -47,7 +47,7 @@ def call(
 
 
 def wait(connection: socket.socket) -> None:
-    """Return when the call has been answered, or its server ends the connection."""
+    """Wait until the call is answered or the server closes the connection."""
     with connection.makefile("rb") as frames:
         while head := frames.read(9):
             frames.read(int.from_bytes(head[:3], "big"))

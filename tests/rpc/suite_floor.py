@@ -1,4 +1,4 @@
-"""Suites over a real channel: what is sent, and what comes back."""
+"""Suite runs over a real channel."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ RUNNING = pb.SUITE_RUN_STATUS_RUNNING
 
 
 def answer(text: str, milliseconds: int = 100) -> Invocation:
-    """A recorded answer."""
+    """Return a recorded answer."""
     made = Invocation()
     made.messages.add(role="assistant", text=text)
     made.latency.FromMilliseconds(milliseconds)
@@ -30,12 +30,12 @@ def answer(text: str, milliseconds: int = 100) -> Invocation:
 
 
 def opened(*specs: EvaluatorSpec, **fields: Any) -> SuiteOpen:
-    """What opens a suite; it checks for "hello" unless told."""
+    """Return the opening of a suite; by default it checks for "hello"."""
     return SuiteOpen(suite=fields.pop("suite", "checkout"), evaluators=specs or [CONTAINS], **fields)
 
 
 def recorded(case_id: str, *texts: str, **fields: Any) -> SuiteCase:
-    """A case of one turn with one recorded trial for each text."""
+    """Return a case of one turn, with a recorded trial for each text."""
     case = asked(case_id, **fields)
     for text in texts:
         case.recorded_trials.add(answers=[answer(text)])
@@ -43,7 +43,7 @@ def recorded(case_id: str, *texts: str, **fields: Any) -> SuiteCase:
 
 
 def asked(case_id: str, *inputs: str, **fields: Any) -> SuiteCase:
-    """A case that an agent is asked, one turn for each input."""
+    """Return a case for an agent, with a turn for each input."""
     case = SuiteCase(case_id=case_id, **fields)
     for text in inputs or ("hi",):
         case.turns.add().input.add(role="user", text=text)
@@ -51,7 +51,7 @@ def asked(case_id: str, *inputs: str, **fields: Any) -> SuiteCase:
 
 
 class Outcome:
-    """What a stream has answered."""
+    """The messages of a RunSuite stream."""
 
     def __init__(self) -> None:
         self.started = SuiteRun()
@@ -60,17 +60,17 @@ class Outcome:
 
     @property
     def verdicts(self) -> dict[str, int]:
-        """By case."""
+        """The verdicts by case."""
         return {result.case_id: result.verdict for result in self.results}
 
     @property
     def run(self) -> SuiteRun:
-        """As it has ended."""
+        """The ended suite run."""
         assert self.ended is not None
         return self.ended
 
     def case(self, case_id: str) -> CaseResult:
-        """The one answer about a case."""
+        """Return the only result of a case."""
         [found] = [result for result in self.results if result.case_id == case_id]
         return found
 
@@ -83,7 +83,7 @@ async def play(
     a_message: int = 50,
     into: Outcome | None = None,
 ) -> Outcome:
-    """Run a suite to its end. a_message: cases in each message. into: what to note the answers in."""
+    """Run a suite to its end. a_message: cases in each message. into: collects the answers."""
     cases = list(cases)
 
     async def requests() -> AsyncIterator[RunSuiteRequest]:
@@ -107,12 +107,12 @@ def note(outcome: Outcome, response: pb.RunSuiteResponse) -> None:
 
 
 async def get(stub: SuiteServiceStub, run_id: str) -> SuiteRun:
-    """GetSuiteRun."""
+    """Call GetSuiteRun."""
     return (await stub.GetSuiteRun(pb.GetSuiteRunRequest(suite_run_id=run_id))).suite_run
 
 
 async def stored_cases(stub: SuiteServiceStub, run_id: str, **fields: Any) -> list[CaseResult]:
-    """All pages of ListCaseResults."""
+    """Return all pages of ListCaseResults."""
     found: list[CaseResult] = []
     token = ""
     while True:
@@ -125,7 +125,7 @@ async def stored_cases(stub: SuiteServiceStub, run_id: str, **fields: Any) -> li
 
 
 def ids(results: Sequence[CaseResult]) -> list[str]:
-    """Of cases, in order."""
+    """Return the ids of cases, in order."""
     return [result.case_id for result in results]
 
 
@@ -134,7 +134,7 @@ Reply = Callable[[list[dict[str, Any]]], Awaitable[str | int]]
 
 @asynccontextmanager
 async def http_agent(reply: Reply) -> AsyncIterator[Connector]:
-    """An agent over HTTP, and a connector for it. reply: gets the conversation, gives a text or an HTTP status."""
+    """Run an agent over HTTP, and yield its connector. reply: takes the conversation, returns a text or an HTTP status."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):

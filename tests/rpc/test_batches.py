@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from evald.batch import BatchSummary
 from evald.context import EvaluatorContext
 from evald.evaluator import define_evaluator
 from evald.result import Kind, Result, Verdict, failed, measured, passed
@@ -53,7 +54,11 @@ def items(*answers: str, start: int = 0) -> Message:
 async def test_every_item_is_answered_and_the_summary_adds_up(live: Live) -> None:
     messages = await live.batch(
         [
-            opened(CONTAINS, spec("response-length")),
+            opened(
+                CONTAINS,
+                spec("response-length"),
+                spec("contains", {"text": "you"}, name="tried", enforcement="ENFORCEMENT_SHADOW"),
+            ),
             items("hello", "bye"),
             items(*["hello you"] * 600, start=2),
         ]
@@ -68,6 +73,11 @@ async def test_every_item_is_answered_and_the_summary_adds_up(live: Live) -> Non
     contains = summary.evaluators["contains"]
     assert (contains.passed_count, contains.failed_count) == (601, 1)
     assert (contains.kind, summary.evaluators["response-length"].kind) == (1, 2)
+    tried = summary.evaluators["tried"]
+    assert (tried.passed_count, tried.failed_count) == (600, 2)
+    assert (contains.enforcement, tried.enforcement) == (1, 2)
+    totals = BatchSummary.from_pb(summary).evaluators
+    assert {name for name, one in totals.items() if one.shadow} == {"tried"}
     assert summary.evaluators["response-length"].mean_value == pytest.approx((5 + 3 + 9 * 600) / 602)
 
 

@@ -68,6 +68,7 @@ def plans() -> Put:
     return put
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("cache", "entries"), [(answers, 2500), (judge, 3000), (plans, 200)], ids=["answers", "judge", "plans"]
 )

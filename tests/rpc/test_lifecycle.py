@@ -36,6 +36,13 @@ async def test_health_answers_for_the_server_and_each_service() -> None:
         assert (await refusal(health(live, "nope"))).code is grpc.StatusCode.NOT_FOUND
         refused = await refusal(live.raw("/grpc.health.v1.Health/Check", b"\xff\xff"))
         assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+        watch = live.channel.unary_stream("/grpc.health.v1.Health/Watch")
+        refused = await refusal(watch(b"\xff\xff").read())
+        assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+        unknown = watch(health_pb2.HealthCheckRequest(service="nope").SerializeToString())
+        answer = health_pb2.HealthCheckResponse.FromString(await unknown.read())
+        assert answer.status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        unknown.cancel()
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
@@ -63,7 +70,9 @@ async def test_reflection_lists_the_services_and_describes_them(version: str) ->
             "grpc.reflection.v1alpha.ServerReflection",
         } <= names
         assert described.file_descriptor_response.file_descriptor_proto
-        assert own.file_descriptor_response.file_descriptor_proto
+        (data,) = own.file_descriptor_response.file_descriptor_proto
+        # All messages are of this version, too.
+        assert (b".v1alpha." in data) == (version == "v1alpha")
 
 
 def _watch_without_window(address: str) -> socket.socket:
@@ -81,6 +90,9 @@ async def test_a_watcher_that_takes_no_answer_holds_up_neither_others_nor_the_ch
             stopping = asyncio.create_task(live.app.stop(0.1))
             assert health_pb2.HealthCheckResponse.FromString(await watch.read()).status == 2
             assert await health(live) == health_pb2.HealthCheckResponse.NOT_SERVING
+            again = asyncio.ensure_future(watch.read())
+            assert not (await asyncio.wait([again], timeout=0.2))[0], "the status was sent twice"
+            again.cancel()
             await stopping
 
 

@@ -4,15 +4,21 @@ import asyncio
 import gc
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
+import pytest
 
 from evald.evaluator import define_evaluator
 from evald.result import Kind
+from evald.scope import Scope
 from evald_server.auth.principal import Role
-from evald_server.fair_slots import FairSlots
+from evald_server.fair_slots import FairSlots, QueueFull
+from evald_server.rpc.admission import Admission, check_deadline
+from evald_server.rpc.errors import CallError
 
 from ..auth.keyring import bearer, make_key
 from ..loop import run
@@ -128,3 +134,87 @@ async def test_principals_take_turns() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     assert "".join(order) == "abcab"
     assert (slots.taken, slots.waiting) == (0, 0)
+
+
+async def test_the_queue_is_limited_for_all_together_and_is_free_again_after_each_wait() -> None:
+    slots = FairSlots(1, queue=2)
+    for _ in range(3):
+        async with slots.slot("first"):
+            waiting = [asyncio.create_task(slots.acquire(principal)) for principal in "ab"]
+            patient = asyncio.create_task(slots.acquire("a", patient=True))
+            await until(lambda: slots.waiting == 3, 60)
+            with pytest.raises(QueueFull):
+                await slots.acquire("c")
+            waiting.pop().cancel()
+            await until(lambda: slots.waiting == 2, 60)
+        for task in (*waiting, patient):
+            await task
+            slots.release("a")
+        assert (slots.taken, slots.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "waits", "text"),
+    [
+        (None, True, ""),
+        (0.06, True, ""),
+        (0.05, True, "50 ms left"),
+        (0.01, False, ""),
+        (0.0, False, "had passed before the call began"),
+        (0.0, True, "had passed before the call began"),
+    ],
+)
+def test_a_call_needs_time_for_its_response(seconds: float | None, waits: bool, text: str) -> None:
+    plan: Any = SimpleNamespace(waits=waits)
+    if not text:
+        check_deadline(plan, seconds)
+        return
+    with pytest.raises(CallError, match=text) as refused:
+        check_deadline(plan, seconds)
+    assert refused.value.reason == "DEADLINE_TOO_SHORT"
+
+
+class _Timed:
+    """An evaluation run that notes its time limit."""
+
+    def __init__(self) -> None:
+        self.plan = SimpleNamespace(timeout=None)
+        self.seconds: float | None = None
+        self.abandoned = False
+
+    async def run_pending(self, seconds: float | None, *_: Any) -> AsyncIterator[list[int]]:
+        self.seconds = seconds
+        yield []
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+
+async def test_the_time_in_the_queue_counts_for_those_who_have_a_deadline() -> None:
+    admission = Admission(1, 8, 60.0, default_timeout=20.0)
+
+    async def play(run: Any, *time_remaining: Any) -> None:
+        async for _ in admission.run_pending(run, Scope(evaluation_id="1"), *time_remaining):
+            pass
+
+    impatient, unlimited, patient, late = (_Timed() for _ in range(4))
+    first = admission.run_pending(cast("Any", _Timed()), Scope(evaluation_id="1"))
+    assert await anext(first) == []
+    waiting = [
+        asyncio.create_task(play(impatient, lambda: 10.0)),
+        asyncio.create_task(play(unlimited, lambda: None)),
+        asyncio.create_task(play(patient)),
+    ]
+    await until(lambda: admission.queued == 3, 60)
+    with pytest.raises(CallError, match="no time is left"):
+        await play(late, lambda: 0.01)
+    await asyncio.sleep(0.2)
+    await first.aclose()
+    await asyncio.gather(*waiting)
+    assert impatient.seconds is not None
+    assert unlimited.seconds is not None
+    assert impatient.seconds <= 9.0 - 0.2
+    assert unlimited.seconds <= 18.0 - 0.2
+    assert patient.seconds == 18.0
+    assert (late.abandoned, late.seconds) == (True, None)
+    assert (admission.inflight, admission.queued) == (0, 0)

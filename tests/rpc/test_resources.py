@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import functools
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,6 +32,12 @@ from .live import CONTAINS, Live, refusal, request, serving, spec
 
 NO_NUMBER = ChatMessage(role="user", text="a")
 NO_NUMBER.metadata.update({"at": [float("nan")]})
+# A path whose message and details would be larger than the trailers that clients accept.
+LONG_KEY = "😀" * 100
+DEEP_NO_NUMBER = ChatMessage(role="user", text="a")
+DEEP_NO_NUMBER.metadata.update(
+    functools.reduce(lambda inner, _: {LONG_KEY: inner}, range(20), {"at": float("nan")})
+)
 REPLAY = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}
 
 
@@ -85,20 +92,24 @@ async def test_a_scenario_is_stored_got_listed_updated_and_deleted(live: Live) -
     assert gone.fields == ["scenario_id"]
 
 
-async def test_pages_hold_everything_once_and_in_order(live: Live) -> None:
-    names = [f"scenario {number:02}" for number in range(25)]
+@pytest.mark.parametrize(
+    ("count", "size"), [(25, 10), (130, 60), (130, 200)], ids=["one read", "several reads", "one page"]
+)
+async def test_pages_hold_everything_once_and_in_order(live: Live, count: int, size: int) -> None:
+    names = [f"scenario {number:03}" for number in range(count)]
     for name in names:
         await create_scenario(live, name=name)
     stub, found, token = ScenarioServiceStub(live.channel), [], ""
     while True:
-        page = await stub.ListScenarios(scenarios_pb.ListScenariosRequest(page_size=10, page_token=token))
+        page = await stub.ListScenarios(scenarios_pb.ListScenariosRequest(page_size=size, page_token=token))
+        assert len(page.scenarios) == min(size, count - len(found))
         found += [one.name for one in page.scenarios]
         token = page.next_page_token
         if not token:
             break
     assert found == names
-    by_name = await stub.ListScenarios(scenarios_pb.ListScenariosRequest(name="scenario 07"))
-    assert [one.name for one in by_name.scenarios] == ["scenario 07"]
+    by_name = await stub.ListScenarios(scenarios_pb.ListScenariosRequest(name="scenario 007"))
+    assert [one.name for one in by_name.scenarios] == ["scenario 007"]
 
 
 async def test_a_page_ends_before_it_is_too_large_for_a_client(live: Live) -> None:
@@ -180,6 +191,11 @@ SCENARIO_PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "a message with a number that JSON cannot carry": (
         {"messages": [NO_NUMBER]},
         'scenario.messages[0].metadata["at"][0]',
+        "got nan, wanted a finite number",
+    ),
+    "a problem at a path too long for a trailer": (
+        {"messages": [DEEP_NO_NUMBER]},
+        f'scenario.messages[0].metadata["{LONG_KEY}"]["{LONG_KEY}"]'[:200],
         "got nan, wanted a finite number",
     ),
     "a message that nobody can read": (

@@ -9,8 +9,11 @@ import pytest
 from evald.evaluator import define_evaluator
 from evald.result import Kind, Verdict
 from evald.v1 import context_pb2, evaluation_service_pb2, message_pb2
+from evald_server.auth.principal import LOCAL
+from evald_server.rpc.errors import CallError
+from evald_server.rpc.session import SessionMemory
 
-from .live import CONTAINS, refusal, serving, spec
+from .live import CONTAINS, EVALUATION, refusal, serving, spec, until
 
 Frame = evaluation_service_pb2.EvaluateSessionRequest
 PASSED, FAILED, ERROR = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR
@@ -251,3 +254,78 @@ async def test_what_one_turn_reports_is_not_carried_to_the_next() -> None:
         assert [frame.event.summary.metrics["turn-count"] for frame in turns] == [1, 2, 3]
         assert [frame.event.summary.metrics.get("response-latency") for frame in turns] == [None, 2, None]
         assert list(last.session_summary.failed_turn_ids) == [1, 3]
+
+
+def long_turn(turn_id: int, size: int) -> Frame:
+    return turn(turn_id, "x" * size)
+
+
+async def test_the_conversation_of_a_session_has_a_limit() -> None:
+    async with serving(max_message_bytes=10_000) as live:
+        frames = [opened(CONTAINS), *(long_turn(number, 8_000) for number in (1, 2, 3)), turn(3, "hello")]
+        _, _, refused, last, summary = await live.session(frames)
+        assert refused.error.code == "INVALID_ITEM"
+        assert "wanted at most 20000 (twice max_message_bytes)" in refused.error.message
+        # The refused turn is no part of the conversation, which goes on.
+        assert last.event.summary.verdict == PASSED
+        assert (summary.session_summary.turn_count, list(summary.session_summary.failed_turn_ids)) == (
+            3,
+            [1, 2],
+        )
+
+
+async def test_what_a_turn_reports_is_counted_until_the_next_one() -> None:
+    async with serving(max_message_bytes=10_000) as live:
+        frames = [opened(CONTAINS)]
+        for number in range(1, 7):
+            frame = turn(number, "hello")
+            frame.turn.expected.text = "x" * 8_000
+            frames.append(frame)
+        *answers, summary = await live.session(frames)
+        assert {answer.event.summary.verdict for answer in answers} == {PASSED}
+        assert summary.session_summary.verdict == PASSED
+
+
+@pytest.mark.parametrize("ending", ["half-close", "cancel"])
+async def test_all_sessions_together_have_a_limit_that_ended_ones_give_back(ending: str) -> None:
+    async with serving(max_session_bytes=20_000) as live:
+        call: Any = live.channel.stream_stream(
+            EVALUATION + "EvaluateSession",
+            request_serializer=Frame.SerializeToString,
+            response_deserializer=evaluation_service_pb2.EvaluateSessionResponse.FromString,
+        )()
+        await call.write(opened(CONTAINS))
+        await call.write(long_turn(1, 15_000))
+        assert (await call.read()).event.summary.verdict == FAILED
+        _, refused, small, _ = await live.session(
+            [opened(CONTAINS), turn(1, "hello"), long_turn(2, 15_000), turn(3, "hello")]
+        )
+        assert refused.error.code == "RESOURCE_EXHAUSTED"
+        assert "more than 20000 bytes" in refused.error.message
+        assert small.event.summary.verdict == PASSED
+        if ending == "cancel":
+            call.cancel()
+        else:
+            await call.done_writing()
+            assert (await call.read()).HasField("session_summary")
+
+        async def has_room() -> bool:
+            answer, _ = await live.session([opened(CONTAINS), long_turn(1, 15_000)])
+            return not answer.HasField("error")
+
+        await until(has_room, 30)
+
+
+def test_one_principal_gets_three_quarters_of_the_memory_of_sessions() -> None:
+    memory = SessionMemory(1000, 1000)
+    memory.resize("a", 0, 750)
+    with pytest.raises(CallError, match="three quarters") as problem:
+        memory.resize("a", 750, 751)
+    assert problem.value.retry_seconds is not None
+    memory.resize("b", 0, 250)
+    with pytest.raises(CallError):
+        memory.resize("b", 250, 251)
+    memory.resize("a", 750, 0)
+    memory.resize("b", 250, 750)
+    memory.resize("b", 750, 0)
+    memory.resize(LOCAL.name, 0, 1000)  # the only one without credentials

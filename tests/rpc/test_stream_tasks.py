@@ -30,6 +30,7 @@ async def test_tasks_that_closing_has_cancelled_are_no_fault() -> None:
     await asyncio.sleep(0)
     await tasks.close()
     assert not some
+    assert not tasks._all
     tasks.check()
 
 

@@ -1,4 +1,4 @@
-"""The RunStore's methods, in memory."""
+"""An in-memory RunStore."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ FULL = StoreProblem("STORAGE_FULL", "the disk is full")
 
 
 class FakeStore:
-    """Keeps bytes, as a database does. before_write: may raise what a broken database raises."""
+    """A store of bytes, like a database. before_write: may raise a database's errors."""
 
     def __init__(self) -> None:
         self.rows: dict[str, bytes] = {}
@@ -19,7 +19,7 @@ class FakeStore:
         self.before_write: Callable[[], None] = lambda: None
 
     async def create(self, runs: Sequence[Run], request_id: str = "") -> list[Run]:
-        """Store runs, with an event each."""
+        """Store runs, each with an event."""
         self._write()
         for run in runs:
             run.last_sequence = 1
@@ -34,22 +34,22 @@ class FakeStore:
         self._append(run, events)
 
     async def restart(self, run: Run, events: Sequence[RunEvent]) -> None:
-        """Drop the events there are."""
+        """Replace all events of a run."""
         self._write()
         self.log[run.id] = []
         self._append(run, events)
 
     async def get(self, run_id: str) -> Run | None:
-        """The row."""
+        """Return the row."""
         data = self.rows.get(run_id)
         return None if data is None else Run.FromString(data)
 
     async def events(self, run_id: str, after: int = 0, limit: int = 1000) -> list[RunEvent]:
-        """In order."""
+        """Return the events in order."""
         return [event for event in self.log[run_id] if event.sequence > after][:limit]
 
     async def unfinished(self) -> list[Run]:
-        """Queued and running ones, oldest first."""
+        """Return queued and running runs, oldest first."""
         runs = [Run.FromString(data) for data in self.rows.values()]
         return [run for run in runs if run.status in (RUN_STATUS_QUEUED, RUN_STATUS_RUNNING)]
 

@@ -1,4 +1,4 @@
-"""Runs with an agent, a user and a judge that do what a test says."""
+"""Runs with a scripted agent, user and judge."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -38,14 +38,14 @@ _BUILT_INS = [evaluator.definition() for evaluator in BUILT_INS.values()]
 
 
 def messages(data: Any) -> list[ChatMessage]:
-    """Messages from OpenAI's shape."""
+    """Return messages from OpenAI's shape."""
     into = Invocation()
     parse_messages_json(json.dumps(data), into.messages, max_messages=10_000, path="messages")
     return list(into.messages)
 
 
 def invocation(answer: Answer, milliseconds: int = 5) -> Invocation:
-    """An answer that took so long."""
+    """Return an answer as an invocation."""
     if isinstance(answer, Invocation):
         return answer
     assert not isinstance(answer, Exception)
@@ -59,7 +59,7 @@ def invocation(answer: Answer, milliseconds: int = 5) -> Invocation:
 
 
 class ScriptedAgent:
-    """A connector with a list of answers; the last one is repeated."""
+    """A connector with a list of answers, of which the last is repeated."""
 
     brings_user = False
     opening = ()
@@ -70,7 +70,7 @@ class ScriptedAgent:
         self.closed = False
 
     async def invoke(self, request: AgentRequest) -> Invocation:
-        """The next answer."""
+        """Return the next answer."""
         answer = self.answers[min(len(self.requests), len(self.answers) - 1)]
         self.requests.append(request)
         if isinstance(answer, Exception):
@@ -78,16 +78,16 @@ class ScriptedAgent:
         return invocation(answer)
 
     def user_message(self, messages: Sequence[ChatMessage]) -> ChatMessage | None:
-        """Nothing."""
+        """Return None."""
         return None
 
     async def aclose(self) -> None:
-        """Note it."""
+        """Record the call."""
         self.closed = True
 
 
 class Talker:
-    """A user who always has something to say, or fails on the n-th time, from 0. lines: how many there are."""
+    """A user with many lines, who may fail at one of them, counted from 0. lines: their number."""
 
     def __init__(
         self,
@@ -104,11 +104,11 @@ class Talker:
         self._fails_at = fails_at
 
     def is_done(self, messages: Sequence[ChatMessage]) -> bool:
-        """When all lines are said."""
+        """Return whether all lines are said."""
         return self._spoken(messages) >= self._lines
 
     async def speak(self, messages: Sequence[ChatMessage]) -> ChatMessage | None:
-        """The next line."""
+        """Return the next line."""
         if self.is_done(messages):
             return None
         if self._problem is not None and self._spoken(messages) == self._fails_at:
@@ -121,7 +121,7 @@ class Talker:
 
 
 def engine(*judge: Reply, definitions: Sequence[Any] = (), **planner: Any) -> Engine:
-    """An engine as a server has it. judge: what the judge answers, in turn."""
+    """Return an engine like a server's. judge: the judge's answers."""
     registry, threads = Registry(), Threads()
     models = ScriptedModels(*judge or ({},))
     for definition in (*_BUILT_INS, *combinators(threads), judge_definition(models), SCRIPTED, GAUGE):
@@ -136,7 +136,7 @@ def engine(*judge: Reply, definitions: Sequence[Any] = (), **planner: Any) -> En
 def scenario(
     evaluators: Sequence[Mapping[str, Any]] = (), seeds: Sequence[Mapping[str, Any]] = (), **fields: Any
 ) -> Scenario:
-    """A scenario; fields in camel case or snake case."""
+    """Return a scenario; fields in camel case or snake case."""
     made = Scenario(name="booking")
     json_format.ParseDict(fields, made)
     made.evaluators.extend(spec_to_pb(spec) for spec in evaluators)
@@ -145,7 +145,7 @@ def scenario(
 
 
 def queued(scenario: Scenario, persona: Persona | None = None, **fields: Any) -> Run:
-    """A run as StartRun makes it."""
+    """Return a queued run, like StartRun."""
     run = Run(id=str(uuid4()), thread_id=str(uuid4()), attempt=1, status=RUN_STATUS_QUEUED, **fields)
     run.scenario.CopyFrom(scenario)
     if persona is not None:
@@ -155,7 +155,7 @@ def queued(scenario: Scenario, persona: Persona | None = None, **fields: Any) ->
 
 
 def parts(engine: Engine, on_turn: Callable[[Any], None] = lambda _run: None) -> LoopParts:
-    """With the server's own admission."""
+    """Return the parts of a loop, with the server's admission."""
     return LoopParts(engine, Admission(256, 256, 1.0), on_turn)
 
 
@@ -167,7 +167,7 @@ async def play(
     store: FakeStore | None = None,
     **more: Any,
 ) -> Run:
-    """Play a scenario to its end. The run, with messages and turns."""
+    """Play a scenario to its end. Returns the run with messages and turns."""
     store = store or FakeStore()
     run = queued(scenario, more.pop("persona", None))
     await store.create([run])
@@ -186,7 +186,7 @@ async def go_on(store: FakeStore, run_id: str, agent: Any, user: RunUser, shared
 
 
 async def whole(store: FakeStore, run_id: str) -> Run:
-    """A run as GetRun shows it."""
+    """Return a run like GetRun."""
     run = await store.get(run_id)
     assert run is not None
     return fold(run, await store.events(run_id))

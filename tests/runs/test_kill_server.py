@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from evald.v1 import connector_service_pb2 as connectors_pb
 from evald.v1 import persona_service_pb2 as personas_pb
@@ -193,6 +194,7 @@ def processes_naming(directory: Path) -> list[str]:
     return found
 
 
+@pytest.mark.thorough
 def test_runs_survive_kills_of_the_server(tmp_path: Path) -> None:
     random.seed(ROUNDS)
     asyncio.run(_survive(tmp_path))

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import grpc
+import pytest
 
 from evald.v1.connector_service_pb2 import Connector
 from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
@@ -29,6 +30,7 @@ from .test_kill_server import server, slow_agent
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "3"))
 
 
+@pytest.mark.thorough
 async def test_a_suite_run_survives_kills_of_the_server(tmp_path: Path) -> None:
     chance = random.Random(ROUNDS)
     first = opened(spec("contains", {"text": "answer"}), suite_run_id="one", case_count=1300)

@@ -283,6 +283,59 @@ async def test_a_run_in_error_is_retried_from_the_start() -> None:
         await house.runner.retry(run_id)
 
 
+async def test_a_run_that_is_queued_twice_plays_once_and_keeps_one_slot() -> None:
+    """A repeated StartRuns returns the same runs, and they are queued again."""
+    house = House(Gate(), max_runs=2)
+    (first,) = await house.submit()
+    again = await whole(house.store, first)
+    await house.agent.asked.get()
+    again.status = QUEUED
+    house.runner.submit([again])
+    second, third = await house.submit(2)
+    await house.agent.asked.get()
+    house.runner.submit([again])  # no slot is free, so it waits until its task has ended
+    house.agent.open()
+    for run_id in (first, second, third):
+        assert (await house.until(run_id, COMPLETED)).turn_count == 3
+    await until(lambda: not house.runner._tasks)
+    assert len(house.agent.requests) == 9
+    assert house.counted("evald_runs") == {"passed": 3}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"execution_id": 1, "connector_id": "one"}, {"execution_id": 2, "connector_id": "one"}),
+        ({"experiment_id": "a", "connector_id": "one"}, {"experiment_id": "b", "connector_id": "one"}),
+        ({"connector_id": "one"}, {"connector_id": "two"}),
+    ],
+    ids=["execution", "experiment", "connector"],
+)
+async def test_groups_of_runs_take_turns(first: dict[str, Any], second: dict[str, Any]) -> None:
+    house = House(Gate(), max_runs=1)
+    runs = [*await house.submit(3, **first), *await house.submit(1, **second)]
+    house.agent.open()
+    for run_id in runs:
+        await house.until(run_id, COMPLETED)
+    begun = [house.store.rows[run_id] for run_id in runs]
+    times = [Run.FromString(row).start_time.ToNanoseconds() for row in begun]
+    assert sorted(range(4), key=times.__getitem__) == [0, 1, 3, 2]
+
+
+async def test_a_run_that_has_ended_keeps_its_verdict_when_its_connector_breaks() -> None:
+    class Breaks(ScriptedAgent):
+        async def aclose(self) -> None:
+            await super().aclose()
+            raise KeyError("bug")
+
+    house = House(Breaks())
+    (run_id,) = await house.submit()
+    await until(lambda: house.agent.closed and not house.runner._tasks)
+    run = await whole(house.store, run_id)
+    assert (run.status, Verdict(run.verdict)) == (COMPLETED, Verdict.PASSED)
+    assert not run.HasField("error")
+
+
 async def test_a_connector_that_cannot_be_built_is_an_error() -> None:
     house = House(ScriptedAgent())
     run = queued(scenario(PASSES), connector_id="c")
@@ -291,6 +344,7 @@ async def test_a_connector_that_cannot_be_built_is_an_error() -> None:
     house.runner.submit([run])
     ended = await house.until(run.id, ERROR)
     assert ended.error.code == "CONNECTOR_CONFIG"
+    assert Verdict(ended.verdict) is Verdict.ERROR
 
 
 async def test_a_bug_ends_its_run_alone_and_tells_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
@@ -298,6 +352,7 @@ async def test_a_bug_ends_its_run_alone_and_tells_no_secrets(caplog: pytest.LogC
     first, second = await house.submit(2)
     run = await house.until(first, ERROR)
     assert run.error.code == "INTERNAL"
+    assert Verdict(run.verdict) is Verdict.ERROR
     assert "secret" not in str(run.error)
     assert run.error.message.split("incident ")[1][:12] in caplog.text
     assert (await house.until(second, COMPLETED)).verdict == Verdict.PASSED
@@ -325,6 +380,8 @@ async def test_draining_interrupts_and_the_next_server_goes_on() -> None:
         assert (Verdict(ended.verdict), ended.turn_count) == (Verdict.PASSED, 3)
         assert [turn.SerializeToString() for turn in ended.turns][: len(before[run.id])] == before[run.id]
         assert [m.text for m in ended.messages if m.role == "user"] == ["one", "two", "three"]
+    # The queued run was not begun by the first server while that was draining.
+    assert first.counted("evald_runs") == {"interrupted": 2}
 
 
 async def test_draining_lets_a_step_end() -> None:
@@ -332,7 +389,7 @@ async def test_draining_lets_a_step_end() -> None:
     (run_id,) = await house.submit()
     await house.agent.asked.get()
     draining = asyncio.create_task(house.runner.drain(30))
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.05)
     house.agent.open(1)
     await draining
     run = await whole(house.store, run_id)
@@ -595,6 +652,40 @@ async def test_a_run_that_could_not_be_cancelled_is_not_left_in_limbo(begun: boo
     await house.until(runs[not begun], INTERRUPTED if begun else COMPLETED)
 
 
+async def test_a_run_is_settled_once_however_often_it_was_changed_without_a_store(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    house = House(Gate(), max_runs=1)
+    (run_id,) = await house.submit()
+    await house.agent.asked.get()
+    await house.runner.drain(0)
+    assert (await whole(house.store, run_id)).status == INTERRUPTED
+
+    house = House(Gate(), house.store, max_runs=1)
+    get, failures = house.store.get, [FULL, FULL]
+
+    async def away(run_id: str) -> Run | None:
+        if failures:
+            raise failures.pop()
+        return await get(run_id)
+
+    house.store.get = away  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(StoreProblem):
+            await house.runner.resume(run_id)
+    assert await house.runner.resume(run_id) is not None
+    PRINCIPAL.set(Principal("other", frozenset()))  # who has a share of the slots to himself
+    others = await house.submit(2)
+    await house.agent.asked.get()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    house.agent.open()
+    for one in (run_id, *others):
+        await house.until(one, COMPLETED)
+    assert house.agent.most == 1
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
 async def test_a_run_that_ends_while_it_is_cancelled_wakes_its_watchers_and_is_counted() -> None:
     store = FakeStore()
     house = House(ScriptedAgent(), store)
@@ -617,6 +708,7 @@ async def test_a_run_that_ends_while_it_is_cancelled_wakes_its_watchers_and_is_c
         with pytest.raises(RunStateProblem, match="completed"):
             await cancelling
         assert changed.is_set()
+    assert not house.runner._watchers
     assert house.counted("evald_runs") == {"passed": 1}
 
 

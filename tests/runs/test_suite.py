@@ -170,6 +170,15 @@ async def test_an_answer_that_cannot_be_used_is_an_error(answer: Answer, why: st
     assert [message.text for message in trial.messages] == ["question 1"]
 
 
+async def test_an_agent_that_fills_the_memory_is_stopped() -> None:
+    agent = ScriptedAgent("x" * (17 << 20))
+    result = await Bench(agent, trials=1).play(a_case(turns=4))
+    assert len(agent.requests) == 2
+    assert result.verdict == ERROR
+    assert result.trials[0].error.code == "CONNECTOR_BAD_ANSWER"
+    assert "wanted at most 33554432" in result.trials[0].error.message
+
+
 async def test_a_bug_of_a_connector_is_an_error_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
     result = await Bench(ScriptedAgent(RuntimeError("secret-7f3a"))).play(a_case())
     assert result.trials[0].error.code == "INTERNAL"

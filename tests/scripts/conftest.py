@@ -1,4 +1,4 @@
-"""A folder that scripts can be read in, and the isolations of this machine, one after the other."""
+"""Fixtures of scripts: a readable folder, and each isolation of this machine."""
 
 import shutil
 import tempfile
@@ -15,14 +15,14 @@ from .programs import Folder
 
 @pytest.fixture
 def folder() -> Iterator[Folder]:
-    """Not tmp_path, whose parents are open to their owner alone."""
+    """A folder that all users may read, unlike tmp_path."""
     with tempfile.TemporaryDirectory(prefix="evald-scripts-") as path:
         yield Folder(Path(path))
 
 
 @pytest.fixture(params=["none", "landlock", "bubblewrap"])
 def policy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ScriptPolicy:
-    """A policy under which scripts run in this isolation; skips what the machine does not have."""
+    """A policy with this isolation. Skips the test if the machine lacks it."""
     wanted: str = request.param
     if wanted == "none":
         return ScriptPolicy(isolation="off")

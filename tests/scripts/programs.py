@@ -1,4 +1,4 @@
-"""Scripts for tests, and what runs them without a server."""
+"""Scripts for tests, and functions that run them without a server."""
 
 import os
 import textwrap
@@ -24,22 +24,22 @@ PASSES = """echo '{"pass": true, "reason": "fine"}'\n"""
 
 
 class Folder:
-    """A place for scripts that every user may read: a server that runs as root runs them as nobody."""
+    """A folder for scripts that all users may read: a server that runs as root runs them as nobody."""
 
     def __init__(self, path: Path) -> None:
         path.chmod(0o755)
         self.path = path
 
     def shell(self, text: str, name: str = "check.sh") -> str:
-        """An executable for /bin/sh. Returns its path."""
+        """Write an executable for /bin/sh. Returns its path."""
         return self._write(name, SHELL + textwrap.dedent(text))
 
     def python(self, text: str, name: str = "check.py") -> str:
-        """An executable for Python, with json, os, sys, time and signal imported. Returns its path."""
+        """Write an executable for Python, which imports json, os, sys, time and signal. Returns its path."""
         return self._write(name, PYTHON + textwrap.dedent(text))
 
     def public(self, name: str) -> Path:
-        """A file that scripts may write to where nothing isolates them."""
+        """Create a file that scripts without isolation may write to."""
         path = self.path / name
         path.touch()
         path.chmod(0o666)
@@ -55,7 +55,7 @@ class Folder:
 async def judge(
     scripts: ScriptRunner | ScriptPolicy, config: Mapping[str, Any], ctx: EvaluatorContext = BOOKED
 ) -> Result:
-    """What the evaluator says with this config. A runner that the caller made is the caller's to close."""
+    """Return the evaluator's result with this config. The caller closes a runner that it passes."""
     running = ScriptRunner(scripts) if isinstance(scripts, ScriptPolicy) else scripts
     outcome = code_definition(running).compile(config)(ctx)
     assert not isinstance(outcome, Result)
@@ -66,13 +66,13 @@ async def judge(
 
 
 async def judge_with(path: str, policy: ScriptPolicy | None = None, **config: Any) -> Result:
-    """What the evaluator says when it runs this script, which is allowed."""
+    """Return the evaluator's result with this script, which is allowed."""
     policy = (policy or ScriptPolicy())._replace(allow=[path])
     return await judge(policy, {"command": [path], **config})
 
 
 def refused(policy: ScriptPolicy, config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Path and message of everything that the evaluator refuses in a config."""
+    """Return path and message of each violation in a config."""
     try:
         code_definition(ScriptRunner(policy)).compile(config)
     except InvalidConfig as problem:
@@ -81,7 +81,7 @@ def refused(policy: ScriptPolicy, config: Mapping[str, Any]) -> list[tuple[str, 
 
 
 def living(marker: str) -> list[int]:
-    """Ids of processes whose command line holds the marker."""
+    """Return the ids of processes whose command line contains the marker."""
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():
@@ -92,6 +92,6 @@ def living(marker: str) -> list[int]:
 
 
 def words(result: Result) -> Sequence[str]:
-    """Error code and message."""
+    """Return error code and message."""
     assert result.error is not None, result
     return result.error.code, result.error.message

@@ -1,4 +1,4 @@
-"""The two clients behind one blocking interface, so that every test holds for both."""
+"""Both clients behind one blocking interface, so that each test covers both."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -25,28 +25,28 @@ class Turns(Protocol):
 
 
 class Calls(Protocol):
-    """A client, whichever kind."""
+    """A client of either kind."""
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """One call with one answer."""
+        """Make a call with one answer."""
 
     def take(self, count: int | None, method: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """The first events of a stream; None for all."""
+        """Return the first events of a stream; None: all."""
 
     def batch(
         self, items: Any, evaluators: Any = (), *, take: int | None = None, **kwargs: Any
     ) -> tuple[list[Any], Any]:
-        """Answers and summary of a batch."""
+        """Return answers and summary of a batch."""
 
     def session(self, evaluators: Any, **kwargs: Any) -> AbstractContextManager[Turns]:
-        """A session."""
+        """Open a session."""
 
     def items(self, source: Iterable[T]) -> Any:
-        """An iterable of the client's own kind."""
+        """Return an iterable of the client's kind."""
 
 
 class Blocking:
-    """`Client` as it is."""
+    """`Client`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -77,7 +77,7 @@ class Blocking:
 
 
 class Awaiting:
-    """`AsyncClient`, driven by an event loop that runs during calls only."""
+    """`AsyncClient`, with an event loop that runs only during calls."""
 
     def __init__(self, client: AsyncClient, runner: asyncio.Runner) -> None:
         self._client = client
@@ -125,7 +125,7 @@ class _AwaitedTurns:
 
 
 async def _async_items(source: Iterable[T]) -> Any:
-    """In a thread, because the source may block."""
+    """Iterate in a thread, because the source may block."""
     iterator = iter(source)
     end = object()
     while (item := await asyncio.to_thread(next, iterator, end)) is not end:
@@ -149,14 +149,14 @@ async def _bounded(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def blocking(server: str, **options: Any) -> Iterator[Calls]:
-    """A `Client`."""
+    """Return a `Client`."""
     with Client(server, **options) as client:
         yield Blocking(client)
 
 
 @contextmanager
 def awaiting(server: str, runner: asyncio.Runner | None = None, **options: Any) -> Iterator[Calls]:
-    """An `AsyncClient`."""
+    """Return an `AsyncClient`."""
     runner = runner or asyncio.Runner()
     with runner:
         client = AsyncClient(server, **options)
@@ -166,14 +166,14 @@ def awaiting(server: str, runner: asyncio.Runner | None = None, **options: Any) 
 
 @contextmanager
 def blocking_server(**settings: Any) -> Iterator[Calls]:
-    """A server in a thread, and a `Client` of it."""
+    """Run a server in a thread, and yield a `Client`."""
     with testing.server(**settings) as server, blocking(server.address) as calls:
         yield calls
 
 
 @contextmanager
 def awaiting_server(**settings: Any) -> Iterator[Calls]:
-    """A server and an `AsyncClient` in one event loop, because several loops disturb each other."""
+    """Run a server and an `AsyncClient` in one event loop, because grpc.aio wakes several loops for each event."""
     runner = asyncio.Runner()
     server = testing.async_server(**settings)
     address = runner.run(server.__aenter__()).address

@@ -1,4 +1,4 @@
-"""The same tests on every database."""
+"""Fixtures that run tests on each database."""
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -33,13 +33,13 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(params=["file", "memory", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Where a new database is."""
+    """The URL of a new database."""
     return _place(request, tmp_path)
 
 
 @pytest.fixture(params=["file", "postgresql"])
 def lasting_place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Where a new database is that outlives its process."""
+    """The URL of a new database that outlives its process."""
     return _place(request, tmp_path)
 
 
@@ -52,7 +52,7 @@ def _place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 @pytest.fixture
 async def open_database() -> AsyncIterator[Callable[[Place], Database]]:
-    """What makes databases, and closes them after the test."""
+    """Return a function that opens databases, which are closed after the test."""
     made: list[Database] = []
 
     def make(place: Place) -> Database:

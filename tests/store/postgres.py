@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, in a temporary directory, on a Unix socket."""
+"""A PostgreSQL server for tests, in a temporary directory, on a Unix socket."""
 
 import importlib.util
 import os
@@ -15,7 +15,7 @@ import psycopg
 
 
 def programs() -> Path | None:
-    """Where initdb and postgres are: Debian's newest, those on the PATH, or those of PyPI's pgserver."""
+    """Return the folder of initdb and postgres: Debian's newest, on the PATH, or of PyPI's pgserver."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     if found:
         return found[-1].parent
@@ -28,7 +28,7 @@ def programs() -> Path | None:
 
 
 class Postgres:
-    """A server without databases of ours. `start` and `stop` may be called again and again.
+    """A server. `start` and `stop` may be called repeatedly.
 
     fsync: not needed by tests, which kill processes and not machines.
     """
@@ -80,7 +80,7 @@ class Postgres:
         assert process.returncode == 0, errors.decode()
 
     def start(self) -> None:
-        """Start, and return when it answers."""
+        """Start, and wait until the server answers."""
         options = ("-c", "listen_addresses=", "-c", f"fsync={self._fsync}", "-c", "max_connections=50")
         self._process = self._start("postgres", "-D", str(self._data), "-k", str(self._folder), *options)
         until = time.monotonic() + 30
@@ -106,11 +106,11 @@ class Postgres:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def url(self, database: str) -> str:
-        """The URL of a database."""
+        """Return the URL of a database."""
         return f"postgresql://evald@/{database}?host={self._folder}"
 
     def create(self) -> str:
-        """The URL of a new, empty database."""
+        """Create an empty database, and return its URL."""
         self._databases += 1
         name = f"test_{self._databases}"
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:

@@ -252,6 +252,7 @@ async def test_pages_are_complete_both_ways(store: RunStore) -> None:
             assert seen == sorted((f"{number:02}" for number in range(0, 25, step)), reverse=not oldest_first)
 
 
+@pytest.mark.thorough
 async def test_a_thousand_imports_of_the_same_second_find_their_places(store: RunStore) -> None:
     await asyncio.gather(*(store.import_run(a_run(str(number)), []) for number in range(1000)))
     assert len(await store.list(RunFilter(since=NOON, until=NOON + 1), limit=2000)) == 1000

@@ -1,4 +1,4 @@
-"""A process that writes runs and says what was acknowledged, one line each: python writer.py PLACE PREFIX"""
+"""Writes runs and prints a line for each acknowledged one: python writer.py PLACE PREFIX"""
 
 import asyncio
 import itertools

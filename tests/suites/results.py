@@ -1,4 +1,4 @@
-"""Results of suites, built from words."""
+"""Suite results, made from strings of verdict letters."""
 
 from collections.abc import Iterable
 

@@ -332,6 +332,7 @@ def test_the_schema_accepts_what_the_code_accepts_and_knows_the_keys() -> None:
         assert not check.is_valid(parse_yaml(text, "a.yaml").data)
 
 
+@pytest.mark.thorough
 def test_ids_of_a_large_suite_take_eight_bytes_each() -> None:
     ids = IdSet()
     assert ids.add("a")

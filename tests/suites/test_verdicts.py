@@ -7,7 +7,15 @@ from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evald.v1 import evaluation_service_pb2, message_pb2, result_pb2, run_service_pb2, suite_service_pb2
+from evald.v1 import (
+    evaluation_service_pb2,
+    evaluator_pb2,
+    message_pb2,
+    result_pb2,
+    run_service_pb2,
+    suite_service_pb2,
+)
+from evald_server.suites.reports.page import evaluator_rows
 from evald_server.suites.reports.report import measured, measures
 from evald_server.suites.statistics import wilson
 from evald_server.suites.verdicts import (
@@ -261,6 +269,32 @@ def _result(name: str, verdict: str, digest: str = "", kind: int = 1) -> result_
     return made
 
 
+def test_totals_are_shadow_ones_where_no_result_counted() -> None:
+    cases = []
+    for name, enforced in (("a", False), ("b", True)):
+        made = case(name, "P")
+        found = [_result("tried", "F"), _result("in one case", "P"), _result("always", "P")]
+        for one, shadow in zip(found, [True, not enforced, False], strict=True):
+            one.enforcement = evaluator_pb2.Enforcement.Value(
+                "ENFORCEMENT_SHADOW" if shadow else "ENFORCEMENT_ENFORCED"
+            )
+        made.trials[0].turns[0].evaluation.results.extend(found)
+        cases.append(made)
+    for run in (suite(cases), suite(cases[::-1])):
+        shadow = {
+            name
+            for name, totals in run.evaluators.items()
+            if totals.enforcement == evaluator_pb2.ENFORCEMENT_SHADOW
+        }
+        assert shadow == {"tried"}
+        tables = evaluator_rows(run, {"tried": ("Tried", False)})
+        assert [row.title for table in tables for row in table] == [
+            "Tried (shadow)",
+            "always",
+            "in one case",
+        ]
+
+
 def test_evaluators_are_counted_over_all_turns_and_provenance_is_kept_once() -> None:
     made = case("a", "PF")
     for each, verdict in zip(made.trials, "PE", strict=True):
@@ -284,6 +318,8 @@ def test_evaluators_are_counted_over_all_turns_and_provenance_is_kept_once() -> 
         "strict": (1, 0),
     }
     assert (run.evaluators["strict"].failed_count, run.evaluators["strict"].error_count) == (2, 0)
+    enforced = evaluator_pb2.ENFORCEMENT_ENFORCED
+    assert {totals.enforcement for totals in run.evaluators.values()} == {enforced}
     assert {name for name, totals in run.evaluators.items() if measures(totals)} == {"latency", "unavailable"}
     assert [(p.name, p.provenance.config_sha256) for p in run.provenance] == [
         ("regex", "aa"),

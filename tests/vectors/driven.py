@@ -1,4 +1,4 @@
-"""A conversation that is driven by a scripted agent, user and judge, as a vector of a loop says."""
+"""Runs with a scripted agent, user and judge, for vectors of EvalStudio's loop."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from .replay import Outcome
 
 
 class ScriptedUse:
-    """An evaluator with a result for each turn, the last one for all that follow; it notes what it was shown."""
+    """An evaluator with a result for each turn, the last one repeated, which records its contexts."""
 
     def __init__(self, type: str, kind: Kind, results: Sequence[Result | Exception]) -> None:  # noqa: A002
         self.type = type
@@ -28,7 +28,7 @@ class ScriptedUse:
         self.seen: list[dict[str, Any]] = []
 
     def definition(self) -> EvaluatorDefinition:
-        """The type."""
+        """Return the type."""
         return define_evaluator(type=self.type, kind=self.kind, evaluate=self._evaluate, inline=True)
 
     def _evaluate(self, ctx: EvaluatorContext) -> Result:
@@ -49,7 +49,7 @@ class ScriptedUse:
 
 @dataclass(frozen=True)
 class Drive:
-    """A run, from its first message to its end."""
+    """A run from its first message to its end."""
 
     scenario: Scenario
     uses: Sequence[ScriptedUse]
@@ -58,7 +58,7 @@ class Drive:
     persona: Persona | None = None
 
     def __call__(self) -> Outcome:
-        """Play it."""
+        """Play the run."""
         return asyncio.run(self._play())
 
     async def _play(self) -> Outcome:
@@ -81,7 +81,7 @@ class Drive:
 
 
 def _shown(run: Run) -> Mapping[str, Any]:
-    """A run as EvalStudio shows it; the criteria's own result is not among the others there."""
+    """Return a run as EvalStudio shows it, without the result of the criteria."""
     shown: dict[str, Any] = {
         "status": RunStatus.Name(run.status).removeprefix("RUN_STATUS_").lower(),
         "verdict": Verdict(run.verdict),

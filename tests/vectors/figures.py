@@ -1,4 +1,4 @@
-"""A vector of trials or of statistics: figures that evald computes from what another system was given."""
+"""Vectors of trials and statistics: figures that evald computes from another system's input."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ from .replay import Outcome
 
 @dataclass(frozen=True)
 class Figures:
-    """Computes figures by name. What is None there is undefined."""
+    """Computes figures by name. None: undefined."""
 
     compute: Callable[[], Mapping[str, Any]]
 
     def __call__(self) -> Outcome:
-        """Compute them."""
+        """Compute the figures."""
         return Outcome(run=self.compute())
 
 
 def case_figures(trials: Sequence[tuple[float, bool]], min_passed: int = 0) -> dict[str, Any]:
-    """The case whose trials have these scores and have passed or failed."""
+    """Return the figures of a case from the scores and verdicts of its trials."""
     case = suite_service_pb2.CaseResult()
     for number, (score, passed) in enumerate(trials, 1):
         verdict = Verdict.PASSED if passed else Verdict.FAILED
@@ -39,6 +39,6 @@ def case_figures(trials: Sequence[tuple[float, bool]], min_passed: int = 0) -> d
 
 
 def mean_figures(scores: Sequence[float]) -> dict[str, Any]:
-    """The mean of a score from each case, and its interval."""
+    """Return the mean of a score over cases, and its interval."""
     mean, (low, high) = estimate_mean((score, 1) for score in scores)
     return {"mean": mean, "low": low, "high": high}

@@ -1,4 +1,4 @@
-"""Cases that are not replayed, and why: the ids by reason."""
+"""Ids of vectors that are not replayed, by reason."""
 
 NOT_COVERED = {
     "what its judge said is not on record": "AV-069".split(),

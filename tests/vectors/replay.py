@@ -1,4 +1,4 @@
-"""What a vector becomes: something to do, and what must come of it."""
+"""Replays of vectors: an act and its expected outcome."""
 
 import asyncio
 import math
@@ -41,7 +41,7 @@ PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, 
 
 
 class Wanted(NamedTuple):
-    """What must hold of a result or a summary. What is left at its default is not compared.
+    """The expected fields of a result or summary. Defaults are not compared.
 
     met: of how many checks it must be said that they are met.
     metadata, metrics: these keys with these values; others may stand beside them.
@@ -63,7 +63,7 @@ class Wanted(NamedTuple):
 
 
 class Expect(NamedTuple):
-    """What must come of an act.
+    """The expected outcome of an act.
 
     results: of the evaluators, in order; may be shorter than there are.
     refused: words of the message with which the act is refused; None when it must not be.
@@ -79,7 +79,7 @@ class Expect(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Where evald decides otherwise than the other system, on purpose.
+    """A deliberate difference from the other system.
 
     reason: why, for a user of that system. rule: what evald promises instead.
     instead: what evald does.
@@ -91,7 +91,7 @@ class Difference(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of an act."""
+    """The outcome of an act."""
 
     results: Sequence[EvaluationResult] = ()
     summary: AggregatedEvaluation | None = None
@@ -101,10 +101,10 @@ class Outcome(NamedTuple):
 
 
 class Act(Protocol):
-    """Something that a vector says to do."""
+    """An action of a vector."""
 
     def __call__(self) -> Outcome:
-        """Do it."""
+        """Run the action."""
 
 
 class Case(NamedTuple):
@@ -119,7 +119,7 @@ _ALL_MUST_PASS = Options()
 
 @dataclass(frozen=True)
 class Call:
-    """One call of the engine. plugins: types that are registered beside the built-in ones.
+    """A call of the engine. plugins: types that are registered in addition to the built-ins.
 
     judge: what the judge answers, in turn; None where there is none.
     scripts: what the code evaluator may run; it is registered where that is given.
@@ -169,13 +169,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Register:
-    """Registers a type when others are there already."""
+    """The registration of a type after others."""
 
     definition: EvaluatorDefinition
     present: Sequence[tuple[EvaluatorDefinition, Origin]]
 
     def __call__(self) -> Outcome:
-        """Register them all, the one in question last."""
+        """Register all types, the one under test last."""
         registry = _registry(self.present)
         try:
             registry.register(self.definition, Origin.PLUGIN)
@@ -186,7 +186,7 @@ class Register:
 
 @dataclass(frozen=True)
 class Look:
-    """Looks a type up."""
+    """The lookup of a type."""
 
     type: str
     present: Sequence[tuple[EvaluatorDefinition, Origin]]
@@ -208,7 +208,7 @@ def scripted(
     outcome: Result | Exception | Any,
     kind: Kind = ASSERTION,
 ) -> EvaluatorDefinition:
-    """A type of that name that always says, or raises, the same."""
+    """Return a type with this name that always returns or raises the same."""
 
     def evaluate(ctx: EvaluatorContext) -> Any:
         if isinstance(outcome, Exception):
@@ -224,23 +224,23 @@ def says(
     tolerance: float = 1e-9,
     **more: Any,
 ) -> Expect:
-    """The first result passes or fails, and perhaps has this score."""
+    """Expect the first result to pass or fail, with this score if given."""
     verdict = None if passes is None else PASSED if passes else FAILED
     return Expect((Wanted(verdict, score=score, tolerance=tolerance, **more),))
 
 
 def refused(*words: str) -> Expect:
-    """The call is refused, with these words in the message."""
+    """Expect the call to be refused with these words in the message."""
     return Expect(refused=words)
 
 
 def answered(text: str, **more: Any) -> Turn:
-    """A question, and this answer."""
+    """Return a context with a question and this answer."""
     return Turn([{"role": "user", "content": "?"}, {"role": "assistant", "content": text}], **more)
 
 
 def called(calls: Sequence[Mapping[str, Any]], text: str = "Done.", **more: Any) -> Turn:
-    """A question; the agent makes these tool calls, in any shape that is taken for one, then answers."""
+    """Return a context in which the agent makes these tool calls, in any supported shape, then answers."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "?"}]
     if calls:
         messages.append({"role": "assistant", "content": None, "tool_calls": list(calls)})
@@ -248,12 +248,12 @@ def called(calls: Sequence[Mapping[str, Any]], text: str = "Done.", **more: Any)
 
 
 def unparseable() -> Expect:
-    """The judge's answer holds no verdict."""
+    """Expect an error because the judge's answer has no verdict."""
     return Expect((Wanted(ERROR, error="JUDGE_UNPARSEABLE", unscored=True),), Wanted(ERROR, success=False))
 
 
 def misfits(expect: Expect, outcome: Outcome) -> list[str]:
-    """What came otherwise than expected, in words; empty when all is well."""
+    """Return the differences between outcome and expectation; empty if there are none."""
     if expect.refused is not None:
         if outcome.refused is None:
             return [f"not refused; wanted a refusal that says {expect.refused}"]

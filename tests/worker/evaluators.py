@@ -1,4 +1,4 @@
-"""Evaluators that do what tests need."""
+"""Evaluators for tests of workers."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ def length(ctx: evald.EvaluatorContext) -> float:
 
 
 class Sleepy(evald.Evaluator, type="acme.sleepy", kind=evald.ASSERTION):
-    """Takes its time."""
+    """An evaluator that sleeps."""
 
     seconds: float = 0.0
 
@@ -29,7 +29,7 @@ class Sleepy(evald.Evaluator, type="acme.sleepy", kind=evald.ASSERTION):
 
 
 class Blocking(evald.Evaluator, type="acme.blocking", kind=evald.ASSERTION):
-    """Blocks its thread, or, as `acme.rude`, the event loop, for so long or until it is let go."""
+    """An evaluator that blocks its thread, or as `acme.rude` the event loop, for a time or until released."""
 
     seconds: float = 0.0
 
@@ -43,7 +43,7 @@ class Blocking(evald.Evaluator, type="acme.blocking", kind=evald.ASSERTION):
 
 
 class Rude(Blocking):
-    """Blocks the event loop that it runs in."""
+    """An evaluator that blocks its event loop."""
 
     type = "acme.rude"
 
@@ -52,7 +52,7 @@ class Rude(Blocking):
 
 
 class Counting(evald.Evaluator, type="acme.counting", kind=evald.ASSERTION):
-    """Counts what was done with it, in the class."""
+    """An evaluator that counts its uses in the class."""
 
     tag: str = ""
     seconds: float = 0.0

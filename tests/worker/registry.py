@@ -1,4 +1,4 @@
-"""A registry whose every answer a test decides, on a real port."""
+"""A scripted registry on a real port."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ PATIENCE = 20.0
 
 
 class Link:
-    """One Connect stream as the server sees it. frames: what the worker has said and nobody has taken."""
+    """A Connect stream on the server's side. frames: frames from the worker that no test has taken."""
 
     def __init__(self, hello: pb.WorkerHello, session_id: str, context: Any) -> None:
         self.hello = hello
@@ -35,26 +35,26 @@ class Link:
         await self.send(task=task)
 
     async def take(self, kind: str) -> Any:
-        """The next frame, which has to be of this kind."""
+        """Return the next frame, which must be of this kind."""
         async with asyncio.timeout(PATIENCE):
             frame = await self.frames.get()
         assert frame.WhichOneof("frame") == kind, frame
         return getattr(frame, kind)
 
     async def output(self, task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
-        """What the worker says about one task."""
+        """Return the worker's output for a task."""
         await self.give(task)
         completed = await self.take("completed")
         assert completed.task_id == task.task_id
         return completed.output  # type: ignore[no-any-return]
 
     async def ping(self) -> None:
-        """Wait for the pong, which has to be the next frame."""
+        """Send a ping and wait for the pong, which must be the next frame."""
         await self.send(ping=pb.Ping(nonce=7))
         assert (await self.take("pong")).nonce == 7
 
     async def break_off(self) -> None:
-        """End the stream as a network does."""
+        """Break the stream, like a network failure."""
         self.ended.set()
 
 
@@ -82,7 +82,7 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):
         self._server: Any = None
 
     async def link(self) -> Link:
-        """The next worker that connects."""
+        """Wait for the next worker that connects."""
         async with asyncio.timeout(PATIENCE):
             return await self.new_link.get()
 
@@ -152,7 +152,7 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):
 
 @asynccontextmanager
 async def registry(**options: Any) -> AsyncIterator[Registry]:
-    """A registry that listens."""
+    """Run a registry that listens."""
     server = Registry(**options)
     await server.start()
     try:
@@ -162,7 +162,7 @@ async def registry(**options: Any) -> AsyncIterator[Registry]:
 
 
 async def take(queue: "asyncio.Queue[Any]") -> Any:
-    """The next one, bounded."""
+    """Return the next item of a queue, within a time limit."""
     async with asyncio.timeout(PATIENCE):
         return await queue.get()
 
@@ -175,7 +175,7 @@ def task(
     timeout_ms: int = 0,
     **fields: Any,
 ) -> task_pb2.EvaluationTask:
-    """A task about one short turn."""
+    """Return a task about one short turn."""
     pb_task = task_pb2.EvaluationTask(task_id=task_id, type=type, attempt=1, **fields)
     context = context_pb2.EvaluatorContext(turn=1)
     context.messages.add(role="user", text="Tea?")

@@ -1,4 +1,4 @@
-"""A registry as a process of its own, which can be killed: registry_process.py HOST:PORT
+"""Runs a registry in its own process: registry_process.py HOST:PORT
 
 Prints its address, then a line for every worker that connects, registers or renews. With a worker connected
 it gives the task that takes SECONDS, when that is set in the environment, and prints its verdict.

@@ -7,7 +7,7 @@ import evald
 
 
 class Slow(evald.Evaluator, type="acme.slow", kind=evald.ASSERTION):
-    """Takes its time."""
+    """An evaluator that sleeps."""
 
     seconds: float = 0.0
 

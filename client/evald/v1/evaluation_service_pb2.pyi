@@ -255,18 +255,20 @@ class BatchSummary(_message.Message):
     def __init__(self, item_count: _Optional[int] = ..., passed_count: _Optional[int] = ..., failed_count: _Optional[int] = ..., error_count: _Optional[int] = ..., skipped_count: _Optional[int] = ..., evaluators: _Optional[_Mapping[str, EvaluatorTotals]] = ...) -> None: ...
 
 class EvaluatorTotals(_message.Message):
-    __slots__ = ("passed_count", "failed_count", "error_count", "mean_value", "kind")
+    __slots__ = ("passed_count", "failed_count", "error_count", "mean_value", "kind", "enforcement")
     PASSED_COUNT_FIELD_NUMBER: _ClassVar[int]
     FAILED_COUNT_FIELD_NUMBER: _ClassVar[int]
     ERROR_COUNT_FIELD_NUMBER: _ClassVar[int]
     MEAN_VALUE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    ENFORCEMENT_FIELD_NUMBER: _ClassVar[int]
     passed_count: int
     failed_count: int
     error_count: int
     mean_value: float
     kind: _evaluator_pb2.EvaluatorKind
-    def __init__(self, passed_count: _Optional[int] = ..., failed_count: _Optional[int] = ..., error_count: _Optional[int] = ..., mean_value: _Optional[float] = ..., kind: _Optional[_Union[_evaluator_pb2.EvaluatorKind, str]] = ...) -> None: ...
+    enforcement: _evaluator_pb2.Enforcement
+    def __init__(self, passed_count: _Optional[int] = ..., failed_count: _Optional[int] = ..., error_count: _Optional[int] = ..., mean_value: _Optional[float] = ..., kind: _Optional[_Union[_evaluator_pb2.EvaluatorKind, str]] = ..., enforcement: _Optional[_Union[_evaluator_pb2.Enforcement, str]] = ...) -> None: ...
 
 class ValidateSpecsRequest(_message.Message):
     __slots__ = ("evaluators",)

@@ -41,10 +41,15 @@ class EvaluatorCounts:
 
         means: sum and count of the values of each metric; plans of a batch may share metrics.
         """
-        for evaluator, counts, total in zip(self._plan.evaluators, self._counts, self._sums, strict=True):
+        results = self._plan.template.results
+        for evaluator, result, counts, total in zip(
+            self._plan.evaluators, results, self._counts, self._sums, strict=True
+        ):
             pb = summary.evaluators[evaluator.name]
             if not (pb.kind and evaluator.is_metric):  # a name that is an assertion in any plan can fail
-                pb.kind = int(evaluator.definition.kind)  # type: ignore[assignment]
+                pb.kind = result.kind
+            if not (pb.enforcement and result.enforcement == evaluator_pb2.ENFORCEMENT_SHADOW):
+                pb.enforcement = result.enforcement
             measured = counts[Verdict.PASSED]
             pb.error_count += counts[Verdict.ERROR]
             if not evaluator.is_metric:

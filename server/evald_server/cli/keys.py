@@ -13,7 +13,7 @@ from typing import Final
 from evald_server.auth.files import FileProblem
 from evald_server.auth.keys import PREFIX, ApiKey, add_key, new_key, read_keys, revoke_key
 from evald_server.auth.principal import Role, limits_of
-from evald_server.day_totals import FILES, Unit, read_totals, utc_day
+from evald_server.day_totals import FILES, UNUSABLE, Unit, read_totals, utc_day
 
 from .exit_codes import ExitCode, usage_error
 
@@ -121,7 +121,7 @@ def _today(data_dir: str | None) -> dict[Unit, dict[str, float]]:
         path = Path(data_dir or "") / name
         try:
             found[unit] = read_totals(path, unit, utc_day())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except UNUSABLE:
             raise usage_error(
                 f"{path}: cannot be read", "name a server's data directory with --data-dir DIR"
             ) from None

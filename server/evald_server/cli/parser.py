@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from .access_parser import add_access_commands
 from .options import (
@@ -162,6 +162,9 @@ _UNKNOWN_WORD = re.compile(
     r"argument (COMMAND|ACTION): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL
 )
 
+# Options of other commands for reports, where a command has --output.
+_REPORTS: Final = {"--html": "FILE.html", "--junit": "FILE.xml"}
+
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that suggests the closest command, action or option for a mistyped one."""
@@ -196,7 +199,12 @@ class Parser(argparse.ArgumentParser):
         """Print an error about unknown arguments and exit with code 2."""
         tried = unknown[0].partition("=")[0]
         known = re.findall(r"(?<!\S)\[?(--?[a-z][a-z-]*)", self.format_usage())
-        advice = f"it must come after {self.prog!r}" if tried in known else _nearest(tried, known)
+        if tried in known:
+            advice = f"it must come after {self.prog!r}"
+        elif tried in _REPORTS and "--output" in known:
+            advice = f"write --output {_REPORTS[tried]}"
+        else:
+            advice = _nearest(tried, known)
         self.error(f"unrecognized arguments: {' '.join(unknown)}{f'; {advice}' if advice else ''}")
 
     def print_help(self, file: Any = None) -> None:

@@ -9,7 +9,7 @@ from evald.records import read_verdict
 from evald.v1 import suite_service_pb2
 
 from ..pages import formats
-from ..suites.reports.report import measures
+from ..suites.reports.report import evaluator_name, measures
 from .console import new_table, say, show
 from .result_tables import titled, verdict_text
 from .sanitize import clean
@@ -90,14 +90,15 @@ def show_evaluators(run: suite_service_pb2.SuiteRun) -> None:
     )
     metrics = new_table("Metric", ("Mean", "right"), ("Errors", "right"))
     for name, totals in sorted(run.evaluators.items()):
+        shown = evaluator_name(clean(name, 40), totals)
         judged = totals.passed_count + totals.failed_count
         if measures(totals):
             mean = formats.number(totals.mean_value) if totals.HasField("mean_value") else "n/a"
-            metrics.add_row(clean(name, 40), mean, _count(totals.error_count))
+            metrics.add_row(shown, mean, _count(totals.error_count))
         else:
             share = plain(formats.percent(totals.passed_count / judged)) if judged else "n/a"
             counts = (totals.passed_count, totals.failed_count, totals.error_count)
-            assertions.add_row(clean(name, 40), share, *map(_count, counts))
+            assertions.add_row(shown, share, *map(_count, counts))
     show(*titled(("Evaluators", assertions), ("Metrics", metrics)))
 
 

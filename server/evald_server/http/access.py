@@ -93,7 +93,7 @@ class WebAccess:
     def may_sign_in(self, request: Request) -> bool:
         """Return whether a browser could get more rights by signing in."""
         principal = self.principal(request)
-        return self.wanted and (principal is None or principal.is_anonymous)
+        return principal is None or principal.is_anonymous
 
     def may(self, request: Request, method: str) -> bool:
         """Return whether a request's principal may call a method, as "evald.v1.RunService/StartRun"."""

@@ -69,7 +69,7 @@ class CallBatcher:
         try:
             return await result
         except asyncio.CancelledError:
-            if result.done() and not result.cancelled() and result.exception() is None:
+            if not result.cancelled() and result.exception() is None:
                 self._discard(result.result())
             raise
 
@@ -117,8 +117,7 @@ class CallBatcher:
 
     def _count(self) -> None:
         self._left -= 1
-        trying = self._left <= 0 and self._expected < _MOST
-        self._wanted = _MOST if trying else self._expected
+        self._wanted = _MOST if self._left <= 0 else self._expected
 
     def _run(self, held: Iterator[_Held]) -> None:
         began = self._clock()

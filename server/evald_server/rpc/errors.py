@@ -21,9 +21,12 @@ from evald_server.engine.plan import InvalidPlan, Violation
 
 DOMAIN: Final = "evald"
 
-# Trailers count against the peer's header limit (8 KiB by default in many proxies).
+# Trailers count against the peer's header limit: 8 KiB by default in gRPC clients and in many proxies. A client that
+# gets more sees RESOURCE_EXHAUSTED instead of the status. Base64 makes the details a third larger.
 _MAX_DETAILS_BYTES: Final = 4000
-_MAX_TEXT: Final = 1000
+_MAX_TEXT_BYTES: Final = 1000
+_MAX_METADATA_BYTES: Final = 200
+_MAX_MESSAGE_BYTES: Final = 2000
 
 # More problems than fit into the details.
 _MAX_PROBLEMS: Final = 100
@@ -114,10 +117,10 @@ class CallError(Exception):
 
     def details(self) -> bytes:
         """Return a serialised google.rpc.Status of at most 4 KB."""
-        status = status_pb2.Status(code=self.code.value[0], message=self.message[:_MAX_TEXT])
+        status = status_pb2.Status(code=self.code.value[0], message=_cut(self.message, _MAX_TEXT_BYTES))
         info = error_details_pb2.ErrorInfo(reason=self.reason, domain=DOMAIN)
         for key, value in self.metadata.items():
-            info.metadata[key] = value[:200]
+            info.metadata[key] = _cut(value, _MAX_METADATA_BYTES)
         _pack(status, info)
         if self.retry_seconds is not None:
             delay = Duration()
@@ -245,6 +248,22 @@ def violations_response(violations: Sequence[Violation]) -> evaluation_service_p
             message=f"{found.field}: {found.message}",
         )
     return response
+
+
+def trailer_text(message: str) -> str:
+    """Return a message for a trailer, in which gRPC writes every byte but printable ASCII as three. Cut at 2000 bytes."""
+    room = _MAX_MESSAGE_BYTES
+    for position, character in enumerate(message):
+        is_plain = " " <= character <= "~" and character != "%"
+        room -= 1 if is_plain else 3 * len(character.encode(errors="replace"))
+        if room < 0:
+            return f"{message[:position]}…"
+    return message
+
+
+def _cut(text: str, most: int) -> str:
+    """Return the beginning of a text. most: bytes in UTF-8."""
+    return text.encode()[:most].decode(errors="ignore")
 
 
 def _pack(status: status_pb2.Status, message: Message) -> None:

@@ -66,7 +66,6 @@ class MessageTimeout:
             except asyncio.CancelledError:
                 if task in waiting:
                     raise
-                task.uncancel()
                 self._timed_out()
                 text = (
                     f"the request message did not arrive within {self._seconds:g} s, or too many other calls waited "

@@ -23,7 +23,7 @@ from evald_server.monitoring import RpcTally, Telemetry
 from evald_server.store.database import StoreProblem
 from evald_server.wire_limits import BeyondWireLimit, parse_message
 
-from .errors import CallError, as_call_error, call_error_of, invalid
+from .errors import CallError, as_call_error, call_error_of, invalid, trailer_text
 from .stream_tasks import LoopTurns, StreamTurns
 
 _log = logging.getLogger("evald.rpc")
@@ -373,7 +373,9 @@ async def abort(
 ) -> NoReturn:
     """End a call with a status. details: a google.rpc.Status. Always raises."""
     try:
-        await context.abort(code, message, (("grpc-status-details-bin", details),) if details else ())
+        await context.abort(
+            code, trailer_text(message), (("grpc-status-details-bin", details),) if details else ()
+        )
     except grpc.aio.InternalError:  # the caller has disconnected
         raise asyncio.CancelledError from None
     except BaseException as aborted:

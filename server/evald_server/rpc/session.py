@@ -1,5 +1,6 @@
 """EvaluateSession: evaluate one conversation turn by turn. The caller sends each turn once."""
 
+from collections import Counter
 from contextlib import aclosing
 from functools import partial
 from typing import Final
@@ -9,6 +10,7 @@ from evald.context import EvaluatorContext
 from evald.result import ErrorInfo, Verdict
 from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server import wire_pb2
+from evald_server.auth.current_call import caller
 from evald_server.auth.refusals import AccessDenied
 from evald_server.engine.contexts import (
     InvalidContext,
@@ -20,6 +22,7 @@ from evald_server.engine.contexts import (
 from evald_server.engine.engine import Engine
 from evald_server.engine.response import events_of, fill_error, fill_event
 from evald_server.engine.run import EvaluationRun
+from evald_server.fair_slots import share
 from evald_server.monitoring import Telemetry
 
 from .admission import Admission
@@ -34,20 +37,69 @@ _Response = wire_pb2.EvaluateSessionResponse
 # Maximum refused turns: their ids stay in memory until the end, and a session may be open for days.
 _MAX_REFUSED: Final = 1000
 
+# What a message takes in memory besides its text, in bytes.
+_MESSAGE_BYTES: Final = 200
+
 # Failed outranks error, error outranks passed, passed outranks skipped.
 _WORST: Final = (Verdict.FAILED, Verdict.ERROR, Verdict.PASSED, Verdict.SKIPPED)
+
+
+class SessionMemory:
+    """Limits the memory of the conversations of open sessions, which may stay open for days.
+
+    most: bytes of one conversation. total: of all together, three quarters of them of one principal.
+    """
+
+    def __init__(self, most: int, total: int) -> None:
+        self._most = most
+        self._total = total
+        self._used: Counter[str] = Counter()
+
+    def resize(self, principal: str, before: int, after: int) -> None:
+        """Count a conversation of a principal that grows or shrinks.
+
+        Raises InvalidContext above the limit of one conversation, and CallError above that of all.
+        """
+        if after > self._most:
+            raise InvalidContext(
+                "turn",
+                f"the conversation would take {after} bytes with this turn, wanted at most {self._most} "
+                "(twice max_message_bytes); open a new session with its last messages",
+                size=str(after),
+                limit=str(self._most),
+            )
+        added = after - before
+        if added > 0 and (
+            self._used.total() + added > self._total
+            or self._used[principal] + added > share(self._total, principal)
+        ):
+            raise CallError(
+                "OVERLOADED",
+                f"the conversations of the open sessions would take more than {self._total} bytes, or more than three "
+                "quarters of that for one principal (max_session_bytes); end a session, or try again later",
+                limit=str(self._total),
+            )
+        self._used[principal] += added
+        if not self._used[principal]:
+            del self._used[principal]
 
 
 class SessionService:
     """The handler of EvaluateSession."""
 
     def __init__(
-        self, engine: Engine, batcher: CallBatcher, admission: Admission, metrics: Telemetry
+        self,
+        engine: Engine,
+        batcher: CallBatcher,
+        admission: Admission,
+        metrics: Telemetry,
+        memory: SessionMemory,
     ) -> None:
         self._engine = engine
         self._batcher = batcher
         self._admission = admission
         self._metrics = metrics
+        self._memory = memory
 
     async def evaluate_session(self, stream: RpcStream) -> None:
         """Evaluate the turns of one conversation until the caller half-closes."""
@@ -56,10 +108,13 @@ class SessionService:
             raise invalid("frame", "the session ended before its open frame")
         conversation = await self._open(opened)
         del opened
-        while (data := await stream.read()) is not None:
-            await self._evaluate_turn(conversation, data, stream)
-            del data  # free the memory while the session is idle
-        await stream.send(conversation.summary().SerializeToString())
+        try:
+            while (data := await stream.read()) is not None:
+                await self._evaluate_turn(conversation, data, stream)
+                del data  # free the memory while the session is idle
+            await stream.send(conversation.summary().SerializeToString())
+        finally:
+            conversation.close()
 
     async def _open(self, data: bytes) -> "ConversationState":
         frame = parse(_Frame, data)
@@ -68,7 +123,7 @@ class SessionService:
             raise invalid("frame", f"the first frame must be open, got {kind or 'none'}")
         opened = frame.open
         await self._engine.prepare(opened.evaluators, opened.options, opened.base_context)
-        return ConversationState(self._engine, opened)
+        return ConversationState(self._engine, opened, self._memory)
 
     async def _evaluate_turn(self, conversation: "ConversationState", data: bytes, stream: RpcStream) -> None:
         turn = parse_turn(data)
@@ -80,7 +135,10 @@ class SessionService:
         except (AccessDenied, CallError, InvalidContext) as problem:
             conversation.refuse(turn_id)
             refused = _Response(turn_id=turn_id)
-            code = "RESOURCE_EXHAUSTED" if isinstance(problem, AccessDenied) else "INVALID_ITEM"
+            exhausted = isinstance(problem, AccessDenied) or (
+                isinstance(problem, CallError) and problem.reason == "OVERLOADED"
+            )
+            code = "RESOURCE_EXHAUSTED" if exhausted else "INVALID_ITEM"
             fill_error(refused.error, ErrorInfo(code, problem.message))
             await stream.send(refused.SerializeToString())
             return
@@ -130,10 +188,10 @@ def parse_turn(data: bytes) -> evaluation_service_pb2.SessionTurn:
 class ConversationState:
     """The conversation so far, and the plan that runs on each of its turns.
 
-    turn_count: number of started turns. labels: the caller's.
+    turn_count: number of started turns. labels: the caller's. Call `close` at its end.
     """
 
-    def __init__(self, engine: Engine, opened: wire_pb2.SessionOpen) -> None:
+    def __init__(self, engine: Engine, opened: wire_pb2.SessionOpen, memory: SessionMemory) -> None:
         self.labels = dict(opened.labels)
         self.turn_count = 0
         self._engine = engine
@@ -155,6 +213,16 @@ class ConversationState:
         self._verdicts: set[Verdict] = set()
         self._failed_ids: list[int] = []
         self._refused_ids: list[int] = []
+        self._memory = memory
+        self._principal = caller().name
+        # Bytes of the conversation, and with the last turn's other data, which the next one replaces.
+        self._kept = self._pb.ByteSize() + _MESSAGE_BYTES * len(self._pb.messages)
+        self._counted = 0
+        self._count(self._kept)
+
+    def close(self) -> None:
+        """Release the memory of the conversation."""
+        self._count(0)
 
     def start_turn(self, turn: evaluation_service_pb2.SessionTurn) -> EvaluationRun:
         """Add a turn and start the plan on it. If it raises CallError or InvalidContext, nothing has changed."""
@@ -169,11 +237,14 @@ class ConversationState:
         contexts.complete_messages(last, "turn.last_invocation")
         before = len(pb.messages)
         contexts.extend(pb, turn.new_messages, turn.new_messages_json, "turn.new_messages")
+        kept = self._kept + sum(message.ByteSize() + _MESSAGE_BYTES for message in pb.messages[before:])
         try:
             check_tail(last.messages, pb.messages, "turn.last_invocation.messages")
-        except InvalidContext:
+            self._count(kept + last.ByteSize() + turn.expected.ByteSize())
+        except (CallError, InvalidContext):
             del pb.messages[before:]
             raise
+        self._kept = kept
         self._last_id = turn_id
         self.turn_count += 1
         if turn_id in self._refused_ids:
@@ -216,6 +287,10 @@ class ConversationState:
         summary.turn_count = self.turn_count + len(self._refused_ids)
         summary.failed_turn_ids.extend(sorted(self._failed_ids + self._refused_ids))
         return response
+
+    def _count(self, size: int) -> None:
+        self._memory.resize(self._principal, self._counted, size)
+        self._counted = size
 
     def _set_expected(self, turn: evaluation_service_pb2.SessionTurn) -> None:
         """Use a turn's own `expected` for this turn only."""

@@ -1,16 +1,27 @@
 """One call of an agent, and the checks of its answer."""
 
+from typing import Final
+
 from evald.blocks import UnreadableContent
 from evald.chat import message_text
 from evald.v1 import context_pb2, message_pb2
 from evald_server.connectors.connector import AgentRequest, Connector, ConnectorFailure
 from evald_server.engine.contexts import Contexts, InvalidContext, check_invocation
 
+# A conversation with an agent stays in memory to its end. Most connectors could not send more either.
+_MAX_CONVERSATION_BYTES: Final = 32 << 20
+
 
 async def call_agent(
     connector: Connector, request: AgentRequest, contexts: Contexts
 ) -> context_pb2.Invocation:
     """Return the agent's answer: at least one message, none of role "user". Raises ConnectorFailure."""
+    size = sum(message.ByteSize() for message in request.messages)
+    if size > _MAX_CONVERSATION_BYTES:
+        raise ConnectorFailure(
+            "CONNECTOR_BAD_ANSWER",
+            f"the conversation has {size} bytes, wanted at most {_MAX_CONVERSATION_BYTES}; have the agent answer shorter",
+        )
     answer = await connector.invoke(request)
     try:
         check_invocation(answer, "answer")

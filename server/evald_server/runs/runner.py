@@ -373,7 +373,7 @@ class Runner:
         if principal is not None:
             self._slots.release(principal)
         run = self._requeued.pop(run_id, None)
-        if run is not None and not self._draining:
+        if run is not None:
             self._put(run)
         self._fill()
 

@@ -95,8 +95,7 @@ class SuiteChunk(NamedTuple):
         counts = counter.counts()
         if plan is not None and rows:
             for (index, verdict, _, value, _), count, _ in counts.results:
-                evaluator = plan.evaluators[index]
-                totals.count(evaluator.name, int(evaluator.definition.kind), verdict, value, count)
+                totals.count(plan.template.results[index], verdict, value, count)
             for result in plan.template.results:
                 totals.add_provenance(result)
         return SuiteChunkResult(end, skipped, rows, totals, counts)

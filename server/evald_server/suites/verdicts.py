@@ -191,12 +191,16 @@ class _Spending:
 
 
 class _EvaluatorCounts:
-    """The verdict counts of one evaluator, and the sum and number of a metric's values."""
+    """The verdict counts of one evaluator, and the sum and number of a metric's values.
 
-    __slots__ = ("errors", "failed", "kind", "passed", "sum", "values")
+    shadow: whether its results count in no case.
+    """
+
+    __slots__ = ("errors", "failed", "kind", "passed", "shadow", "sum", "values")
 
     def __init__(self, kind: int) -> None:
         self.kind = kind
+        self.shadow = True
         self.passed = self.failed = self.errors = self.values = 0
         self.sum = 0.0
 
@@ -207,6 +211,7 @@ class _EvaluatorCounts:
 
     def merge(self, other: "_EvaluatorCounts") -> None:
         self.add_kind(other.kind)
+        self.shadow = self.shadow and other.shadow
         self.passed += other.passed
         self.failed += other.failed
         self.errors += other.errors
@@ -257,23 +262,27 @@ class SuiteTotals:
                 counted = counted or turn.evaluation.passed_count + turn.evaluation.failed_count > 0
                 for result in turn.evaluation.results if results else ():
                     value = turn.evaluation.metrics.get(result.name)
-                    self.count(result.name, result.kind, result.verdict, value)
+                    self.count(result, result.verdict, value)
                     self.add_provenance(result)
         self.uncounted += not counted
 
     def count(
         self,
-        name: str,
-        kind: int,
+        result: result_pb2.EvaluationResult,
         verdict: int,
         value: float | None,
         count: int = 1,
     ) -> None:
-        """Add `count` equal results of an evaluator. kind: as on the wire. value: of a metric; None when unavailable."""
-        counts = self.evaluators.get(name)
+        """Add `count` equal results of an evaluator.
+
+        result: has the evaluator's name, kind and enforcement. value: of a metric; None when unavailable.
+        """
+        kind = result.kind
+        counts = self.evaluators.get(result.name)
         if counts is None:
-            counts = self.evaluators[name] = _EvaluatorCounts(kind)
+            counts = self.evaluators[result.name] = _EvaluatorCounts(kind)
         counts.add_kind(kind)
+        counts.shadow = counts.shadow and result.enforcement == evaluator_pb2.ENFORCEMENT_SHADOW
         if verdict == _PASSED:
             if kind != evaluator_pb2.EVALUATOR_KIND_METRIC:
                 counts.passed += count
@@ -383,6 +392,11 @@ class SuiteTotals:
                     failed_count=counts.failed,
                     error_count=counts.errors,
                     kind=counts.kind,  # type: ignore[arg-type]
+                    enforcement=(
+                        evaluator_pb2.ENFORCEMENT_SHADOW
+                        if counts.shadow
+                        else evaluator_pb2.ENFORCEMENT_ENFORCED
+                    ),
                 )
             )
             if counts.values and math.isfinite(counts.sum):

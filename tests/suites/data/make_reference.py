@@ -1,4 +1,4 @@
-"""Makes reference.json: figures of SciPy and statsmodels. They are not needed to run the tests.
+"""Writes reference.json: figures of SciPy and statsmodels, which the tests do not need.
 
 python -m venv /tmp/scipy && /tmp/scipy/bin/pip install scipy==1.17.1 statsmodels==0.15.0
 /tmp/scipy/bin/python tests/suites/data/make_reference.py > tests/suites/data/reference.json
@@ -50,7 +50,7 @@ def large() -> list[float]:
 
 
 def d_z(changes: list[float]) -> float:
-    """The t statistic of the one-sample test over sqrt(n)."""
+    """Return the t statistic of the one-sample test, divided by sqrt(n)."""
     return float(stats.ttest_1samp(changes, 0).statistic) / math.sqrt(len(changes))
 
 

@@ -1,4 +1,4 @@
-"""Texts that would do harm where a report took them for more than text."""
+"""Texts that do harm if a report does not escape them."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -84,7 +84,7 @@ COMBINED: Sequence[str] = tuple(out + harm for out in _BREAKS for harm in _HARM)
 
 
 def hostile_report() -> SuiteReport:
-    """Each of them as the id, the reason, a tag and the answer of a case, and in every field of the suite run."""
+    """Return a report with each text as id, reason, tag and answer of a case, and in every field of the run."""
     cases = []
     for number, text in enumerate(HOSTILE):
         made = samples.case(

@@ -1,4 +1,4 @@
-"""Suite runs to write reports of."""
+"""Sample suite runs for reports."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ VERDICTS = {"P": PASSED, "F": FAILED, "E": ERROR, "S": SKIPPED}
 
 
 def conversation(text: str = "Moved to Friday at 10:00.") -> list[message_pb2.ChatMessage]:
-    """A booking that is moved, with a tool call."""
+    """Return a conversation that moves a booking, with a tool call."""
     call = message_pb2.ToolCall(
         id="c1",
         function=message_pb2.FunctionCall(name="find_slots", arguments='{"day": "Friday", "seats": 2}'),
@@ -31,7 +31,7 @@ def conversation(text: str = "Moved to Friday at 10:00.") -> list[message_pb2.Ch
 
 
 def evaluation(letter: str, reason: str) -> result_pb2.AggregatedEvaluation:
-    """Two assertions and two metrics; the second assertion has the verdict."""
+    """Return an evaluation with two assertions and two metrics; the second assertion has the verdict."""
     metadata = Struct()
     metadata.update({"pattern": "BK-[0-9]{5}", "matched": letter == "P"})
     found = result_pb2.AggregatedEvaluation(verdict=VERDICTS[letter], reason=reason)
@@ -99,7 +99,7 @@ REASONS = {
 def case(
     case_id: str, letters: str, *, text: str = "", reason: str = "", tags: Sequence[str] = ()
 ) -> suite_service_pb2.CaseResult:
-    """A case with a trial for each letter: P, F, E, S, or A for an agent that broke."""
+    """Return a case with a trial for each letter: P, F, E, S, or A for an agent's error."""
     made = suite_service_pb2.CaseResult(case_id=case_id, weight=1, tags=tags)
     for number, letter in enumerate(letters, 1):
         trial = made.trials.add(trial=number)
@@ -123,7 +123,7 @@ def case(
 
 
 def dialogue(case_id: str, letters: str) -> suite_service_pb2.CaseResult:
-    """A case with one trial, and a turn for each letter."""
+    """Return a case with one trial, which has a turn for each letter."""
     made = suite_service_pb2.CaseResult(case_id=case_id, weight=1)
     trial = made.trials.add(trial=1)
     for number, letter in enumerate(letters, 1):
@@ -139,7 +139,7 @@ def dialogue(case_id: str, letters: str) -> suite_service_pb2.CaseResult:
 
 
 def crowded() -> suite_service_pb2.CaseResult:
-    """A case that failed, with more trials, results, checks, calls and warnings than a page shows."""
+    """Return a failed case with more trials, results, checks, calls and warnings than a page shows."""
     made = case("crowd", "P" * 24 + "F")
     made.reason = "ninety"
     for trial in made.trials:
@@ -166,7 +166,7 @@ def suite_run(
     day: int = 22,
     run_id: str = "4f2a91c7-0000-4000-8000-000000000000",
 ) -> suite_service_pb2.SuiteRun:
-    """The suite run of these cases."""
+    """Return the suite run of these cases."""
     totals = SuiteTotals(threshold)
     for one in cases:
         totals.add(one)
@@ -185,12 +185,12 @@ def suite_run(
 
 
 def report(cases: Sequence[suite_service_pb2.CaseResult], **keywords: object) -> SuiteReport:
-    """The report of these cases."""
+    """Return the report of these cases."""
     return SuiteReport(suite_run(cases, **keywords), cases)  # type: ignore[arg-type]
 
 
 def rich_report(*, target: str = "staging", shift: int = 0) -> SuiteReport:
-    """A suite run with everything that a report can show."""
+    """Return a suite run with everything that a report can show."""
     letters = ["PPPP", "PPPF", "FFPF", "PPPP", "EEPP", "PPPP", "AAAA", "SSSS"]
     cases = [
         case(f"refund-{number:02}", letters[(number + shift) % len(letters)], tags=["smoke", "refunds"])

@@ -206,6 +206,7 @@ def test_cases_that_are_not_those_of_the_run_make_no_report(
         written(write, SuiteReport(run, cases))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 def test_cases_are_read_once_and_not_kept(write: Writer) -> None:
     """5,000 cases from a generator that cannot be read twice; most of them are gone when the report ends."""
@@ -582,7 +583,11 @@ def test_a_page_plots_a_run_in_error_as_a_gap_and_lists_it() -> None:
     assert ", no case passed or failed" in text
     _, _, figure = text.partition("Pass rate of the last 3 runs")
     plot, _, table = figure.partition("</svg>")
-    assert (plot.count('class="gap"'), plot.count('class="dot"'), plot.count('class="path"')) == (1, 2, 0)
+    assert (plot.count('class="gap middle"'), plot.count('class="dot"'), plot.count('class="path"')) == (
+        1,
+        2,
+        0,
+    )
     assert "n/a" in table.partition("</table>")[0]
 
 
@@ -629,6 +634,34 @@ def test_a_page_says_the_trials_of_a_case_without_room_for_them(monkeypatch: pyt
     monkeypatch.setattr("evald_server.suites.reports.page._MOST_CHARACTERS", 0)
     text = written(write_page, samples.report([samples.case("c", "PFES")]))
     assert "4 trials: 1 passed, 1 failed, 1 inconclusive, 1 skipped" in text
+
+
+def test_a_page_draws_no_rate_where_nothing_passed_or_failed() -> None:
+    text = written(write_page, samples.report([samples.case("a", "S"), samples.case("b", "E")]))
+    assert "no case passed or failed" in text
+    # That of the one evaluator that passed.
+    assert text.count('<svg class="bar') == 1
+
+
+def test_a_page_shows_the_cases_on_which_targets_differ() -> None:
+    one = [samples.case("same", "F"), samples.case("other", "P"), samples.case("only", "P")]
+    other = [samples.case("same", "F"), samples.case("other", "F")]
+    reports = samples.report(one), samples.report(other, target="prod")
+    table = written(write_page, *reports).partition("Where targets differ")[2].partition("</table>")[0]
+    words = [re.sub(r"\W+", " ", re.sub("<[^>]+>", " ", row)).split() for row in table.split("<tr")[2:]]
+    assert words == [["other", "Passed", "Failed"], ["only", "Passed", "not", "run"]]
+    assert "Where targets differ" not in written(write_page, reports[0])
+
+
+def test_a_page_draws_the_history_of_the_pass_rate() -> None:
+    cases = [samples.case("a", "P")]
+    past = [samples.suite_run(cases, day=day, run_id=str(day)) for day in (21, 20)]
+    report = samples.report([samples.case("a", "F")])
+    text = written(write_page, report._replace(history=past))
+    drawn = re.findall(r"<title>2026-11-(\d\d) 04:48 UTC: (\w+), ", text)
+    assert drawn == [("20", "Passed"), ("21", "Passed"), ("22", "Failed")]
+    assert len(re.findall(r"<title>2026-11-", written(write_page, report._replace(history=past[:1])))) == 2
+    assert not re.findall(r"<title>2026-11-", written(write_page, report))
 
 
 def test_messages_outside_of_turns_are_shown_or_counted() -> None:

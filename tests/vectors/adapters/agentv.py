@@ -193,7 +193,7 @@ _VERDICTS = {"pass": Verdict.PASSED, "fail": Verdict.FAILED}
 
 
 def adapt(vector: Vector) -> Case:
-    """The vector in evald's terms."""
+    """Return the vector in evald's terms."""
     kind = vector["evaluator"]
     match kind:
         case "conversation":
@@ -266,7 +266,7 @@ def _conversed(expected: Vector) -> Expect:
 
 
 def _script(vector: Vector) -> Case:
-    """Their scripts name a shell themselves, or are one command for it."""
+    """Run a script of AgentV, which names its shell or is a shell command."""
     spec = {"type": vector["evaluator"], "config": vector["config"]}
     call = Call(
         [spec],
@@ -305,7 +305,7 @@ def _assertion(vector: Vector) -> Case:
 
 
 def _says(expected: Vector, **more: Any) -> Expect:
-    """String assertions of theirs have a score only."""
+    """Compare only the score, which is all that AgentV's string assertions have."""
     verdict = _VERDICTS[expected["verdict"]] if "verdict" in expected else None
     passes = expected["score"] == 1 if verdict is None else verdict is PASSED
     return says(passes, expected["score"], **more)
@@ -482,7 +482,7 @@ def _lookup(vector: Vector) -> Case:
 
 
 def _suite(vector: Vector) -> Case:
-    """A suite of assertions; the judges among them say what is on record."""
+    """Return a suite of assertions; its judges give the recorded answers."""
     config, given, expected = (vector[key] for key in ("config", "context", "expected"))
     recorded = {score["name"]: score for score in expected["scores"]}
     specs: list[Spec] = []

@@ -15,7 +15,7 @@ DIFFERENCES = {
 
 
 def adapt(vector: Vector) -> Case:
-    """The vector in evald's terms."""
+    """Return the vector in evald's terms."""
     output, expected = vector["input"]["output"], vector["input"].get("expected")
     reference: dict[str, Any] | None = None
     spec: dict[str, Any]
@@ -36,7 +36,7 @@ def adapt(vector: Vector) -> Case:
 
 
 def _parsed(expected: Any) -> Any:
-    """Text that is JSON stands for its data, as they take it."""
+    """Return the data of text that is JSON, as autoevals does."""
     try:
         return json.loads(expected)
     except (TypeError, ValueError):

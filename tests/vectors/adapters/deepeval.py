@@ -9,7 +9,7 @@ DIFFERENCES: dict[str, Difference] = {}
 
 
 def adapt(vector: Vector) -> Case:
-    """The vector in evald's terms."""
+    """Return the vector in evald's terms."""
     config, given, expected = (vector[key] for key in ("config", "input", "expected"))
     mode = "superset"
     if config.get("should_consider_ordering"):

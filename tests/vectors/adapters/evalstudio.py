@@ -145,7 +145,7 @@ DIFFERENCES = {
 
 
 def adapt(vector: Vector) -> Case:
-    """The vector in evald's terms."""
+    """Return the vector in evald's terms."""
     match vector["evaluator"]:
         case "aggregate:all_must_pass_min":
             return _aggregate(vector)
@@ -160,7 +160,7 @@ def adapt(vector: Vector) -> Case:
 
 
 def _judge(vector: Vector) -> Case:
-    """Without a number the turn stands alone, and both criteria count."""
+    """Return the judge's case. A turn without a number is the only one, and both criteria count."""
     expected = vector["expected"]
     wanted = Wanted(
         success=expected["seed_success"],
@@ -241,7 +241,7 @@ def _registry(vector: Vector) -> Case:
 
 
 def _drive(vector: Vector) -> Case:
-    """Their evaluators of a loop are registered as types; the prompt of their persona is no message here."""
+    """Return the run of a loop. Its evaluators become types; the persona's prompt is no message."""
     config, given, expected = vector["config"], vector["context"], vector["expected"]
     fields = dict(config["scenario"])
     if "failureCriteriaMode" in fields:

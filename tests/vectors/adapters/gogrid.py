@@ -45,7 +45,7 @@ DIFFERENCES = {
 
 
 def adapt(vector: Vector) -> Case:
-    """The vector in evald's terms."""
+    """Return the vector in evald's terms."""
     kind, config, given, expected = (vector[key] for key in ("evaluator", "config", "context", "expected"))
     if kind == "aggregate:suite":
         return _suite(vector)
@@ -72,7 +72,7 @@ def adapt(vector: Vector) -> Case:
 
 
 def _judge(vector: Vector) -> Case:
-    """Of the prompt that they expect, all but the output stands there as it is; the output stands in a fence."""
+    """Return the judge's case. The expected prompt is the same, except that the output is fenced."""
     config, given, expected = (vector[key] for key in ("config", "context", "expected"))
     keys = {"rubric": "rubric", "pass_threshold": "passScore", "prompt_template": "promptTemplate"}
     spec = {"type": "llm-judge", "config": {keys[key]: value for key, value in config.items()}}

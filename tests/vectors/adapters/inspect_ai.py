@@ -26,7 +26,7 @@ DIFFERENCES = {
 
 
 def adapt(vector: Vector) -> Case:
-    """The vector in evald's terms."""
+    """Return the vector in evald's terms."""
     config, given, expected = (vector[key] for key in ("config", "input", "expected"))
     kind, _, reducer = vector["evaluator"].partition(":")
     if kind == "reducer":
@@ -59,7 +59,7 @@ _EXTRACT = {"begin": "first", "end": "last", "any": "any", "exact": "last"}
 
 
 def _reduced(reducer: str, config: Vector, scores: list[float], expected: float) -> Case:
-    """Their reducers count the scores that are at least `value` as passed."""
+    """Return the case of a reducer, which counts scores of at least `value` as passed."""
     passed = [score >= config.get("value", 1.0) for score in scores]
     trials, hits, k = len(passed), sum(passed), config["k"]
     if reducer == "at_least":

@@ -8,7 +8,7 @@ DIFFERENCES: dict[str, Difference] = {}
 
 
 def adapt(vector: Vector) -> Case:
-    """The vector in evald's terms."""
+    """Return the vector in evald's terms."""
     valid = vector["expected"]["valid"]
     spec = {"type": "json-schema", "config": {"schema": vector["config"]["schema"]}}
     turn = answered(json.dumps(vector["input"]["instance"]))

@@ -16,7 +16,7 @@ DIFFERENCES: dict[str, Difference] = {
 
 
 def adapt(vector: Vector) -> Case:
-    """The vector in evald's terms."""
+    """Return the vector in evald's terms."""
     if vector["evaluator"] == "create_json_match_evaluator":
         return _json_match(vector)
     config, given = vector["config"], vector["input"]

@@ -24,7 +24,7 @@ DIFFERENCES = {
 
 
 def adapt(vector: Vector) -> Case:
-    """The vector in evald's terms."""
+    """Return the vector in evald's terms."""
     config, given = vector["config"], vector["input"]
     spec = {
         "type": "exact-match",

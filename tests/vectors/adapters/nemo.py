@@ -23,7 +23,7 @@ DIFFERENCES = {
 
 
 def adapt(vector: Vector) -> Case:
-    """The vector in evald's terms."""
+    """Return the vector in evald's terms."""
     if vector["evaluator"] in _FIGURES:
         return _FIGURES[vector["evaluator"]](vector)
     if vector["evaluator"] == "extract_json":

@@ -1,4 +1,4 @@
-"""promptfoo, whose vocabulary AgentV speaks too: `type`, `value`, `threshold`, and a `not-` prefix.
+"""promptfoo, whose vocabulary AgentV shares: `type`, `value`, `threshold`, and a `not-` prefix.
 
 Its score is the verdict as 0 or 1, except for tool-call-f1.
 """
@@ -33,7 +33,7 @@ DIFFERENCES: dict[str, Difference] = {}
 
 
 def adapt(vector: Vector) -> Case:
-    """The vector in evald's terms."""
+    """Return the vector in evald's terms."""
     config, given, expected = (vector[key] for key in ("config", "input", "expected"))
     kind = vector["evaluator"]
     if kind == "not-webhook":
@@ -52,13 +52,13 @@ def adapt(vector: Vector) -> Case:
 
 
 def assertion(kind: str, config: Vector) -> Spec:
-    """The spec that an assertion of theirs stands for, as `evald test` reads it."""
+    """Return the spec of a promptfoo assertion, as `evald test` reads it."""
     data = {**config, "type": kind}
     return spec_of(kind, Node(Document(data, {(): 1}, "promptfooconfig.yaml"), data))
 
 
 def _calls(given: Vector) -> tuple[list[Any], str]:
-    """Tool calls in any provider's shape, and the text of an output without any."""
+    """Return tool calls in any provider's shape, or the text of an output without calls."""
     if "tool_calls" in given:
         return given["tool_calls"], "Done."
     if "tools_called" in given:
@@ -94,7 +94,7 @@ _WRONG = {
 
 
 def _malformed(response: Any) -> Case:
-    """A verdict that is none: an error, and no pass either way round."""
+    """Expect an error for a malformed verdict, negated or not."""
     answer = {"success": response["pass"]} if response and "pass" in response else response
     specs: list[Spec] = [{"type": "webhook"}, {"type": "webhook", "negate": True}]
     call = Call(specs, answered("ok"), plugins=[scripted("webhook", answer)])

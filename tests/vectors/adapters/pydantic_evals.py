@@ -27,7 +27,7 @@ DIFFERENCES = {
 
 
 def adapt(vector: Vector) -> Case:
-    """The vector in evald's terms."""
+    """Return the vector in evald's terms."""
     config, given, expected = (vector[key] for key in ("config", "input", "expected"))
     if "tool_calls" not in given:
         return _output(vector)

@@ -6,7 +6,7 @@ DIFFERENCES: dict[str, Difference] = {}
 
 
 def adapt(vector: Vector) -> Case:
-    """The vector in evald's terms."""
+    """Return the vector in evald's terms."""
     config, given, expected = (vector[key] for key in ("config", "input", "expected"))
     if vector["evaluator"] == "ToolCalled":
         spec = {"type": "tool-use", "config": {"expectations": [{"name": config["tool_name"]}]}}

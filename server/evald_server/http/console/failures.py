@@ -86,7 +86,7 @@ def page(
                 here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
                 return RedirectResponse(link("/console/sign-in", next=here), 303)
             title = _TITLES.get(problem.code, "Internal error")
-            return render(
+            return await render(
                 site,
                 request,
                 "error.html",

@@ -29,7 +29,7 @@ _MODES: Final = {1: "session", 2: "registration", 3: "config"}
 async def evaluators(site: Site, request: Request) -> Response:
     """Show all evaluator types."""
     types = await evaluator_types(site, request)
-    return render(site, request, "evaluators.html", types=types.values(), origins=_ORIGINS)
+    return await render(site, request, "evaluators.html", types=types.values(), origins=_ORIGINS)
 
 
 async def evaluator(site: Site, request: Request) -> Response:
@@ -39,7 +39,7 @@ async def evaluator(site: Site, request: Request) -> Response:
     )
     one = EvaluatorType.from_pb(answer.evaluator_type)
     schema = json.dumps(one.config_schema, ensure_ascii=False, indent=2)
-    return render(
+    return await render(
         site, request, "evaluator.html", one=one, config=fields_of(one.config_schema, {}), schema=schema
     )
 
@@ -52,7 +52,7 @@ async def remotes(site: Site, request: Request) -> Response:
     answer = await site.ask(request, wanted)
     now = Timestamp()
     now.GetCurrentTime()
-    return render(
+    return await render(
         site,
         request,
         "remotes.html",
@@ -91,4 +91,4 @@ async def judge(site: Site, request: Request) -> Response:
             found.append(ConfiguredJudge(name, model, "" if card is None else card.id))
     if site.settings.judge_model:
         found.insert(0, ConfiguredJudge("default", site.settings.judge_model, ""))
-    return render(site, request, "judge.html", judges=found, cards=each_once(cards.values()))
+    return await render(site, request, "judge.html", judges=found, cards=each_once(cards.values()))

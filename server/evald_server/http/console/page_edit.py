@@ -136,7 +136,7 @@ async def resources(kind: StandardMethods, site: Site, request: Request) -> Resp
             seen = marks.setdefault(run.scenario_id, [])
             if run.status not in UNFINISHED and len(seen) < _VERDICTS_EACH:
                 seen.append((run.id, outcome(run)))
-    return render(
+    return await render(
         site,
         request,
         f"{kind.plural}.html",
@@ -178,7 +178,8 @@ async def change(kind: StandardMethods, site: Site, request: Request) -> Respons
     action, _, place = posted.pop("do", "save").partition(":")
     problems = Problems()
     types = await _types(kind, site, request)
-    form = Form(_data(kind, posted, problems, types), boxes_of(posted, action, place), posted)
+    data = _data(kind, posted, problems, types, site.settings.max_evaluators)
+    form = Form(data, boxes_of(posted, action, place), posted)
     if action in _STORING:
         try:
             return await _store(store, resource_id, form, types, problems, action, place)
@@ -327,12 +328,14 @@ def _is_index(part: str, items: list[Any]) -> bool:
     return part.isascii() and part.isdigit() and len(part) <= _MAX_DIGITS and int(part) < len(items)
 
 
-def _data(kind: StandardMethods, posted: Posted, problems: Problems, types: Types) -> dict[str, Any]:
-    """Return the data of a posted form."""
+def _data(
+    kind: StandardMethods, posted: Posted, problems: Problems, types: Types, most: int
+) -> dict[str, Any]:
+    """Return the data of a posted form. most: of its evaluators."""
     data: dict[str, Any] = data_of(FORMS[kind.word], posted, problems) or {}
     if kind is SCENARIOS:
         data["personaIds"] = [name.removeprefix("persona:") for name in posted if name.startswith("persona:")]
-        data["evaluators"] = read_specs(posted, problems, types.evaluators)
+        data["evaluators"] = read_specs(posted, problems, types.evaluators, most)
     if kind is CONNECTORS:
         data["type"] = posted.get("/type", "")
         config = data_of(types.connectors.get(data["type"], {}), posted, problems, "/config")
@@ -342,9 +345,9 @@ def _data(kind: StandardMethods, posted: Posted, problems: Problems, types: Type
 
 
 def read_specs(
-    posted: Posted, problems: Problems, types: Mapping[str, EvaluatorType]
+    posted: Posted, problems: Problems, types: Mapping[str, EvaluatorType], most: int
 ) -> list[dict[str, Any]]:
-    """Return the evaluators of a posted form."""
+    """Return the evaluators of a posted form. Raises CallFailed for more than `most`, whose forms would take long."""
     # Group the fields by evaluator first: searching all fields for each evaluator takes minutes.
     own: dict[str, dict[str, str]] = {}
     for name, value in posted.items():
@@ -352,6 +355,10 @@ def read_specs(
             own.setdefault(place[1], {})[name] = value
     found: list[dict[str, Any]] = []
     while (type_name := posted.get(f"/evaluators/{len(found)}/type")) is not None:
+        if len(found) >= most:
+            raise bad_address(
+                f"form: got more than {most} evaluators, wanted at most {most} (max_evaluators)"
+            )
         pointer = f"/evaluators/{len(found)}"
         known = types.get(type_name)
         fields = own[pointer]
@@ -449,7 +456,7 @@ async def show_form(
         values["config"] = fields_of(schema, data.get("config", {}), "/config", problems, form.boxed)
         values["type_errors"] = problems.take("/type")
         values["tested"] = tested
-    return render(
+    return await render(
         site,
         request,
         f"{kind.word}.html",

@@ -73,7 +73,7 @@ async def overview(site: Site, request: Request) -> Response:
     newest = sorted([*failed, *broken], key=lambda run: run.create_time.ToNanoseconds(), reverse=True)
     groups = problems(newest)
     running, queued = site.telemetry.runs.now()
-    return render(
+    return await render(
         site,
         request,
         "overview.html",

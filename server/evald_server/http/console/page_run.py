@@ -214,7 +214,7 @@ async def run(site: Site, request: Request) -> Response:
     turns = strip(found)
     assertions, metrics, left_out = tables(chosen) if chosen is not None else ([], [], 0)
     numbers, rows = matrix(found)
-    return render(
+    return await render(
         site,
         request,
         "run.html",

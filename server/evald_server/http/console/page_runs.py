@@ -88,7 +88,7 @@ async def runs(site: Site, request: Request) -> Response:
     pager = listed(request, found.next_page_token)
     filters = pager["filters"]
     names = {"persona": first.persona.name, "connector": first.connector.name, "experiment": ""}
-    return render(
+    return await render(
         site,
         request,
         "runs.html",

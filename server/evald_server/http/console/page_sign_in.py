@@ -24,7 +24,7 @@ async def sign_in(site: Site, request: Request) -> Response:
     """Show the form. Redirect to the next page if the server needs no key."""
     if not site.access.wanted:
         return RedirectResponse(_next(request), 303)
-    return render(site, request, "sign_in.html", next=_next(request), message="")
+    return await render(site, request, "sign_in.html", next=_next(request), message="")
 
 
 async def do_sign_in(site: Site, request: Request) -> Response:
@@ -36,7 +36,9 @@ async def do_sign_in(site: Site, request: Request) -> Response:
     except CallFailed as problem:
         status = http_status(problem)
         message = _NOT_VALID if status == 401 else problem.message
-        return render(site, request, "sign_in.html", status=status, next=_next(request), message=message)
+        return await render(
+            site, request, "sign_in.html", status=status, next=_next(request), message=message
+        )
     return response
 
 

@@ -97,7 +97,7 @@ async def suites(site: Site, request: Request) -> Response:
     # The history is plotted only for one suite against one target.
     one_line = len({(run.suite, run.target) for run in found.suite_runs}) == 1
     past = [run for run in reversed(found.suite_runs) if is_past(run)] if one_line else []
-    return render(
+    return await render(
         site,
         request,
         "suites.html",
@@ -124,7 +124,7 @@ async def suite_run(site: Site, request: Request) -> Response:
     only = request.query_params.get("verdict", "")
     cases, cursor = await _cases(site, request, run.id)
     path = f"/console/suites/{run.id}"
-    return render(
+    return await render(
         site,
         request,
         "suite_run.html",
@@ -182,7 +182,7 @@ async def case(site: Site, request: Request) -> Response:
         raise not_there(f"The suite run has no case {case_id[:200]!r}.")
     one = found.results[0]
     view = case_view(one, read_verdict(one.verdict), "", whole=True)
-    return render(site, request, "case.html", run=run, case=view, mark=mark(one.verdict))
+    return await render(site, request, "case.html", run=run, case=view, mark=mark(one.verdict))
 
 
 async def compare(site: Site, request: Request) -> Response:
@@ -197,7 +197,7 @@ async def compare(site: Site, request: Request) -> Response:
     first = whole_number("from", given.get("from", "0"))
     both = {"base": wanted.base_id, "new": wanted.new_id}
     more = first + _PAGE < len(found.changes)
-    return render(
+    return await render(
         site,
         request,
         "compare.html",

@@ -63,7 +63,7 @@ async def _lines(store: Resources, found: list[context_pb2.Scenario], token: str
 async def import_form(site: Site, request: Request) -> Response:
     """Show the form."""
     await authorise(site, request)
-    return _show(site, request, "", "", 0, Problems())
+    return await _show(site, request, "", "", 0, Problems())
 
 
 async def do_import(site: Site, request: Request) -> Response:
@@ -76,7 +76,7 @@ async def do_import(site: Site, request: Request) -> Response:
     if not scenarios and not problems:
         problems.add("", "got an empty text, wanted one scenario per line")
     if problems:
-        return _show(site, request, key, text, 0, problems)
+        return await _show(site, request, key, text, 0, problems)
     store = Resources(SCENARIOS, site, request)
     left: list[tuple[int, str, list[str]]] = []
     for number, line, scenario in scenarios:
@@ -100,7 +100,7 @@ async def do_import(site: Site, request: Request) -> Response:
             problems.add(f"/line {place if _is_shown(rest) else number}", one)
     if len(left) > _MOST_WRONG:
         problems.add("", f"{len(left) - _MOST_WRONG} more lines were not stored")
-    return _show(site, request, key, rest, len(scenarios) - len(left), problems)
+    return await _show(site, request, key, rest, len(scenarios) - len(left), problems)
 
 
 def _is_shown(text: str) -> bool:
@@ -131,8 +131,10 @@ def _read(text: str, problems: Problems) -> list[tuple[int, str, context_pb2.Sce
     return scenarios
 
 
-def _show(site: Site, request: Request, key: str, lines: str, stored: int, problems: Problems) -> Response:
-    return render(
+async def _show(
+    site: Site, request: Request, key: str, lines: str, stored: int, problems: Problems
+) -> Response:
+    return await render(
         site,
         request,
         "import.html",

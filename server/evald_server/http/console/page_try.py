@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -14,7 +15,7 @@ from evald.v1 import evaluation_service_pb2, result_pb2
 from evald_server.http.calls import CallFailed
 from evald_server.http.kinds import SCENARIOS
 from evald_server.http.site import Site
-from evald_server.http.streams import NDJSON, Framing, StreamedCall, json_bytes
+from evald_server.http.streams import NDJSON, Framing, StreamedCall, aside, json_bytes
 from evald_server.pages.environment import shown_text
 from evald_server.pages.formats import Mark, mark, score
 from evald_server.suites.recorded_turns import last_turn
@@ -91,7 +92,7 @@ async def try_it(site: Site, request: Request) -> Response:
     wanted = request.query_params.get("type", "")
     form = Form({"evaluators": [{"type": wanted}] if wanted else []})
     types = await evaluator_types(site, request)
-    return _show(site, request, {"conversation": _EXAMPLE}, form, types, Problems())
+    return await _show(site, request, {"conversation": _EXAMPLE}, form, types, Problems())
 
 
 async def change_try(site: Site, request: Request) -> Response:
@@ -100,12 +101,13 @@ async def change_try(site: Site, request: Request) -> Response:
     action, _, place = posted.pop("do", "evaluate").partition(":")
     types = await evaluator_types(site, request)
     problems = Problems()
-    form = Form({"evaluators": read_specs(posted, problems, types)}, boxes_of(posted, action, place))
+    specs = read_specs(posted, problems, types, site.settings.max_evaluators)
+    form = Form({"evaluators": specs}, boxes_of(posted, action, place))
     if action == "scenario":
         return await _as_scenario(site, request, posted, form, types, problems)
     outcome = None
     if action == "evaluate":
-        asked = _request(posted, form.data["evaluators"], problems)
+        asked = await _request(posted, specs, problems)
         if asked is not None:
             try:
                 outcome = await _evaluate(site, request, asked)
@@ -113,7 +115,7 @@ async def change_try(site: Site, request: Request) -> Response:
                 note(problem, problems, "")
     else:
         rearrange(form.data, action, place, posted.get("add-type", ""))
-    return _show(site, request, posted, form, types, problems, outcome)
+    return await _show(site, request, posted, form, types, problems, outcome)
 
 
 async def results(site: Site, request: Request) -> Response:
@@ -122,7 +124,8 @@ async def results(site: Site, request: Request) -> Response:
     posted.pop("do", None)
     types = await evaluator_types(site, request)
     problems = Problems()
-    asked = _request(posted, read_specs(posted, problems, types), problems)
+    specs = read_specs(posted, problems, types, site.settings.max_evaluators)
+    asked = await _request(posted, specs, problems)
     if asked is None:
         return Response(_line({"error": shown_text("; ".join(problems.rest()))}), media_type=NDJSON)
     messages = site.calls.stream(_EVALUATE, asked.SerializeToString(), site.access.caller(request))
@@ -168,19 +171,24 @@ async def _evaluate(site: Site, request: Request, asked: evaluation_service_pb2.
     )
 
 
-def _request(
+async def _request(
     posted: Posted, specs: list[dict[str, Any]], problems: Problems
 ) -> evaluation_service_pb2.EvaluateRequest | None:
     """Return the request of a form; None if it is invalid. problems: receives the errors."""
     if problems:
         return None
-    try:
-        data = read_conversation(posted.get("conversation", ""))
+    text = posted.get("conversation", "")
+
+    def read() -> evaluation_service_pb2.EvaluateRequest:
+        data = read_conversation(text)
         if posted.get("latency"):
             data["latency_ms"] = float(posted["latency"])
         if posted.get("expected"):
             data["expected"] = posted["expected"]
         return evaluate_request(last_turn(data, recorded=False).to_proto(), specs, None, None, "")
+
+    try:
+        return await aside(len(text), read)
     except InvalidInput as problem:
         problems.add("", str(problem))
     except ValueError:
@@ -198,10 +206,11 @@ async def _as_scenario(
 ) -> Response:
     """Show the form of a new scenario with the conversation up to the user's last message, and the evaluators."""
     try:
-        messages = read_conversation(posted.get("conversation", "")).get("messages", [])
+        text = posted.get("conversation", "")
+        messages = (await aside(len(text), partial(read_conversation, text))).get("messages", [])
     except InvalidInput as problem:
         problems.add("", str(problem))
-        return _show(site, request, posted, form, types, problems)
+        return await _show(site, request, posted, form, types, problems)
     spoken = [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
     while spoken and spoken[-1].get("role") != "user":
         spoken.pop()
@@ -211,7 +220,7 @@ async def _as_scenario(
     return await show_form(store, "", scenario, Types(types), problems, unsaved=True)
 
 
-def _show(
+async def _show(
     site: Site,
     request: Request,
     posted: Posted,
@@ -222,7 +231,7 @@ def _show(
 ) -> Response:
     bad = bool(problems)
     specs = form.data["evaluators"]
-    return render(
+    return await render(
         site,
         request,
         "try.html",

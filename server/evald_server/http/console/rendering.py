@@ -1,5 +1,6 @@
 """Rendering of pages from templates: navigation, principal, version, and the static files of all pages."""
 
+import asyncio
 import hashlib
 import re
 from datetime import UTC, datetime
@@ -45,7 +46,9 @@ NAVIGATION: Final = (
 )
 
 
-def render(site: Site, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+async def render(
+    site: Site, request: Request, template: str, *, status: int = 200, **values: Any
+) -> Response:
     """Render a page. values: for the template, in addition to `navigation`, `here`, `may`, `principal` and `may_sign_in`."""
     principal = site.access.principal(request)
 
@@ -55,7 +58,9 @@ def render(site: Site, request: Request, template: str, *, status: int = 200, **
         return site.access.may(request, f"{package}.{method}")
 
     page = templates().get_template(template)
-    text = page.render(
+    # In a thread, because the forms of a hundred evaluators take 0.1 s. `may` finds the principal known.
+    text = await asyncio.to_thread(
+        page.render,
         navigation=[item for item in NAVIGATION if may(item.reads)],
         here=request.url.path,
         may=may,

@@ -14,7 +14,7 @@ from evald_server.pages.plots import Bar, Datum, Plot, bar, share_plot, spark
 from evald_server.suites.statistics import wilson
 
 from .case_view import CaseView, case_view, size, title
-from .report import SuiteReport, checked_cases, is_metric, measures, metric_means, results
+from .report import SuiteReport, checked_cases, evaluator_name, is_metric, measures, metric_means, results
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -196,7 +196,7 @@ def evaluator_rows(
             low, high = wilson(totals.passed_count, judged)
             rate = suite_service_pb2.Estimate(value=totals.passed_count / judged, low=low, high=high)
         drawn = bar(rate.value, rate.low, rate.high) if rate else None
-        tables[metric].append(EvaluatorRow(shown, totals, rate, drawn))
+        tables[metric].append(EvaluatorRow(evaluator_name(shown, totals), totals, rate, drawn))
     return tables
 
 

@@ -131,6 +131,11 @@ def measures(totals: evaluation_service_pb2.EvaluatorTotals) -> bool:
     return totals.HasField("mean_value") and not totals.failed_count
 
 
+def evaluator_name(name: str, totals: evaluation_service_pb2.EvaluatorTotals) -> str:
+    """Return the name in a table of totals, which says if its verdicts did not count."""
+    return f"{name} (shadow)" if totals.enforcement == evaluator_pb2.ENFORCEMENT_SHADOW else name
+
+
 def measured(result: result_pb2.EvaluationResult) -> float | None:
     """Return the value of a metric; None if it is unavailable, and for assertions."""
     if (

@@ -1489,7 +1489,10 @@ type EvaluatorTotals struct {
 	MeanValue *float64 `protobuf:"fixed64,4,opt,name=mean_value,json=meanValue,proto3,oneof" json:"mean_value,omitempty"`
 	// Whether these are the totals of an assertion or of a metric, which may
 	// have no mean because it was always unavailable.
-	Kind          EvaluatorKind `protobuf:"varint,5,opt,name=kind,proto3,enum=evald.v1.EvaluatorKind" json:"kind,omitempty"`
+	Kind EvaluatorKind `protobuf:"varint,5,opt,name=kind,proto3,enum=evald.v1.EvaluatorKind" json:"kind,omitempty"`
+	// Whether its verdicts counted: ENFORCED if any of them did. Older servers do
+	// not say it.
+	Enforcement   Enforcement `protobuf:"varint,6,opt,name=enforcement,proto3,enum=evald.v1.Enforcement" json:"enforcement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1557,6 +1560,13 @@ func (x *EvaluatorTotals) GetKind() EvaluatorKind {
 		return x.Kind
 	}
 	return EvaluatorKind_EVALUATOR_KIND_UNSPECIFIED
+}
+
+func (x *EvaluatorTotals) GetEnforcement() Enforcement {
+	if x != nil {
+		return x.Enforcement
+	}
+	return Enforcement_ENFORCEMENT_UNSPECIFIED
 }
 
 // ValidateSpecsRequest asks for specs to be checked.
@@ -1846,7 +1856,7 @@ const file_evald_v1_evaluation_service_proto_rawDesc = "" +
 	"evaluators\x1aX\n" +
 	"\x0fEvaluatorsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12/\n" +
-	"\x05value\x18\x02 \x01(\v2\x19.evald.v1.EvaluatorTotalsR\x05value:\x028\x01\"\xd8\x01\n" +
+	"\x05value\x18\x02 \x01(\v2\x19.evald.v1.EvaluatorTotalsR\x05value:\x028\x01\"\x91\x02\n" +
 	"\x0fEvaluatorTotals\x12!\n" +
 	"\fpassed_count\x18\x01 \x01(\x03R\vpassedCount\x12!\n" +
 	"\ffailed_count\x18\x02 \x01(\x03R\vfailedCount\x12\x1f\n" +
@@ -1854,7 +1864,8 @@ const file_evald_v1_evaluation_service_proto_rawDesc = "" +
 	"errorCount\x12\"\n" +
 	"\n" +
 	"mean_value\x18\x04 \x01(\x01H\x00R\tmeanValue\x88\x01\x01\x12+\n" +
-	"\x04kind\x18\x05 \x01(\x0e2\x17.evald.v1.EvaluatorKindR\x04kindB\r\n" +
+	"\x04kind\x18\x05 \x01(\x0e2\x17.evald.v1.EvaluatorKindR\x04kind\x127\n" +
+	"\venforcement\x18\x06 \x01(\x0e2\x15.evald.v1.EnforcementR\venforcementB\r\n" +
 	"\v_mean_value\"O\n" +
 	"\x14ValidateSpecsRequest\x127\n" +
 	"\n" +
@@ -1935,6 +1946,7 @@ var file_evald_v1_evaluation_service_proto_goTypes = []any{
 	(*EvaluationError)(nil),         // 36: evald.v1.EvaluationError
 	(Verdict)(0),                    // 37: evald.v1.Verdict
 	(EvaluatorKind)(0),              // 38: evald.v1.EvaluatorKind
+	(Enforcement)(0),                // 39: evald.v1.Enforcement
 }
 var file_evald_v1_evaluation_service_proto_depIdxs = []int32{
 	27, // 0: evald.v1.EvaluateRequest.context:type_name -> evald.v1.EvaluatorContext
@@ -1978,24 +1990,25 @@ var file_evald_v1_evaluation_service_proto_depIdxs = []int32{
 	36, // 38: evald.v1.BatchAnswer.error:type_name -> evald.v1.EvaluationError
 	26, // 39: evald.v1.BatchSummary.evaluators:type_name -> evald.v1.BatchSummary.EvaluatorsEntry
 	38, // 40: evald.v1.EvaluatorTotals.kind:type_name -> evald.v1.EvaluatorKind
-	28, // 41: evald.v1.ValidateSpecsRequest.evaluators:type_name -> evald.v1.EvaluatorSpec
-	22, // 42: evald.v1.ValidateSpecsResponse.violations:type_name -> evald.v1.SpecViolation
-	19, // 43: evald.v1.BatchSummary.EvaluatorsEntry.value:type_name -> evald.v1.EvaluatorTotals
-	1,  // 44: evald.v1.EvaluationService.Evaluate:input_type -> evald.v1.EvaluateRequest
-	6,  // 45: evald.v1.EvaluationService.EvaluateUnary:input_type -> evald.v1.EvaluateUnaryRequest
-	8,  // 46: evald.v1.EvaluationService.EvaluateSession:input_type -> evald.v1.EvaluateSessionRequest
-	13, // 47: evald.v1.EvaluationService.EvaluateBatch:input_type -> evald.v1.EvaluateBatchRequest
-	20, // 48: evald.v1.EvaluationService.ValidateSpecs:input_type -> evald.v1.ValidateSpecsRequest
-	3,  // 49: evald.v1.EvaluationService.Evaluate:output_type -> evald.v1.EvaluateResponse
-	7,  // 50: evald.v1.EvaluationService.EvaluateUnary:output_type -> evald.v1.EvaluateUnaryResponse
-	11, // 51: evald.v1.EvaluationService.EvaluateSession:output_type -> evald.v1.EvaluateSessionResponse
-	16, // 52: evald.v1.EvaluationService.EvaluateBatch:output_type -> evald.v1.EvaluateBatchResponse
-	21, // 53: evald.v1.EvaluationService.ValidateSpecs:output_type -> evald.v1.ValidateSpecsResponse
-	49, // [49:54] is the sub-list for method output_type
-	44, // [44:49] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	39, // 41: evald.v1.EvaluatorTotals.enforcement:type_name -> evald.v1.Enforcement
+	28, // 42: evald.v1.ValidateSpecsRequest.evaluators:type_name -> evald.v1.EvaluatorSpec
+	22, // 43: evald.v1.ValidateSpecsResponse.violations:type_name -> evald.v1.SpecViolation
+	19, // 44: evald.v1.BatchSummary.EvaluatorsEntry.value:type_name -> evald.v1.EvaluatorTotals
+	1,  // 45: evald.v1.EvaluationService.Evaluate:input_type -> evald.v1.EvaluateRequest
+	6,  // 46: evald.v1.EvaluationService.EvaluateUnary:input_type -> evald.v1.EvaluateUnaryRequest
+	8,  // 47: evald.v1.EvaluationService.EvaluateSession:input_type -> evald.v1.EvaluateSessionRequest
+	13, // 48: evald.v1.EvaluationService.EvaluateBatch:input_type -> evald.v1.EvaluateBatchRequest
+	20, // 49: evald.v1.EvaluationService.ValidateSpecs:input_type -> evald.v1.ValidateSpecsRequest
+	3,  // 50: evald.v1.EvaluationService.Evaluate:output_type -> evald.v1.EvaluateResponse
+	7,  // 51: evald.v1.EvaluationService.EvaluateUnary:output_type -> evald.v1.EvaluateUnaryResponse
+	11, // 52: evald.v1.EvaluationService.EvaluateSession:output_type -> evald.v1.EvaluateSessionResponse
+	16, // 53: evald.v1.EvaluationService.EvaluateBatch:output_type -> evald.v1.EvaluateBatchResponse
+	21, // 54: evald.v1.EvaluationService.ValidateSpecs:output_type -> evald.v1.ValidateSpecsResponse
+	50, // [50:55] is the sub-list for method output_type
+	45, // [45:50] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_evald_v1_evaluation_service_proto_init() }
