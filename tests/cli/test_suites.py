@@ -179,6 +179,49 @@ def test_a_wrong_command_is_refused_before_anything_runs(
     assert message in cli("test", *(suite if one == "SUITE" else one for one in arguments), code=2)
 
 
+FOREIGN = {
+    "promptfoo": """prompts: ["{{q}}"]
+providers: [echo]
+defaultTest: {assert: [{type: regex, value: "(default"}]}
+tests:
+  - vars: {q: hello}
+    assert:
+      - {type: contains, value: hello}
+      - {type: regex, value: "(second"}
+""",
+    "agentv": """tests:
+  - id: one
+    input: hi
+    expected_output: hi
+    assertions:
+      - {type: contains, value: hi}
+      - type: regex
+        value: "(second"
+  - id: two
+    input: hi
+    turns_of: 1
+    spares: 2
+""",
+}
+
+
+def test_problems_of_converted_suites_have_the_lines_of_their_evaluators(cli: Any, tmp_path: Path) -> None:
+    suite = _file(tmp_path, FOREIGN["promptfoo"])
+    shown = cli("test", suite, code=2)
+    assert f'{suite}:3: case "test-1": evaluator "regex": config.pattern: RE2' in shown
+    assert f'{suite}:8: case "test-1": evaluator "regex": config.pattern: RE2' in shown
+    suite = _file(tmp_path, FOREIGN["agentv"])
+    shown = cli("test", suite, code=2)
+    # All unknown keys of a case at once.
+    assert f"{suite}:11: tests[1].turns_of: unknown key" in shown
+    assert f"{suite}:12: tests[1].spares: unknown key" in shown
+    suite = _file(tmp_path, FOREIGN["agentv"].partition("  - id: two")[0])
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text('{"id": "one", "input": "hi", "output": "hi"}\n')
+    shown = cli("test", suite, "--transcripts", str(answers), code=2)
+    assert f'{suite}:7: case "one": evaluator "regex": config.pattern: RE2' in shown
+
+
 def test_wrong_evaluators_are_refused_with_the_line_of_their_case(
     cli: Any, tmp_path: Path, agent: Agent
 ) -> None:
