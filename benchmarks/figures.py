@@ -43,8 +43,6 @@ _JUDGING: Final = 100
 # Rate limit of the loud principal in calls per second; it sends four times as many.
 _LOUD_RATE: Final = 100.0
 
-# The plugin of the overload figures: it waits 20 ms, as a remote evaluator or a judge may.
-_PLUGIN: Final = Path(__file__).with_name("waiting_plugin.py")
 _PLACES: Final = 16
 
 
@@ -102,29 +100,21 @@ def open_loop(lab: Lab) -> list[Row]:
 
 def batch(lab: Lab) -> list[Row]:
     body, _ = lab.unary()
+    pairs = paired(
+        lab.rounds,
+        lab.batch_turns,
+        lambda: lab.load(UNARY, body, "--expect", "1").calls,
+    )
     figure = "`EvaluateBatch`, 256 turns a message / own unary, turns/s"
-
-    def compared(server: Server) -> Pairs:
-        return paired(
-            lab.rounds,
-            lambda: lab.batch_turns(server),
-            lambda: lab.load(UNARY, body, "--expect", "1", server=server).calls,
-        )
-
-    return _batch_rows(lab, figure, at_least(7), compared)
+    return [pairs.row(figure, at_least(7), f"turns/s, {lab.evald.children} batch processes")]
 
 
 def pydantic_evals(lab: Lab) -> list[Row]:
     worker = lab.start(_PydanticEvals)
+    pairs = paired(lab.rounds, lab.batch_turns, lambda: worker.per_second(lab.seconds))
     figure = "`EvaluateBatch` / pydantic-evals in-process at its best setting, same five checks"
-
-    def compared(server: Server) -> Pairs:
-        return paired(lab.rounds, lambda: lab.batch_turns(server), lambda: worker.per_second(lab.seconds))
-
-    return [
-        Row(row.figure, row.bound, row.values, f"{row.detail}; {worker.setting}")
-        for row in _batch_rows(lab, figure, at_least(14), compared)
-    ]
+    detail = f"turns/s, {lab.evald.children} batch processes; {worker.setting}"
+    return [pairs.row(figure, at_least(14), detail)]
 
 
 def suite(lab: Lab) -> list[Row]:
@@ -181,18 +171,11 @@ def many_messages(lab: Lab) -> list[Row]:
 
 
 def beside_batch(lab: Lab) -> list[Row]:
-    def beside(server: Server, in_flight: int, bound: Bound | None) -> Row:
-        # Warm-up: the batch processes must start.
-        lab.batch_turns(server)
-        row = _beside(
-            lab, in_flight, bound, "a running batch", BATCH, lab.batch, *BATCH_OPTIONS, server=server
-        )
-        return _told(row, server)
-
+    # Warm-up: the batch processes must start.
+    lab.batch_turns()
     return [
-        row
+        _beside(lab, in_flight, at_most(5), "a running batch", BATCH, lab.batch, *BATCH_OPTIONS)
         for in_flight in (16, 1)
-        for row in (beside(lab.evald, in_flight, at_most(5)), beside(lab.evald_alone, in_flight, None))
     ]
 
 
@@ -326,17 +309,6 @@ def judge_memory(lab: Lab) -> list[Row]:
     return [Row(f"memory of {_JUDGING} judge calls in flight, MB", at_most(60), values, detail)]
 
 
-def tools(lab: Lab) -> list[Row]:
-    body, name = lab.unary()
-    path = f"/echo.Unary/{name}"
-    pairs = paired(
-        lab.rounds,
-        lambda: lab.load(path, body, server=lab.echo).calls,
-        lambda: load.run_h2load(lab.echo.port, path, body, lab.seconds),
-    )
-    return [pairs.row("the tools agree: grpc_load / h2load on the echo", None, "calls/s")]
-
-
 FIGURES: Final[Mapping[str, Callable[[Lab], Sequence[Row]]]] = {
     "unary": unary,
     "auth": access.auth,
@@ -372,7 +344,6 @@ FIGURES: Final[Mapping[str, Callable[[Lab], Sequence[Row]]]] = {
     "first-page": live.first_page,
     "stored-runs": stored_runs.lists,
     "stored-turns": stored_runs.turns,
-    "tools": tools,
 }
 
 
@@ -433,25 +404,10 @@ async def _hold_judging(server: Server, request: evaluation_service_pb2.Evaluate
 def _unary_row(lab: Lab, figure: str, limit: float, body: Path, name: str) -> Row:
     pairs = paired(
         lab.rounds,
-        lambda: load.run_h2load(lab.evald.port, UNARY, body, lab.seconds),
-        lambda: load.run_h2load(lab.echo.port, f"/echo.Unary/{name}", body, lab.seconds),
+        lambda: lab.load(UNARY, body, "--expect", "1").calls,
+        lambda: lab.load(f"/echo.Unary/{name}", body, "--expect", "1", server=lab.echo).calls,
     )
     return pairs.row(figure, at_least(limit), "calls/s")
-
-
-def _batch_rows(lab: Lab, figure: str, bound: Bound, compared: Callable[[Server], Pairs]) -> list[Row]:
-    """Measure a figure with the server's defaults, and again with batches evaluated in the server's process."""
-    rows = []
-    for server, must in ((lab.evald, bound), (lab.evald_alone, None)):
-        rows.append(_told(compared(server).row(figure, must, "turns/s"), server))
-    return rows
-
-
-def _told(row: Row, server: Server) -> Row:
-    """Return the row with the number of the server's batch processes."""
-    if not server.children:
-        return Row(f"{row.figure}, `EVALD_BATCH_PROCESSES=0`", row.bound, row.values, row.detail)
-    return Row(row.figure, row.bound, row.values, f"{row.detail}, {server.children} batch processes")
 
 
 def _beside(
@@ -462,27 +418,25 @@ def _beside(
     path: str,
     beside: Path,
     *options: str,
-    server: Server | None = None,
 ) -> Row:
     body, _ = lab.unary()
 
     def alone() -> float:
-        return lab.load(UNARY, body, "--expect", "1", in_flight=in_flight, server=server).p99
+        return lab.load(UNARY, body, "--expect", "1", in_flight=in_flight).p99
 
     def disturbed() -> float:
-        with lab.beside(path, beside, *options, server=server):
+        with lab.beside(path, beside, *options):
             return alone()
 
-    row = paired(lab.rounds, disturbed, alone).row("", bound, "ms")
     figure = f"p99 of unary calls beside {what} / alone, {in_flight} in flight"
-    return Row(figure, row.bound, row.values, row.detail)
+    return paired(lab.rounds, disturbed, alone).row(figure, bound, "ms")
 
 
 def _overload_waiting(lab: Lab) -> list[Row]:
     """Send four times its capacity to a small server whose evaluator waits."""
     server = lab.start(
         lambda: processes.evald(
-            plugins=_PLUGIN, max_inflight=_PLACES, max_queued=_PLACES, max_queue_seconds=1
+            plugins=workload.PLUGINS, max_inflight=_PLACES, max_queued=_PLACES, max_queue_seconds=1
         )
     )
     request = workload.unary_request()

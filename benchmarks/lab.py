@@ -66,11 +66,6 @@ class Lab:
         return self.start(processes.evald)
 
     @cached_property
-    def evald_alone(self) -> Server:
-        """An evald server that evaluates batches in its own process."""
-        return self.start(lambda: processes.evald(batch_processes=0))
-
-    @cached_property
     def echo(self) -> Server:
         """The echo servers."""
         return self.start(lambda: processes.echo(self.directory))
@@ -159,16 +154,10 @@ class Lab:
             streams=in_flight // connections,
         )
 
-    def batch_turns(self, server: Server | None = None) -> float:
+    def batch_turns(self) -> float:
         """Return turns per second of EvaluateBatch: two streams, each with two messages of 256 turns in flight."""
         return load.run(
-            (server or self.evald).port,
-            BATCH,
-            self.batch,
-            self.seconds,
-            *BATCH_OPTIONS,
-            connections=2,
-            streams=1,
+            self.evald.port, BATCH, self.batch, self.seconds, *BATCH_OPTIONS, connections=2, streams=1
         ).units
 
     @contextlib.contextmanager

@@ -7,16 +7,14 @@ import shutil
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+from . import workload
 from .lab import Lab
 from .load import BrokenRun, MissingTool
 from .pairs import Row, at_most, in_turn, number
 from .web import start_web
-
-_PLUGIN: Final = Path(__file__).with_name("telling_plugin.py")
 
 # Number of results per round.
 _RESULTS: Final = 30
@@ -28,7 +26,7 @@ _OBSERVER: Final = """() => {
   const began = now();
   const look = (records) => {
     for (const node of records.flatMap((one) => [...one.addedNodes])) {
-      const told = Number(/told at ([0-9.]+)/.exec(node.textContent)?.[1]);
+      const told = Number(/answered at ([0-9.]+)/.exec(node.textContent)?.[1]);
       if (told > began) requestAnimationFrame(() => setTimeout(() => console.log(`shown ${now() - told}`)));
     }
   };
@@ -38,7 +36,7 @@ _OBSERVER: Final = """() => {
 
 def live(lab: Lab) -> list[Row]:
     """Measure live runs, and the "Try it" page of an evaluator."""
-    _, port = start_web(lab, plugins=_PLUGIN)
+    _, port = start_web(lab, plugins=workload.PLUGINS)
     address = f"http://127.0.0.1:{port}"
     rows = []
     with _browser() as browser:
@@ -110,7 +108,7 @@ def _watch_run(page: Any, address: str) -> None:
         for turn in range(_RESULTS)
         for role in ("user", "assistant")
     ]
-    scenario = {"name": str(uuid4()), "evaluators": ["bench.telling"]}
+    scenario = {"name": str(uuid4()), "evaluators": ["bench.telling-time"]}
     ids = {
         "scenarioId": _post(address, "scenarios", scenario | {"maxMessages": len(turns)}),
         "connectorId": _post(
@@ -123,7 +121,7 @@ def _watch_run(page: Any, address: str) -> None:
 
 
 def _try(page: Any, address: str) -> None:
-    page.goto(f"{address}/console/try?type=bench.telling")
+    page.goto(f"{address}/console/try?type=bench.telling-time")
     page.evaluate(_OBSERVER)
     for _ in range(_RESULTS):
         page.get_by_role("button", name="Evaluate").click()

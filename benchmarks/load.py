@@ -1,8 +1,7 @@
-"""Load generators: h2load for unary calls, and our grpc_load for everything that h2load cannot do."""
+"""The load generator: compiles and runs grpc_load.c."""
 
 import json
 import os
-import re
 import shutil
 import subprocess
 from dataclasses import dataclass, field
@@ -67,14 +66,6 @@ def grpc_load() -> Path:
     return binary
 
 
-def h2load() -> str:
-    """Return the path of h2load. Raises MissingTool."""
-    found = shutil.which("h2load")
-    if found is None:
-        raise MissingTool("no h2load; on Debian: apt-get install nghttp2-client")
-    return found
-
-
 def command(
     port: int,
     path: str,
@@ -127,25 +118,3 @@ def parsed(output: str, complaints: str = "") -> Load:
         refused_p50=found["refused_p50_ms"],
         p50_by_index=found.get("p50_ms_by_index", []),
     )
-
-
-def run_h2load(port: int, path: str, body: Path, seconds: float, *headers: str) -> float:
-    """Return unary calls per second, measured by h2load. It sees only the HTTP status, so check the answers before."""
-    words = [
-        h2load(),
-        f"--clients={CONNECTIONS}",
-        f"--max-concurrent-streams={STREAMS}",
-        # h2load accepts only whole units.
-        f"--duration={seconds * 1000:.0f}ms",
-        f"--warm-up-time={WARM_SECONDS * 1000:.0f}ms",
-        f"--data={body}",
-        "--header=content-type: application/grpc",
-        "--header=te: trailers",
-        *(f"--header={header}" for header in headers),
-        f"http://127.0.0.1:{port}{path}",
-    ]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    counts = re.search(r"(\d+) done, (\d+) succeeded", done.stdout)
-    if done.returncode or counts is None or counts[1] != counts[2]:
-        raise BrokenRun(f"{' '.join(words)} failed: {done.stdout}{done.stderr}")
-    return int(counts[2]) / seconds

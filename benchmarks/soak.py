@@ -20,7 +20,6 @@ import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -83,7 +82,7 @@ async def _labels(channel: grpc.aio.Channel, number: int) -> None:
 
 
 async def _plugins(channel: grpc.aio.Channel, number: int) -> None:
-    request = _request(number, _spec("soak.waiting", {}), _spec("soak.working", {}))
+    request = _request(number, _spec("bench.waiting", {}), _spec("bench.blocking", {}))
     call: Any = channel.unary_stream(_SERVICE + "Evaluate")
     stream = call(request.SerializeToString(), timeout=30)
     async for _ in stream:
@@ -93,7 +92,7 @@ async def _plugins(channel: grpc.aio.Channel, number: int) -> None:
 async def _cancelled(channel: grpc.aio.Channel, number: int) -> None:
     """Cancel a call, or set too short a deadline."""
     with suppress(grpc.aio.AioRpcError):
-        request = _request(number, _spec("soak.waiting", {}), _spec("soak.working", {}))
+        request = _request(number, _spec("bench.waiting", {}), _spec("bench.blocking", {}))
         call: Any = channel.unary_stream(_SERVICE + "Evaluate")
         stream = call(request.SerializeToString(), timeout=0.002 if number % 2 else 30)
         await stream.read()
@@ -241,7 +240,7 @@ def main() -> int:
     with (
         completions() as endpoint,
         evald(
-            plugins=str(Path(__file__).with_name("soak_plugins.py")),
+            plugins=str(workload.PLUGINS),
             labels="team",
             judge_base_url=f"http://{endpoint.first_line}/v1",
             judge_api_key="none",

@@ -6,12 +6,15 @@ The requests are deterministic and every evaluator passes, so that every server 
 import json
 import struct
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2, message_pb2
+
+PLUGINS: Final = Path(__file__).with_name("plugins.py")
 
 BATCH_ITEMS: Final = 256
 BATCH_MESSAGES: Final = 8
