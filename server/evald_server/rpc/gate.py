@@ -28,7 +28,7 @@ from evald_server.remote.errors import Refusal
 from .errors import CallError, call_error_of
 from .message_timeout import MessageTimeout, with_request_stream
 from .registry import refused
-from .server import Handler, RpcServer, RpcStream
+from .server import Handler, RpcServer, RpcStream, refuse_unknown
 
 _log = logging.getLogger("evald.auth")
 
@@ -110,7 +110,7 @@ class Gate(grpc.GenericRpcHandler):
             for service, handlers in services.items()
             for name, handler in handlers.items()
         }
-        unknown = rpc.unknown()
+        unknown = rpc.stream("unknown", "unknown", refuse_unknown)
         self._unknown = _Method(unknown, unknown, unknown)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
@@ -302,7 +302,7 @@ class Gate(grpc.GenericRpcHandler):
             self._audit.refused(method, peer, problem.reason, problem.why, problem.principal)
             raise call_error_of(problem)
 
-        return self._rpc.refusing(service, name, kind, refuse)
+        return self._rpc.stream(service, name, refuse, kind=kind, open_streams=False)
 
 
 class CertificateGate(grpc.GenericRpcHandler):
