@@ -7,10 +7,10 @@ from typing import Any, Final
 from evald.convert.evaluator_type import type_to_pb
 from evald.v1 import catalog_service_pb2 as pb
 from evald.v1.evaluator_pb2 import EvaluatorType
+from evald_server.call_errors import CallError, invalid
 from evald_server.engine.registry import Change, Entry, Registry, UnknownType
 
 from .changes import send_changes
-from .errors import CallError, invalid
 from .pages import page_size, page_token, read_token
 from .server import Methods, RpcStream
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from typing import Any, Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -10,14 +10,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from evald.plugin.v1 import registry_service_pb2 as _pb
 from evald_server.auth.audit import record
 from evald_server.auth.current_call import caller
-from evald_server.remote.errors import Refusal
+from evald_server.call_errors import CallError
 from evald_server.remote.instance import Instance
 from evald_server.remote.instances import InstanceChange
 from evald_server.remote.plugin_type import CONTRACT
 from evald_server.remote.remotes import Remotes
 
 from .changes import send_changes
-from .errors import CallError, invalid
 from .pages import page_size, page_token, read_token
 from .server import Methods, RpcStream, parse, server_stops
 
@@ -59,13 +58,11 @@ class RegistrationService:
                 "CONNECT_NOT_ALLOWED",
                 "this server does not accept plugins that dial in: its setting remote_connect is off",
             )
-        with _refusals():
-            await self._remotes.sessions.serve(stream, stream.context.peer(), caller())
+        await self._remotes.sessions.serve(stream, stream.context.peer(), caller())
 
     async def register(self, request: _pb.RegisterRequest) -> _pb.RegisterResponse:
         """Register a plugin and grant it a lease."""
-        with _refusals():
-            granted = await self._remotes.leases.register(request, caller())
+        granted = await self._remotes.leases.register(request, caller())
         record("registered", caller(), instance=request.instance_id, target=request.target)
         response = _pb.RegisterResponse(
             lease_id=granted.id, contract_version=CONTRACT, server_id=self._remotes.server_id
@@ -91,8 +88,7 @@ class RegistrationService:
 
     async def deregister(self, request: _pb.DeregisterRequest) -> _pb.DeregisterResponse:
         """End a lease."""
-        with _refusals():
-            instance_id = await self._remotes.leases.deregister(request, caller())
+        instance_id = await self._remotes.leases.deregister(request, caller())
         record("deregistered", caller(), instance=instance_id)
         return _pb.DeregisterResponse()
 
@@ -138,8 +134,7 @@ class RegistrationService:
         response: _pb.KeepAliveResponse | _pb.RenewLeaseResponse,
     ) -> None:
         """Renew a lease, and fill in the fields that both responses share."""
-        with _refusals():
-            state, ttl = self._remotes.leases.renew(request.lease_id, request.active_tasks, caller())
+        state, ttl = self._remotes.leases.renew(request.lease_id, request.active_tasks, caller())
         response.state = int(state)  # type: ignore[assignment]
         response.server_id = self._remotes.server_id
         if ttl:
@@ -189,23 +184,6 @@ class RegistrationService:
 
 async def _completed(work: Awaitable[Any]) -> Any:
     return await work
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    try:
-        yield
-    except Refusal as problem:
-        raise refused(problem) from None
-
-
-def refused(problem: Refusal) -> CallError:
-    """Convert a refusal to a status with its error details."""
-    if problem.reason == "NOT_OWNER":
-        record("refused", caller(), reason=problem.reason, why=problem.message)
-    if not problem.field:
-        return CallError(problem.reason, problem.message)
-    return invalid(problem.field, problem.message, problem.reason)
 
 
 def _offers(instance: Instance, name: str) -> bool:

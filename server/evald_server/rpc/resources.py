@@ -13,9 +13,10 @@ from evald.v1.connector_service_pb2 import Connector
 from evald.v1.context_pb2 import Persona, Scenario
 from evald.v1.experiment_service_pb2 import Experiment
 from evald_server.auth.current_call import recorded
+from evald_server.call_errors import BadField, CallError, invalid, refusal
 from evald_server.store.resources import IdTaken, NameTaken, ResourceKind, ResourceStore, StoredResource
 
-from .errors import BadField, CallError, invalid, microseconds, refusal
+from .errors import microseconds
 from .pages import page_size, page_token, read_page, read_token
 from .server import Methods
 

@@ -13,6 +13,7 @@ from evald.v1.context_pb2 import Persona, Scenario
 from evald.v1.result_pb2 import VERDICT_ERROR, VERDICT_PASSED, Verdict
 from evald.v1.run_service_pb2 import Run
 from evald_server.auth.current_call import caller, recorded
+from evald_server.call_errors import BadField, CallError, invalid, refusal
 from evald_server.connectors.answers import run_sized
 from evald_server.engine.engine import Engine
 from evald_server.runs.loop import scenario_plan
@@ -32,7 +33,7 @@ from evald_server.store.runs import (
 )
 
 from .connectors import ConnectorService
-from .errors import BadField, CallError, check_enum, impossible_values, invalid, microseconds, refusal
+from .errors import check_enum, impossible_values, microseconds
 from .experiments import MAX_RUNS, ExperimentService
 from .headers import mask, masked
 from .idempotency import check_length, reused

@@ -6,12 +6,13 @@ from evald.chat import ROLES, message_text
 from evald.errors import InvalidInput
 from evald.v1 import scenario_service_pb2 as pb
 from evald.v1.context_pb2 import Scenario
+from evald_server.call_errors import BadField
 from evald_server.engine.planner import Planner
 from evald_server.runs.rules import most_messages, spoken_roles
 from evald_server.runs.simulator import simulator_prompt
 from evald_server.store.resources import ResourceKind, ResourceStore
 
-from .errors import BadField, impossible_values
+from .errors import impossible_values
 from .personas import PersonaService
 from .resources import ResourceService
 from .server import Methods

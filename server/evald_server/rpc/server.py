@@ -19,14 +19,12 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from evald_server.auth.refusals import AccessDenied
-from evald_server.engine.contexts import InvalidContext
+from evald_server.call_errors import CallError, invalid
 from evald_server.engine.plan import InvalidPlan
 from evald_server.monitoring import RpcTally, Telemetry
-from evald_server.store.database import StoreProblem
 from evald_server.wire_limits import BeyondWireLimit, parse_message
 
-from .errors import CallError, as_call_error, call_error_of, invalid, trailer_text
+from .errors import as_call_error, code_of, details_of, trailer_text
 from .stream_tasks import LoopTurns, StreamTurns
 
 _log = logging.getLogger("evald.rpc")
@@ -360,12 +358,8 @@ class RpcServer:
             problem = ending
         elif not isinstance(problem, Exception):
             return
-        if isinstance(problem, InvalidContext | InvalidPlan):
+        if isinstance(problem, InvalidPlan):
             problem = as_call_error(problem)
-        if isinstance(problem, AccessDenied):
-            problem = call_error_of(problem)
-        if isinstance(problem, StoreProblem):
-            problem = CallError(problem.code, problem.message)
         if not isinstance(problem, CallError):
             incident = secrets.token_hex(6)
             _log.error("%s failed, incident %s", method, incident, exc_info=problem)
@@ -376,7 +370,7 @@ class RpcServer:
             )
         if problem.reason in ("OVERLOADED", "TOO_MANY_STREAMS"):
             self._metrics.rejected(problem.reason.lower())
-        self._handled(tally, method, problem.code.name, began)
+        self._handled(tally, method, code_of(problem).name, began)
         await refuse(context, problem)
 
     def _handled(self, tally: RpcTally, method: str, code: str, began: float) -> None:
@@ -388,7 +382,7 @@ class RpcServer:
 
 async def refuse(context: Context, problem: CallError) -> NoReturn:
     """End a call with an error. Always raises."""
-    await abort(context, problem.code, problem.message, problem.details())
+    await abort(context, code_of(problem), problem.message, details_of(problem))
 
 
 async def abort(

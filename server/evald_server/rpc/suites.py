@@ -20,6 +20,7 @@ from evald_server.auth.current_call import need, recorded
 from evald_server.auth.principal import Principal
 from evald_server.auth.roles import METHODS
 from evald_server.batch.pool import BatchPool
+from evald_server.call_errors import CallError, invalid, refusal
 from evald_server.connectors.connector import Connector
 from evald_server.engine.engine import Engine
 from evald_server.engine.run import EvaluationRun
@@ -39,7 +40,7 @@ from evald_server.suites.comparison import MAX_DROP, compare, merge_by_id
 
 from .admission import Admission
 from .connectors import ConnectorService
-from .errors import CallError, check_enum, invalid, microseconds, refusal
+from .errors import check_enum, microseconds
 from .pages import page_size, page_token, read_page, read_token
 from .server import Methods, RpcStream, parse
 from .stream_tasks import LoopTurns, StreamTurns
