@@ -18,7 +18,8 @@ SOURCES = {"evald": ROOT / "client/evald", "evald_server": ROOT / "server/evald_
 BELOW = {
     "wire_pb2": set(),
     "wire_limits": set(),
-    "auth": {"day_totals", "input_files"},
+    "call_errors": set(),
+    "auth": {"call_errors", "day_totals", "input_files"},
     "day_totals": set(),
     "fair_slots": {"auth"},
     "certificates": {"input_files"},
@@ -53,6 +54,7 @@ BELOW = {
     "scripts": {"auth", "config", "fair_slots", "kernel"},
     "remote": {
         "auth",
+        "call_errors",
         "config",
         "fair_slots",
         "input_files",
@@ -61,7 +63,7 @@ BELOW = {
         "wire_limits",
         "wire_pb2",
     },
-    "engine": {"evaluators", "wire_pb2"},
+    "engine": {"call_errors", "evaluators", "wire_pb2"},
     "plugins": {"engine"},
     "batch": {
         "engine",
@@ -73,7 +75,7 @@ BELOW = {
         "logs",
         "workers",
     },
-    "store": set(),
+    "store": {"call_errors"},
     "connectors": {"config", "engine", "redaction", "remote", "retries", "wire_limits"},
     "runs": {
         "auth",
@@ -90,6 +92,7 @@ BELOW = {
     "rpc": {
         "auth",
         "batch",
+        "call_errors",
         "certificates",
         "connectors",
         "engine",
@@ -107,6 +110,7 @@ BELOW = {
     "monitoring": {"engine"},
     "http": {
         "auth",
+        "call_errors",
         "calibration",
         "config",
         "fair_slots",

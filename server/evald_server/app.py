@@ -65,7 +65,7 @@ from evald_server.rpc.idempotency import IdempotencyStore
 from evald_server.rpc.personas import PersonaService
 from evald_server.rpc.port import RpcPort
 from evald_server.rpc.scenarios import ScenarioService
-from evald_server.rpc.server import RpcServer
+from evald_server.rpc.server import Methods, RpcServer
 from evald_server.rpc.session import SessionMemory, SessionService
 from evald_server.runs.runner import Runner
 from evald_server.scripts.build import build_scripts
@@ -518,33 +518,31 @@ class App:
         memory = SessionMemory(2 * self.settings.max_message_bytes, self.settings.max_session_bytes)
         sessions = SessionService(engine, batcher, admission, metrics, memory)
         batches = BatchService(engine, admission, metrics, self.batch_processes, rpc.turns)
-        types = catalog.CatalogService(self.registry)
-        service = evaluate.NAME
-        table: dict[str, dict[str, Any]] = {
-            service: {
-                "Evaluate": rpc.server_stream(service, "Evaluate", evaluations.evaluate),
-                "EvaluateUnary": rpc.unary(service, "EvaluateUnary", evaluations.evaluate_unary),
-                "EvaluateSession": rpc.stream(service, "EvaluateSession", sessions.evaluate_session),
-                "EvaluateBatch": rpc.stream(service, "EvaluateBatch", batches.evaluate_batch),
-                "ValidateSpecs": rpc.unary(service, "ValidateSpecs", evaluations.validate),
+        services: dict[str, Methods] = {
+            evaluate.NAME: {
+                "EvaluateSession": sessions.evaluate_session,
+                "EvaluateBatch": batches.evaluate_batch,
+                "ValidateSpecs": evaluations.validate,
             },
-            catalog.NAME: {
-                "ListEvaluatorTypes": rpc.unary(catalog.NAME, "ListEvaluatorTypes", types.list_types),
-                "GetEvaluatorType": rpc.unary(catalog.NAME, "GetEvaluatorType", types.get_type),
-                "WatchEvaluatorTypes": rpc.watch(catalog.NAME, "WatchEvaluatorTypes", types.watch),
-            },
-            registry.NAME: self._registrations.handlers(rpc),
+            catalog.NAME: catalog.CatalogService(self.registry).methods(),
+            registry.NAME: self._registrations.methods(),
+            **self._stored_services(engine),
         }
-        table |= self._stored_table(engine)
+        table = {name: rpc.service(name, methods) for name, methods in services.items()}
+        # These two parse their requests themselves, without what they look up by its bytes. Evaluate is no watch.
+        table[evaluate.NAME] |= {
+            "EvaluateUnary": rpc.unary(evaluate.NAME, "EvaluateUnary", evaluations.evaluate_unary),
+            "Evaluate": rpc.server_stream(evaluate.NAME, "Evaluate", evaluations.evaluate),
+        }
         self._health = Health(tuple(table), self.settings.max_open_calls)
         table[HEALTH] = self._health.handlers(rpc.endless)
         if self.settings.reflection:
             table |= reflection_handlers([*table, REFLECTION, REFLECTION_ALPHA], rpc.endless)
         return table
 
-    def _stored_table(self, engine: Engine) -> dict[str, dict[str, Any]]:
-        """Return the handlers of resources, runs and suites. Their services check references to each other."""
-        rpc, max_messages = self._rpc, self.settings.max_messages
+    def _stored_services(self, engine: Engine) -> dict[str, Methods]:
+        """Return the services of resources, runs and suites, which check references to each other."""
+        max_messages = self.settings.max_messages
         store = ResourceStore(self.database)
         personas = PersonaService(store, self._connectors, self._judge_problem)
         scenarios = ScenarioService(store, engine.planner, personas, max_messages)
@@ -568,11 +566,11 @@ class App:
             self.telemetry,
             connectors,
             self.batch_processes,
-            rpc.turns,
+            self._rpc.turns,
         )
         resources = (personas, scenarios, connectors, experiments)
-        table = {one.service_name(): one.handlers(rpc) for one in resources}
-        return table | {runs.NAME: run_service.handlers(rpc), suites.NAME: self.suites.handlers(rpc)}
+        services = {one.service_name(): one.methods() for one in resources}
+        return services | {runs.NAME: run_service.methods(), suites.NAME: self.suites.methods()}
 
     def _judge_available(self, available: bool) -> None:
         self.registry.set_state(JUDGE, State.ACTIVE if available else State.UNAVAILABLE)

@@ -247,7 +247,9 @@ def test_what_a_server_refuses_breaks_a_rule(number: str, change: Callable[[Plug
         read_plugin(info)
     assert run(_broken(info)) == [number]
     # Its author does not know the index.
-    assert ("evaluator_types[" in refused.value.field) is ('"acme.count"' in refused.value.message)
+    assert ("evaluator_types[" in refused.value.metadata["field"]) is (
+        '"acme.count"' in refused.value.message
+    )
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,22 @@ def test_the_table_of_call_errors_is_the_server_s() -> None:
     assert written == {name: (reason.code.name, reason.retry is not None) for name, reason in REASONS.items()}
 
 
+def test_every_reason_that_the_server_raises_is_in_the_table() -> None:
+    from evald_server.rpc.errors import REASONS
+
+    makers = {"CallError", "AccessDenied", "Refusal", "invalid", "refusal"}
+    raised = {
+        argument.value
+        for file in (ROOT / "server/evald_server").rglob("*.py")
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in makers
+        for argument in call.args
+        if isinstance(argument, ast.Constant) and re.fullmatch("[A-Z]+(_[A-Z]+)*", str(argument.value))
+    }
+    assert len(raised) > 30
+    assert raised <= REASONS.keys()
+
+
 def test_the_table_of_evaluator_errors_is_the_sdk_s() -> None:
     from evald.errorcodes import CODES
 

@@ -120,4 +120,4 @@ def test_a_call_refuses_what_only_runs_read_of_a_scenario(fields: dict[str, Any]
     pb = context_pb2.EvaluatorContext(scenario=context_pb2.Scenario(name="A", **fields))
     with pytest.raises(InvalidContext, match=got) as caught:
         criteria_of(pb)
-    assert caught.value.field == f"context.scenario.{next(iter(fields))}"
+    assert caught.value.metadata["field"] == f"context.scenario.{next(iter(fields))}"

@@ -9,9 +9,10 @@ import pytest
 from google.rpc import error_details_pb2
 from starlette.requests import Request
 
+from evald_server.call_errors import BadField, CallError, refusal
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import error_response, failed
-from evald_server.rpc.errors import REASONS, BadField, CallError, refusal
+from evald_server.rpc.errors import REASONS
 
 STATUSES = {
     "INVALID_ARGUMENT": 400,

@@ -180,11 +180,11 @@ async def test_the_lists_of_one_principal_keep_nobody_waiting(
     read, begun, file = asyncio.Event(), 0, tmp_path / "keys.toml"
     collect = ScenarioService.list_page
 
-    async def slow(self: ScenarioService, data: bytes, context: Any) -> bytes:
+    async def slow(self: ScenarioService, request: Any) -> Any:
         nonlocal begun
         begun += 1
         await read.wait()
-        return await collect(self, data, context)
+        return await collect(self, request)
 
     monkeypatch.setattr(ScenarioService, "list_page", slow)
     greedy, other = (dict(bearer(make_key(file, name, Role.CALLER))) for name in ("greedy", "other"))

@@ -24,12 +24,13 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
+from evald_server.call_errors import CallError
 from evald_server.http.access import WebAccess
 from evald_server.http.bridge import Bridge
 from evald_server.http.calls import Calls, HttpCaller
 from evald_server.http.guards import Bodies
 from evald_server.http.streams import StreamedCall
-from evald_server.rpc.errors import CallError
+from evald_server.rpc.errors import code_of, details_of
 
 PACKAGE = "connectrpc.conformance.v1"
 CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -91,7 +92,8 @@ async def _unimplemented(_data: bytes, context: Any) -> bytes:
 
 async def _unknown(_data: bytes, context: Any) -> bytes:
     problem = CallError("UNKNOWN_METHOD", "no such method")
-    await context.abort(problem.code, problem.message, (("grpc-status-details-bin", problem.details()),))
+    details = details_of(problem)
+    await context.abort(code_of(problem), problem.message, (("grpc-status-details-bin", details),))
     raise AssertionError
 
 

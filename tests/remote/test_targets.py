@@ -139,7 +139,7 @@ def test_no_spelling_of_a_forbidden_address_is_dialled_even_when_everything_is_a
     with pytest.raises(Refusal) as refused:
         dial(text, *EVERYTHING)
     assert refused.value.reason in ("INVALID_FIELD", "TARGET_NOT_ALLOWED")
-    assert refused.value.field == "target"
+    assert refused.value.metadata["field"] == "target"
 
 
 def test_the_table_is_long_enough_to_mean_something() -> None:

@@ -16,9 +16,9 @@ from evald.evaluator import define_evaluator
 from evald.result import Kind
 from evald.scope import Scope
 from evald_server.auth.principal import Role
+from evald_server.call_errors import CallError
 from evald_server.fair_slots import FairSlots, QueueFull
 from evald_server.rpc.admission import Admission, check_deadline
-from evald_server.rpc.errors import CallError
 
 from ..auth.keyring import bearer, make_key
 from ..loop import run

@@ -10,7 +10,8 @@ from evald.evaluator import define_evaluator
 from evald.result import Kind, Verdict
 from evald.v1 import context_pb2, evaluation_service_pb2, message_pb2
 from evald_server.auth.principal import LOCAL
-from evald_server.rpc.errors import CallError
+from evald_server.call_errors import CallError
+from evald_server.rpc.errors import REASONS
 from evald_server.rpc.session import SessionMemory
 
 from .live import CONTAINS, EVALUATION, refusal, serving, spec, until
@@ -321,7 +322,7 @@ def test_one_principal_gets_three_quarters_of_the_memory_of_sessions() -> None:
     memory.resize("a", 0, 750)
     with pytest.raises(CallError, match="three quarters") as problem:
         memory.resize("a", 750, 751)
-    assert problem.value.retry_seconds is not None
+    assert REASONS[problem.value.reason].retry is not None
     memory.resize("b", 0, 250)
     with pytest.raises(CallError):
         memory.resize("b", 250, 251)

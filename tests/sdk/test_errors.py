@@ -9,7 +9,8 @@ from google.rpc import error_details_pb2, status_pb2
 
 from evald import EvaldError, InvalidInput, errors
 from evald.errors import from_rpc_error
-from evald_server.rpc.errors import REASONS, BadField, CallError
+from evald_server.call_errors import BadField, CallError
+from evald_server.rpc.errors import REASONS, code_of, details_of
 
 
 class Failed(grpc.RpcError):
@@ -105,7 +106,7 @@ REASONS_KINDS = {
 @pytest.mark.parametrize("reason", REASONS)
 def test_every_reason_of_the_server_has_its_exception_with_all_details(reason: str) -> None:
     refusal = CallError(reason, "the message", [BadField("a.b", "is wrong")], incident="i1", field="a.b")
-    problem = from_rpc_error(Failed(refusal.code, refusal.message, refusal.details()), "host:1")
+    problem = from_rpc_error(Failed(code_of(refusal), refusal.message, details_of(refusal)), "host:1")
     assert type(problem) is REASONS_KINDS[reason]
     assert problem.reason == reason
     assert problem.metadata == {"incident": "i1", "field": "a.b"}
@@ -118,7 +119,7 @@ def test_every_reason_of_the_server_has_its_exception_with_all_details(reason: s
 
 def test_all_violations_are_shown_when_there_are_several() -> None:
     refusal = CallError("INVALID_FIELD", "a: one (and 1 more)", [BadField("a", "one"), BadField("b", "two")])
-    problem = from_rpc_error(Failed(refusal.code, refusal.message, refusal.details()))
+    problem = from_rpc_error(Failed(code_of(refusal), refusal.message, details_of(refusal)))
     assert str(problem) == "a: one (and 1 more)\n  a: one\n  b: two"
 
 

@@ -154,6 +154,6 @@ async def test_a_password_and_a_path_are_in_no_message(tmp_path: Path, open_data
     for place in ("postgresql://me:hunter2@127.0.0.1:1/none", tmp_path / "missing" / "file"):
         with pytest.raises(StoreProblem) as refused:
             await open_database(place).start()
-        assert refused.value.code == "STORAGE_UNAVAILABLE"
+        assert refused.value.reason == "STORAGE_UNAVAILABLE"
         assert "hunter2" not in refused.value.message
         assert str(tmp_path) not in refused.value.message

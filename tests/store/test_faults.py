@@ -48,7 +48,7 @@ async def database(path: Path, open_database: Open) -> Database:
 async def refused(database: Database, number: int = 99, size: int = 10) -> str:
     with pytest.raises(StoreProblem) as problem:
         await database.write(put(number, size))
-    return problem.value.code
+    return problem.value.reason
 
 
 async def test_what_does_not_fit_is_refused_and_the_rest_is_stored(database: Database) -> None:
@@ -64,7 +64,7 @@ async def test_what_does_not_fit_is_refused_and_the_rest_is_stored(database: Dat
     )
     assert [outcomes[0], outcomes[2]] == [None, None]
     assert isinstance(outcomes[1], StoreProblem)
-    assert outcomes[1].code == "STORAGE_FULL"
+    assert outcomes[1].reason == "STORAGE_FULL"
     assert await database.read(numbers) == {1, 2, 4}
     await database.write(limit(100_000))
     await database.write(put(3, 1_000_000))
@@ -86,7 +86,7 @@ async def main() -> None:
             await database.write(put(number, 100_000))
             stored.add(number)
         except StoreProblem as problem:
-            codes.add(problem.code)
+            codes.add(problem.reason)
     assert 0 < len(stored) < 20, stored
     assert await database.read(numbers) == stored
     resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
@@ -188,7 +188,7 @@ async def main() -> None:
         await database.start()
         await database.write(put(2))
     except StoreProblem as problem:
-        print(problem.code)
+        print(problem.reason)
 
 if os.geteuid() == 0:
     os.setgid(65534)

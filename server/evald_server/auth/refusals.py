@@ -1,13 +1,14 @@
 """The error of a refused caller, with its message and the details for the audit log."""
 
+from evald_server.call_errors import CallError
+
 from .principal import Principal
 
 
-class AccessDenied(Exception):
+class AccessDenied(CallError):
     """A call is refused.
 
-    why: for the audit log only, because it would help an attacker to guess credentials. retry_seconds: delay before
-    a retry; None: the default of the reason.
+    why: for the audit log only, because it would help an attacker to guess credentials.
     """
 
     def __init__(
@@ -19,13 +20,10 @@ class AccessDenied(Exception):
         retry_seconds: float | None = None,
         **metadata: str,
     ) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
+        super().__init__(reason, message, (), **metadata)
         self.why = why
         self.principal = principal
         self.retry_seconds = retry_seconds
-        self.metadata = metadata
 
 
 def denied(why: str, principal: Principal | None = None) -> AccessDenied:

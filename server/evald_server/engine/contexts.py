@@ -10,6 +10,7 @@ from evald.context import EvaluatorContext
 from evald.errors import InvalidInput
 from evald.messages import parse_messages_json
 from evald.v1 import context_pb2, message_pb2
+from evald_server.call_errors import BadField, CallError
 
 from .plan import Criteria
 
@@ -41,16 +42,13 @@ _OF_RUNS: Final = {
 _FAILURE_MODES: Final = {0: "", 1: "every_turn", 2: "on_max_messages"}
 
 
-class InvalidContext(ValueError):
-    """A context cannot be evaluated. field: path of the invalid field. problem: why it is invalid. message: both.
-    details: machine-readable figures."""
+class InvalidContext(CallError):
+    """A context cannot be evaluated. field: path of the invalid field. problem: why it is invalid. details: its
+    figures, for programs."""
 
     def __init__(self, field: str, problem: str, **details: str) -> None:
-        self.field = field
-        self.problem = problem
-        self.message = f"{field}: {problem}"
-        self.details = details
-        super().__init__(self.message)
+        found = [BadField(field, problem)]
+        super().__init__("INVALID_FIELD", f"{field}: {problem}", found, field=field, **details)
 
 
 class Contexts:

@@ -16,7 +16,6 @@ from evald_server.auth.limits import FailedAttempts
 from evald_server.auth.principal import LOCAL, Principal
 from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import METHODS, OPEN
-from evald_server.rpc.errors import call_error_of
 
 from .calls import Calls, HttpCaller
 from .errors import failed
@@ -122,7 +121,7 @@ class WebAccess:
             principal = self._verified(key, peer)
         except AccessDenied as problem:
             self._audit.refused("sign in", peer, problem.reason, problem.why, problem.principal)
-            raise failed(call_error_of(problem)) from None
+            raise failed(problem) from None
         now = self._clock()
         for digest, session in list(self._sessions.items()):
             if len(self._sessions) < _MAX_SESSIONS and now - session.used < _IDLE_SECONDS:

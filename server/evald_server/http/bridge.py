@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from evald_server.rpc.errors import CallError, invalid
+from evald_server.call_errors import CallError, invalid
 from evald_server.wire_limits import parse_message
 
 from .access import WebAccess
@@ -109,12 +109,13 @@ class Bridge:
 
         Returns the failure for the caller: the problem, or an earlier one such as wrong credentials.
         """
+        failure = failed(problem)
         try:
             await self._calls.unary(method, _UNREADABLE, caller)
         except CallFailed as refusal_of_call:
-            if refusal_of_call.code is not problem.code:
+            if refusal_of_call.code is not failure.code:
                 return refusal_of_call
-        return failed(problem)
+        return failure
 
 
 async def _read(request: Request, method: CalledMethod, kind: str) -> bytes:

@@ -15,8 +15,9 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from evald_server.call_errors import CallError
 from evald_server.fair_slots import FairSlots
-from evald_server.rpc.errors import CallError
+from evald_server.rpc.errors import code_of, details_of
 from evald_server.rpc.gate import Gate
 from evald_server.rpc.server import Handler
 
@@ -160,7 +161,7 @@ class Calls:
         if self._streams >= self._max_streams:
             text = f"{self._max_streams} streams are open on the web port, which is the limit; end one, or try again later"
             problem = CallError("TOO_MANY_STREAMS", text, limit=str(self._max_streams))
-            raise CallFailed(problem.code, problem.message, problem.details())
+            raise CallFailed(code_of(problem), problem.message, details_of(problem))
         first, rest = (request, None) if isinstance(request, bytes) else (b"", request)
         context = HttpContext(caller, rest)
         task = context.begin(self._handle(method, first, context))

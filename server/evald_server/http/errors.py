@@ -12,7 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from evald_server.rpc.errors import CallError
+from evald_server.call_errors import CallError
+from evald_server.rpc.errors import code_of, details_of
 
 from .calls import CallFailed
 from .streams import json_bytes
@@ -58,7 +59,7 @@ _CONNECT_CODES: Final = {grpc.StatusCode.CANCELLED: "canceled"}
 
 def failed(problem: CallError) -> CallFailed:
     """Convert a CallError to the CallFailed that calls raise."""
-    return CallFailed(problem.code, problem.message, problem.details())
+    return CallFailed(code_of(problem), problem.message, details_of(problem))
 
 
 def status_of(problem: CallFailed) -> status_pb2.Status:

@@ -14,8 +14,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from evald_server.call_errors import CallError
 from evald_server.config import Settings, split_address
-from evald_server.rpc.errors import CallError
 
 from .errors import error_response, failed, refusal
 

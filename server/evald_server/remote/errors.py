@@ -2,25 +2,23 @@
 
 from typing import Final
 
+from evald_server.call_errors import BadField, CallError, with_field
+
 _MAX_SHOWN: Final = 300
 
 
-class Refusal(Exception):
+class Refusal(CallError):
     """A plugin or its request is refused.
 
-    reason: stable code, listed in protos/README.md. message: the problem, with the value got and the value wanted.
-    field: path of the wrong field, such as `plugin.evaluator_types[0].type`, or "".
+    problem: with the value got and the value wanted. field: path of the wrong field, such as
+    `plugin.evaluator_types[0].type`, or "".
     """
 
-    def __init__(self, reason: str, message: str, field: str = "") -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
-        self.field = field
-
-    def __str__(self) -> str:
-        named = not self.field or self.message.startswith(self.field)
-        return self.message if named else f"{self.field}: {self.message}"
+    def __init__(self, reason: str, problem: str, field: str = "") -> None:
+        if field:
+            super().__init__(reason, with_field(field, problem), [BadField(field, problem)], field=field)
+        else:
+            super().__init__(reason, problem)
 
 
 def invalid(field: str, message: str) -> Refusal:

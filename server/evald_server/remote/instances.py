@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from evald.evaluator import EvaluatorDefinition
+from evald_server.auth.audit import record
 from evald_server.auth.principal import LOCAL, Principal
 
 from .errors import Refusal, invalid
@@ -78,9 +79,11 @@ def check_instance_id(instance_id: str, field: str = "instance_id") -> None:
 
 
 def check_owner(instance: Instance, principal: Principal, field: str) -> None:
-    """Raise Refusal if an instance belongs to another principal."""
+    """Raise Refusal, and log it, if an instance belongs to another principal."""
     if not principal.owns(instance.owner.name):
-        raise Refusal("NOT_OWNER", f"{field}: the instance belongs to another principal", field)
+        text = f"{field}: the instance belongs to another principal"
+        record("refused", principal, reason="NOT_OWNER", why=text)
+        raise Refusal("NOT_OWNER", text, field)
 
 
 def check_types(plugin: Plugin, principal: Principal, path: str = "plugin") -> None:

@@ -157,10 +157,9 @@ def _read_plugin(pb: task_pb2.PluginInfo, path: str) -> Plugin:
             plugin_type = _read_type(item, f"{path}.evaluator_types[{index}]")
         except Refusal as problem:
             # The author knows the type's name, but not its index.
-            named = (
-                problem.message if problem.field.endswith(".type") else f'"{item.type}": {problem.message}'
-            )
-            raise Refusal(problem.reason, named, problem.field) from None
+            ((field, text, _),) = problem.violations
+            named = text if field.endswith(".type") else f'"{item.type}": {text}'
+            raise Refusal(problem.reason, named, field) from None
         if plugin_type.name in types:
             raise invalid(f"{path}.evaluator_types[{index}].type", f'"{plugin_type.name}" is offered twice')
         types[plugin_type.name] = plugin_type

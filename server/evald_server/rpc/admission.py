@@ -8,12 +8,11 @@ from contextlib import aclosing
 from evald.scope import Scope
 from evald_server.auth.current_call import caller
 from evald_server.auth.limits import TurnLimits
+from evald_server.call_errors import CallError
 from evald_server.engine.invoke import RESERVE_SECONDS, budget
 from evald_server.engine.plan import Plan
 from evald_server.engine.run import EvaluationRun
 from evald_server.fair_slots import FairSlots, QueueFull
-
-from .errors import CallError
 
 
 def check_deadline(plan: Plan, seconds: float | None) -> None:

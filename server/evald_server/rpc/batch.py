@@ -13,7 +13,7 @@ from evald_server.batch.chunk import can_run, slice_of
 from evald_server.batch.item_chunk import ItemChunk, ItemChunkResult
 from evald_server.batch.pool import BatchPool
 from evald_server.batch.results import MAX_BYTES, MAX_ITEMS, BatchResults
-from evald_server.engine.contexts import InvalidContext
+from evald_server.call_errors import CallError, invalid
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import InvalidPlan, Plan, check_kinds
 from evald_server.engine.planner import LARGE_BYTES
@@ -21,7 +21,7 @@ from evald_server.engine.run import EvaluationRun
 from evald_server.monitoring import Telemetry
 
 from .admission import Admission
-from .errors import CallError, as_call_error, invalid
+from .errors import as_call_error
 from .server import RpcStream, parse
 from .stream_tasks import CHUNKS_PER_PROCESS, LoopTurns, StreamTasks, StreamTurns, count_chunk, next_part
 from .trace_context import scope_of
@@ -221,7 +221,7 @@ class _Batch:
             if len(data) > LARGE_BYTES and item.evaluators:
                 await self._engine.prepare(item.evaluators, self._options, item.context)
             waiting = self._results.evaluate(item, self._plan_of(item))
-        except (CallError, InvalidContext, InvalidPlan) as problem:
+        except (CallError, InvalidPlan) as problem:
             error = as_call_error(problem) if isinstance(problem, InvalidPlan) else problem
             self._results.refuse(item_id, error.message)
             return

@@ -5,27 +5,28 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from evald.convert.evaluator_type import type_to_pb
-from evald.v1 import catalog_service_pb2, evaluator_pb2
+from evald.v1 import catalog_service_pb2 as pb
+from evald.v1.evaluator_pb2 import EvaluatorType
+from evald_server.call_errors import CallError, invalid
 from evald_server.engine.registry import Change, Entry, Registry, UnknownType
 
 from .changes import send_changes
-from .errors import CallError, invalid
 from .pages import page_size, page_token, read_token
-from .server import Context, RpcStream, parse
+from .server import Methods, RpcStream
 
 NAME: Final = "evald.v1.CatalogService"
 
 
-def describe(entry: Entry) -> evaluator_pb2.EvaluatorType:
+def describe(entry: Entry) -> EvaluatorType:
     """Convert a type to its message."""
     definition = entry.definition
-    pb = type_to_pb(definition)
-    pb.aliases[:] = sorted(definition.aliases)
-    pb.auto = entry.auto_config is not None
-    pb.config_schema_sha256 = hashlib.sha256(pb.config_schema_json.encode()).hexdigest()
-    pb.origin, pb.state = int(entry.origin), int(entry.state)  # type: ignore[assignment]
-    pb.instance_count = entry.instance_count
-    return pb
+    described = type_to_pb(definition)
+    described.aliases[:] = sorted(definition.aliases)
+    described.auto = entry.auto_config is not None
+    described.config_schema_sha256 = hashlib.sha256(described.config_schema_json.encode()).hexdigest()
+    described.origin, described.state = int(entry.origin), int(entry.state)  # type: ignore[assignment]
+    described.instance_count = entry.instance_count
+    return described
 
 
 class CatalogService:
@@ -34,9 +35,16 @@ class CatalogService:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    async def list_types(self, data: bytes, _context: Context) -> bytes:
+    def methods(self) -> Methods:
+        """Return the handlers by method."""
+        return {
+            "ListEvaluatorTypes": self.list_types,
+            "GetEvaluatorType": self.get_type,
+            "WatchEvaluatorTypes": self.watch,
+        }
+
+    async def list_types(self, request: pb.ListEvaluatorTypesRequest) -> pb.ListEvaluatorTypesResponse:
         """List a page of types, ordered by name and version."""
-        request = parse(catalog_service_pb2.ListEvaluatorTypesRequest, data)
         size = page_size(request.page_size)
         if request.kind not in (0, 1, 2):
             raise invalid("kind", f"got {request.kind}, wanted an EvaluatorKind this server knows")
@@ -46,28 +54,25 @@ class CatalogService:
             for entry in self._registry.types()
             if _place(entry) > (name, version) and request.kind in (0, int(entry.definition.kind))
         ]
-        response = catalog_service_pb2.ListEvaluatorTypesResponse(revision=self._registry.revision)
+        response = pb.ListEvaluatorTypesResponse(revision=self._registry.revision)
         response.evaluator_types.extend(describe(entry) for entry in entries[:size])
         if len(entries) > size:
             response.next_page_token = page_token(" ".join(_place(entries[size - 1])))
-        return response.SerializeToString()
+        return response
 
-    async def get_type(self, data: bytes, _context: Context) -> bytes:
+    async def get_type(self, request: pb.GetEvaluatorTypeRequest) -> pb.GetEvaluatorTypeResponse:
         """Get one type by name or alias."""
-        request = parse(catalog_service_pb2.GetEvaluatorTypeRequest, data)
         if not request.type:
             raise invalid("type", "missing; wanted the name of an evaluator type")
         try:
             entry = self._registry.find(request.type, request.version).entry
         except UnknownType as problem:
             raise CallError("UNKNOWN_TYPE", str(problem), type=request.type) from None
-        response = catalog_service_pb2.GetEvaluatorTypeResponse(evaluator_type=describe(entry))
-        return response.SerializeToString()
+        return pb.GetEvaluatorTypeResponse(evaluator_type=describe(entry))
 
-    async def watch(self, data: bytes, stream: RpcStream) -> None:
+    async def watch(self, request: pb.WatchEvaluatorTypesRequest, stream: RpcStream) -> None:
         """Send all types, then their changes, until the caller disconnects."""
-        request = parse(catalog_service_pb2.WatchEvaluatorTypesRequest, data)
-        log, response = self._registry, catalog_service_pb2.WatchEvaluatorTypesResponse
+        log, response = self._registry, pb.WatchEvaluatorTypesResponse
 
         def snapshot() -> Iterator[Mapping[str, Any]]:
             for entry in log.types():
@@ -79,7 +84,7 @@ class CatalogService:
 def _fields(change: Change) -> Mapping[str, Any]:
     if change.entry is not None:
         return {"upserted": describe(change.entry)}
-    return {"removed": catalog_service_pb2.EvaluatorTypeRef(type=change.type, version=change.version)}
+    return {"removed": pb.EvaluatorTypeRef(type=change.type, version=change.version)}
 
 
 def _place(entry: Entry) -> tuple[str, str]:

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
+from evald_server.call_errors import CallError, invalid
 from evald_server.engine.registry import Registry, RevisionExpired
 from evald_server.remote.instances import InstanceRegistry, UnknownRevision
 
-from .errors import CallError, invalid
 from .server import RpcStream
 
 

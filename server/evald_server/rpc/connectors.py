@@ -2,18 +2,18 @@
 
 from typing import Final
 
-from evald.v1 import connector_service_pb2
+from evald.v1 import connector_service_pb2 as pb
 from evald.v1.connector_service_pb2 import Connector
+from evald_server.call_errors import BadField, invalid, refusal
 from evald_server.connectors import connector
 from evald_server.connectors.build import Connectors, try_connector
 from evald_server.connectors.headers import MASK
 from evald_server.connectors.targets import destination
 from evald_server.store.resources import ResourceKind, ResourceStore
 
-from .errors import BadField, invalid, refusal
 from .headers import mask, may_be_shown, unmask
 from .resources import MAX_BYTES, ResourceService
-from .server import Context, Handler, RpcServer, parse
+from .server import Methods
 
 _MAX_MESSAGE_BYTES: Final = 64 << 10
 
@@ -23,20 +23,16 @@ class ConnectorService(ResourceService[Connector]):
 
     kind = ResourceKind.CONNECTOR
     message = Connector
-    requests = connector_service_pb2
+    requests = pb
     plural = "Connectors"
 
     def __init__(self, store: ResourceStore, connectors: Connectors) -> None:
         super().__init__(store)
         self._connectors = connectors
 
-    def handlers(self, rpc: RpcServer) -> dict[str, Handler]:
+    def methods(self) -> Methods:
         """See ResourceService."""
-        service = self.service_name()
-        return super().handlers(rpc) | {
-            "TestConnector": rpc.unary(service, "TestConnector", self.test),
-            "ListConnectorTypes": rpc.unary(service, "ListConnectorTypes", self.list_types),
-        }
+        return super().methods() | {"TestConnector": self.test, "ListConnectorTypes": self.list_types}
 
     async def problems(self, resource: Connector) -> list[BadField]:
         """See ResourceService."""
@@ -65,16 +61,15 @@ class ConnectorService(ResourceService[Connector]):
                 raise refusal(found)
         unmask(updated.headers, stored.headers)
 
-    def build(self, pb: Connector, path: str = "connector") -> connector.Connector:
+    def build(self, wanted: Connector, path: str = "connector") -> connector.Connector:
         """Build a connector without connecting. path: its field's. Raises CallError with all of its problems."""
-        built = self._connectors.try_build(pb, path)
+        built = self._connectors.try_build(wanted, path)
         if isinstance(built, list):
             raise refusal([BadField(path, text) for path, text in built])
         return built
 
-    async def test(self, data: bytes, _context: Context) -> bytes:
+    async def test(self, request: pb.TestConnectorRequest) -> pb.TestConnectorResponse:
         """Send one message to the agent of a connector."""
-        request = parse(connector_service_pb2.TestConnectorRequest, data)
         if bool(request.connector_id) == request.HasField("connector"):
             raise invalid("connector_id", "wanted exactly one of connector_id and connector")
         size = request.connector.ByteSize()
@@ -82,17 +77,13 @@ class ConnectorService(ResourceService[Connector]):
             raise invalid("connector", f"got {size} bytes, wanted at most {MAX_BYTES}")
         if len(request.message.encode()) > _MAX_MESSAGE_BYTES:
             raise invalid("message", f"got {len(request.message)} characters, wanted at most 64 KiB")
-        pb = await self.load(request.connector_id) if request.connector_id else request.connector
-        connector = self.build(pb)
+        wanted = await self.load(request.connector_id) if request.connector_id else request.connector
+        connector = self.build(wanted)
         try:
-            response = await try_connector(connector, request.message)
+            return await try_connector(connector, request.message)
         finally:
             await connector.aclose()
-        return response.SerializeToString()
 
-    async def list_types(self, data: bytes, _context: Context) -> bytes:
+    async def list_types(self, _request: pb.ListConnectorTypesRequest) -> pb.ListConnectorTypesResponse:
         """List the types of connectors."""
-        parse(connector_service_pb2.ListConnectorTypesRequest, data)
-        types = self._connectors.types()
-        response = connector_service_pb2.ListConnectorTypesResponse(connector_types=types)
-        return response.SerializeToString()
+        return pb.ListConnectorTypesResponse(connector_types=self._connectors.types())

@@ -1,4 +1,4 @@
-"""Errors that end a call: status code, reason and details.
+"""The statuses and details of errors that end a call.
 
 A test compares the table of reasons with the one in protos/README.md.
 """
@@ -15,8 +15,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from evald.v1 import evaluation_service_pb2
-from evald_server.auth.refusals import AccessDenied
-from evald_server.engine.contexts import InvalidContext
+from evald_server.call_errors import BadField, CallError, invalid, refusal
 from evald_server.engine.plan import InvalidPlan, Violation
 
 DOMAIN: Final = "evald"
@@ -35,14 +34,6 @@ _MAX_PROBLEMS: Final = 100
 _MAX_DURATION_SECONDS: Final = 315_576_000_000
 
 _SCORES: Final = ("score", "min_score", "mean_score", "confidence")
-
-
-class BadField(NamedTuple):
-    """One wrong field. field: path such as `evaluators[2].config.maxMs`."""
-
-    field: str
-    message: str
-    reason: str = ""
 
 
 class Reason(NamedTuple):
@@ -98,53 +89,39 @@ REASONS: Final[dict[str, Reason]] = {
 }
 
 
-class CallError(Exception):
-    """The error of a refused call. metadata: every variable part of the message, for programs."""
-
-    def __init__(
-        self,
-        reason: str,
-        message: str,
-        violations: Sequence[BadField] = (),
-        **metadata: str,
-    ) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.code, self.retry_seconds = REASONS[reason]
-        self.message = message
-        self.violations = violations
-        self.metadata = metadata
-
-    def details(self) -> bytes:
-        """Return a serialised google.rpc.Status of at most 4 KB."""
-        status = status_pb2.Status(code=self.code.value[0], message=_cut(self.message, _MAX_TEXT_BYTES))
-        info = error_details_pb2.ErrorInfo(reason=self.reason, domain=DOMAIN)
-        for key, value in self.metadata.items():
-            info.metadata[key] = _cut(value, _MAX_METADATA_BYTES)
-        _pack(status, info)
-        if self.retry_seconds is not None:
-            delay = Duration()
-            delay.FromMilliseconds(round(self.retry_seconds * 1000))
-            _pack(status, error_details_pb2.RetryInfo(retry_delay=delay))
-        if self.violations:
-            request = error_details_pb2.BadRequest()
-            room = _MAX_DETAILS_BYTES - status.ByteSize() - 100
-            for violation in self.violations:
-                found = error_details_pb2.BadRequest.FieldViolation(
-                    field=violation.field[:200], description=violation.message[:500]
-                )
-                room -= found.ByteSize() + 8
-                if room < 0:
-                    break
-                request.field_violations.append(found)
-            _pack(status, request)
-        data: bytes = status.SerializeToString()
-        return data
+def code_of(problem: CallError) -> grpc.StatusCode:
+    """Return the status code of an error."""
+    return REASONS[problem.reason].code
 
 
-def invalid(field: str, message: str, reason: str = "INVALID_FIELD", **metadata: str) -> CallError:
-    """Return the error of one wrong field. message: the received and the wanted value, in words."""
-    return refusal([BadField(field, message)], reason, **metadata)
+def details_of(problem: CallError) -> bytes:
+    """Return the serialised google.rpc.Status of an error, of at most 4 KB."""
+    code, retry_seconds = REASONS[problem.reason]
+    if problem.retry_seconds is not None:
+        retry_seconds = problem.retry_seconds
+    status = status_pb2.Status(code=code.value[0], message=_cut(problem.message, _MAX_TEXT_BYTES))
+    info = error_details_pb2.ErrorInfo(reason=problem.reason, domain=DOMAIN)
+    for key, value in problem.metadata.items():
+        info.metadata[key] = _cut(value, _MAX_METADATA_BYTES)
+    _pack(status, info)
+    if retry_seconds is not None:
+        delay = Duration()
+        delay.FromMilliseconds(round(retry_seconds * 1000))
+        _pack(status, error_details_pb2.RetryInfo(retry_delay=delay))
+    if problem.violations:
+        request = error_details_pb2.BadRequest()
+        room = _MAX_DETAILS_BYTES - status.ByteSize() - 100
+        for violation in problem.violations:
+            found = error_details_pb2.BadRequest.FieldViolation(
+                field=violation.field[:200], description=violation.message[:500]
+            )
+            room -= found.ByteSize() + 8
+            if room < 0:
+                break
+            request.field_violations.append(found)
+        _pack(status, request)
+    data: bytes = status.SerializeToString()
+    return data
 
 
 def check_enum(request: Message, field: str, largest: int) -> None:
@@ -212,26 +189,8 @@ def microseconds(message: Message, name: str, path: str) -> int:
     return microseconds
 
 
-def refusal(found: Sequence[BadField], reason: str = "INVALID_FIELD", **metadata: str) -> CallError:
-    """Return the error of one or more wrong fields. Its message is the first one's, prefixed with the field."""
-    field, message, _ = found[0]
-    place = "" if message.startswith(f"{field}:") else f"{field}: "
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return CallError(reason, f"{place}{message}{more}", found, field=field, **metadata)
-
-
-def call_error_of(problem: AccessDenied) -> CallError:
-    """Return a refusal as the error of a call."""
-    error = CallError(problem.reason, problem.message, (), **problem.metadata)
-    if problem.retry_seconds is not None:
-        error.retry_seconds = problem.retry_seconds
-    return error
-
-
-def as_call_error(problem: InvalidContext | InvalidPlan) -> CallError:
-    """Convert the error of an invalid turn or of invalid specs."""
-    if isinstance(problem, InvalidContext):
-        return invalid(problem.field, problem.problem, **problem.details)
+def as_call_error(problem: InvalidPlan) -> CallError:
+    """Convert the error of invalid specs."""
     found = [BadField(v.field, v.message, v.reason) for v in problem.violations]
     reason = "UNKNOWN_TYPE" if problem.unknown_type else "INVALID_FIELD"
     return refusal(found, reason, violation=found[0].reason)

@@ -80,11 +80,11 @@ class EvaluateService:
                 last = event_of(response, stored.specs).SerializeToString()
         await stream.send(last)
 
-    async def validate(self, data: bytes, _context: Context) -> bytes:
+    async def validate(
+        self, request: evaluation_service_pb2.ValidateSpecsRequest
+    ) -> evaluation_service_pb2.ValidateSpecsResponse:
         """Respond with all violations of the specs, without running them."""
-        request = parse(evaluation_service_pb2.ValidateSpecsRequest, data)
-        found = await self._engine.planner.violations(request.evaluators)
-        return violations_response(found).SerializeToString()
+        return violations_response(await self._engine.planner.violations(request.evaluators))
 
     def _start(self, request: Request, context: Context) -> EvaluationRun:
         plan = self._engine.plan(request.evaluators, request.options, request.context)

@@ -4,10 +4,10 @@ from typing import Final
 
 from evald.v1 import experiment_service_pb2
 from evald.v1.experiment_service_pb2 import Experiment
+from evald_server.call_errors import BadField
 from evald_server.store.resources import ResourceKind, ResourceStore
 
 from .connectors import ConnectorService
-from .errors import BadField
 from .personas import PersonaService
 from .resources import ResourceService
 from .scenarios import ScenarioService

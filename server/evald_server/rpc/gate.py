@@ -23,12 +23,10 @@ from evald_server.auth.limits import PrincipalLimits
 from evald_server.auth.principal import LOCAL, ClientNames, Principal
 from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import METHODS, OPEN
-from evald_server.remote.errors import Refusal
+from evald_server.call_errors import CallError
 
-from .errors import CallError, call_error_of
 from .message_timeout import MessageTimeout, with_request_stream
-from .registry import refused
-from .server import Handler, RpcServer, RpcStream
+from .server import Handler, RpcServer, RpcStream, refuse_unknown
 
 _log = logging.getLogger("evald.auth")
 
@@ -110,7 +108,7 @@ class Gate(grpc.GenericRpcHandler):
             for service, handlers in services.items()
             for name, handler in handlers.items()
         }
-        unknown = rpc.unknown()
+        unknown = rpc.stream("unknown", "unknown", refuse_unknown)
         self._unknown = _Method(unknown, unknown, unknown)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
@@ -201,17 +199,14 @@ class Gate(grpc.GenericRpcHandler):
         return handler
 
     def _on_message(self, method: str, streams: bool) -> None:
-        """Check again when the message arrives, which may be long after the metadata. Raises CallError."""
+        """Check again when the message arrives, which may be long after the metadata. Raises AccessDenied."""
         assert self._authenticator is not None
         principal = PRINCIPAL.get()
         if principal is LOCAL:
             return
-        try:
-            current = self._authenticator.current(principal)
-            if current is not principal:
-                self._check_role(method, current)
-        except AccessDenied as problem:
-            raise call_error_of(problem) from None
+        current = self._authenticator.current(principal)
+        if current is not principal:
+            self._check_role(method, current)
         if streams:
             self._opened(method, principal)
 
@@ -275,17 +270,13 @@ class Gate(grpc.GenericRpcHandler):
                 current = self._authenticator.current(principal)
             except AccessDenied as problem:
                 for task in list(calls):
-                    self._rpc.end_stream(task, call_error_of(problem))
+                    self._rpc.end_stream(task, problem)
                 continue
             for task, call in list(calls.items()):
                 if call.principal is current or call.principal == current:
                     continue
                 try:
                     call.judge(current)
-                except AccessDenied as problem:
-                    self._rpc.end_stream(task, call_error_of(problem))
-                except Refusal as problem:
-                    self._rpc.end_stream(task, refused(problem))
                 except CallError as problem:
                     self._rpc.end_stream(task, problem)
 
@@ -300,9 +291,9 @@ class Gate(grpc.GenericRpcHandler):
         async def refuse(stream: RpcStream) -> None:
             peer = stream.context.peer()
             self._audit.refused(method, peer, problem.reason, problem.why, problem.principal)
-            raise call_error_of(problem)
+            raise problem
 
-        return self._rpc.refusing(service, name, kind, refuse)
+        return self._rpc.stream(service, name, refuse, kind=kind, open_streams=False)
 
 
 class CertificateGate(grpc.GenericRpcHandler):

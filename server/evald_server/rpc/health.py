@@ -10,7 +10,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from .errors import CallError
+from evald_server.call_errors import CallError
+
 from .server import Handler, abort, refuse
 
 HEALTH: Final = "grpc.health.v1.Health"

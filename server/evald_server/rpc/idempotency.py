@@ -8,8 +8,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias
 
 from evald_server import wire_pb2
-
-from .errors import CallError, invalid
+from evald_server.call_errors import CallError, invalid
 
 KEEP_SECONDS: Final = 600.0
 MAX_ID_LENGTH: Final = 128

@@ -7,7 +7,8 @@ from typing import Any
 
 import grpc
 
-from .errors import CallError
+from evald_server.call_errors import CallError
+
 from .server import Handler, abort, refuse
 
 

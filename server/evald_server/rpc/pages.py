@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from .errors import invalid
+from evald_server.call_errors import invalid
 
 Item = TypeVar("Item")
 Place = TypeVar("Place")

@@ -2,31 +2,28 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from typing import Any, Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from evald.plugin.v1 import registry_service_pb2
+from evald.plugin.v1 import registry_service_pb2 as _pb
 from evald_server.auth.audit import record
 from evald_server.auth.current_call import caller
-from evald_server.remote.errors import Refusal
+from evald_server.call_errors import CallError
 from evald_server.remote.instance import Instance
 from evald_server.remote.instances import InstanceChange
 from evald_server.remote.plugin_type import CONTRACT
 from evald_server.remote.remotes import Remotes
 
 from .changes import send_changes
-from .errors import CallError, invalid
 from .pages import page_size, page_token, read_token
-from .server import Context, RpcServer, RpcStream, parse, server_stops
+from .server import Methods, RpcStream, parse, server_stops
 
 NAME: Final = "evald.plugin.v1.RegistryService"
 
 # Renewals of a lease before it expires.
 _RENEWALS: Final = 3
-
-_pb = registry_service_pb2
 
 
 class RegistrationService:
@@ -38,18 +35,16 @@ class RegistrationService:
         self._connect_allowed = connect_allowed
         self._draining = asyncio.Event()
 
-    def handlers(self, rpc: RpcServer) -> dict[str, Any]:
+    def methods(self) -> Methods:
         """Return the handlers by method."""
-        unary = {
+        return {
+            "Connect": self.connect,
             "Register": self.register,
+            "KeepAlive": self.keep_alive,
             "RenewLease": self.renew_lease,
             "Deregister": self.deregister,
             "ListRegistrations": self.list_registrations,
-        }
-        return {name: rpc.unary(NAME, name, handle) for name, handle in unary.items()} | {
-            "Connect": rpc.stream(NAME, "Connect", self.connect),
-            "KeepAlive": rpc.stream(NAME, "KeepAlive", self.keep_alive),
-            "WatchRegistrations": rpc.watch(NAME, "WatchRegistrations", self.watch_registrations),
+            "WatchRegistrations": self.watch_registrations,
         }
 
     def drain(self) -> None:
@@ -63,21 +58,18 @@ class RegistrationService:
                 "CONNECT_NOT_ALLOWED",
                 "this server does not accept plugins that dial in: its setting remote_connect is off",
             )
-        with _refusals():
-            await self._remotes.sessions.serve(stream, stream.context.peer(), caller())
+        await self._remotes.sessions.serve(stream, stream.context.peer(), caller())
 
-    async def register(self, data: bytes, _context: Context) -> bytes:
+    async def register(self, request: _pb.RegisterRequest) -> _pb.RegisterResponse:
         """Register a plugin and grant it a lease."""
-        request = parse(_pb.RegisterRequest, data)
-        with _refusals():
-            granted = await self._remotes.leases.register(request, caller())
+        granted = await self._remotes.leases.register(request, caller())
         record("registered", caller(), instance=request.instance_id, target=request.target)
         response = _pb.RegisterResponse(
             lease_id=granted.id, contract_version=CONTRACT, server_id=self._remotes.server_id
         )
         response.ttl.FromMilliseconds(round(granted.ttl * 1000))
         response.renew_interval.FromMilliseconds(round(granted.ttl * 1000 / _RENEWALS))
-        return response.SerializeToString()
+        return response
 
     async def keep_alive(self, stream: RpcStream) -> None:
         """Renew leases, with one response per request, in order."""
@@ -88,24 +80,22 @@ class RegistrationService:
                 self._renew(request, response)
                 await stream.send(response.SerializeToString())
 
-    async def renew_lease(self, data: bytes, _context: Context) -> bytes:
+    async def renew_lease(self, request: _pb.RenewLeaseRequest) -> _pb.RenewLeaseResponse:
         """Renew one lease."""
-        request = parse(_pb.RenewLeaseRequest, data)
         response = _pb.RenewLeaseResponse()
         self._renew(request, response)
-        return response.SerializeToString()
+        return response
 
-    async def deregister(self, data: bytes, _context: Context) -> bytes:
+    async def deregister(self, request: _pb.DeregisterRequest) -> _pb.DeregisterResponse:
         """End a lease."""
-        request = parse(_pb.DeregisterRequest, data)
-        with _refusals():
-            instance_id = await self._remotes.leases.deregister(request, caller())
+        instance_id = await self._remotes.leases.deregister(request, caller())
         record("deregistered", caller(), instance=instance_id)
-        return _pb.DeregisterResponse().SerializeToString()
+        return _pb.DeregisterResponse()
 
-    async def list_registrations(self, data: bytes, _context: Context) -> bytes:
+    async def list_registrations(
+        self, request: _pb.ListRegistrationsRequest
+    ) -> _pb.ListRegistrationsResponse:
         """List a page of instances, ordered by id."""
-        request = parse(_pb.ListRegistrationsRequest, data)
         size = page_size(request.page_size)
         after = read_token(request.page_token)
         found = sorted(
@@ -120,11 +110,10 @@ class RegistrationService:
         response.registrations.extend(self._describe(instance) for instance in found[:size])
         if len(found) > size:
             response.next_page_token = page_token(found[size - 1].id)
-        return response.SerializeToString()
+        return response
 
-    async def watch_registrations(self, data: bytes, stream: RpcStream) -> None:
+    async def watch_registrations(self, request: _pb.WatchRegistrationsRequest, stream: RpcStream) -> None:
         """Send the instances, then their changes, until the caller disconnects."""
-        request = parse(_pb.WatchRegistrationsRequest, data)
         response, log = _pb.WatchRegistrationsResponse, self._instances
 
         def snapshot() -> Iterator[Mapping[str, Any]]:
@@ -145,14 +134,13 @@ class RegistrationService:
         response: _pb.KeepAliveResponse | _pb.RenewLeaseResponse,
     ) -> None:
         """Renew a lease, and fill in the fields that both responses share."""
-        with _refusals():
-            state, ttl = self._remotes.leases.renew(request.lease_id, request.active_tasks, caller())
+        state, ttl = self._remotes.leases.renew(request.lease_id, request.active_tasks, caller())
         response.state = int(state)  # type: ignore[assignment]
         response.server_id = self._remotes.server_id
         if ttl:
             response.ttl.FromMilliseconds(round(ttl * 1000))
 
-    def _describe(self, instance: Instance) -> registry_service_pb2.Registration:
+    def _describe(self, instance: Instance) -> _pb.Registration:
         pb = _pb.Registration(
             instance_id=instance.id,
             plugin=instance.plugin.pb if instance.plugin else None,
@@ -196,23 +184,6 @@ class RegistrationService:
 
 async def _completed(work: Awaitable[Any]) -> Any:
     return await work
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    try:
-        yield
-    except Refusal as problem:
-        raise refused(problem) from None
-
-
-def refused(problem: Refusal) -> CallError:
-    """Convert a refusal to a status with its error details."""
-    if problem.reason == "NOT_OWNER":
-        record("refused", caller(), reason=problem.reason, why=problem.message)
-    if not problem.field:
-        return CallError(problem.reason, problem.message)
-    return invalid(problem.field, problem.message, problem.reason)
 
 
 def _offers(instance: Instance, name: str) -> bool:

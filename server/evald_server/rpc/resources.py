@@ -13,11 +13,12 @@ from evald.v1.connector_service_pb2 import Connector
 from evald.v1.context_pb2 import Persona, Scenario
 from evald.v1.experiment_service_pb2 import Experiment
 from evald_server.auth.current_call import recorded
+from evald_server.call_errors import BadField, CallError, invalid, refusal
 from evald_server.store.resources import IdTaken, NameTaken, ResourceKind, ResourceStore, StoredResource
 
-from .errors import BadField, CallError, invalid, microseconds, refusal
+from .errors import microseconds
 from .pages import page_size, page_token, read_page, read_token
-from .server import Context, Handler, RpcServer, parse
+from .server import Methods
 
 Resource = TypeVar("Resource", Scenario, Persona, Connector, Experiment)
 
@@ -65,21 +66,19 @@ class ResourceService(Generic[Resource]):
         """Return the full name of the service."""
         return f"evald.v1.{cls._one()}Service"
 
-    def handlers(self, rpc: RpcServer) -> dict[str, Handler]:
+    def methods(self) -> Methods:
         """Return the handlers by method."""
-        one, service = self._one(), self.service_name()
-        methods = {
+        one = self._one()
+        return {
             f"Create{one}": self.create,
             f"Get{one}": self.get,
             f"List{self.plural}": self.list_page,
             f"Update{one}": self.update,
             f"Delete{one}": self.delete,
         }
-        return {name: rpc.unary(service, name, handle) for name, handle in methods.items()}
 
-    async def create(self, data: bytes, _context: Context) -> bytes:
+    async def create(self, request: Any) -> Any:
         """Store a resource."""
-        request = self._parse(f"Create{self._one()}Request", data)
         resource: Resource = getattr(request, self.kind)
         await self._check(resource)
         now = _now()
@@ -94,13 +93,12 @@ class ResourceService(Generic[Resource]):
             ) from None
         return self._answer("Create", self._resource(stored))
 
-    async def get(self, data: bytes, _context: Context) -> bytes:
+    async def get(self, request: Any) -> Any:
         """Return a resource."""
-        return self._answer("Get", await self.load(self._named(data, "Get")[1]))
+        return self._answer("Get", await self.load(self._named(request)))
 
-    async def list_page(self, data: bytes, _context: Context) -> bytes:
+    async def list_page(self, request: Any) -> Any:
         """Return a page of resources."""
-        request = self._parse(f"List{self.plural}Request", data)
         size = page_size(request.page_size)
         created, _, last = read_token(request.page_token, "[0-9]{1,18}( .*)?").partition(" ")
         after = (int(created), last) if created else None
@@ -115,11 +113,10 @@ class ResourceService(Generic[Resource]):
         getattr(response, self.plural.lower()).extend(self.shown(self._resource(stored)) for stored in found)
         if more:
             response.next_page_token = page_token(f"{found[-1].created} {found[-1].id}")
-        return bytes(response.SerializeToString())
+        return response
 
-    async def update(self, data: bytes, _context: Context) -> bytes:
+    async def update(self, request: Any) -> Any:
         """Replace fields of a resource."""
-        request = self._parse(f"Update{self._one()}Request", data)
         given: Resource = getattr(request, self.kind)
         if not given.id:
             raise invalid(f"{self.kind}.id", f"missing; wanted the id of a stored {self.kind}")
@@ -132,9 +129,9 @@ class ResourceService(Generic[Resource]):
                 continue
             return self._answer("Update", updated)
 
-    async def delete(self, data: bytes, _context: Context) -> bytes:
+    async def delete(self, request: Any) -> Any:
         """Delete a resource."""
-        request, resource_id = self._named(data, "Delete")
+        resource_id = self._named(request)
         expected = _expected(request)
 
         def check(current: StoredResource) -> None:
@@ -144,8 +141,7 @@ class ResourceService(Generic[Resource]):
         deleting = self._store.delete(self.kind, resource_id, check)
         if not await recorded(deleting, "deleted", self.kind, resource_id):
             raise self._missing(resource_id)
-        response: bytes = getattr(self.requests, f"Delete{self._one()}Response")().SerializeToString()
-        return response
+        return getattr(self.requests, f"Delete{self._one()}Response")()
 
     async def load(self, resource_id: str, field: str = "") -> Resource:
         """Return a stored resource. field: the request's field with the id, for the error. Raises CallError."""
@@ -249,22 +245,16 @@ class ResourceService(Generic[Resource]):
         resource.update_time.FromMicroseconds(stored.updated)
         return resource
 
-    def _answer(self, verb: str, resource: Resource) -> bytes:
-        response = getattr(self.requests, f"{verb}{self._one()}Response")(**{self.kind: self.shown(resource)})
-        data: bytes = response.SerializeToString()
-        return data
+    def _answer(self, verb: str, resource: Resource) -> Any:
+        return getattr(self.requests, f"{verb}{self._one()}Response")(**{self.kind: self.shown(resource)})
 
-    def _parse(self, name: str, data: bytes) -> Any:
-        return parse(getattr(self.requests, name), data)
-
-    def _named(self, data: bytes, verb: str) -> tuple[Any, str]:
-        """Parse a request with the id of a resource. Returns the request and the id. Raises CallError."""
+    def _named(self, request: Any) -> str:
+        """Return the id of the resource that a request names. Raises CallError."""
         field = f"{self.kind}_id"
-        request = self._parse(f"{verb}{self._one()}Request", data)
         resource_id: str = getattr(request, field)
         if not resource_id:
             raise invalid(field, f"missing; wanted the id of a {self.kind}")
-        return request, resource_id
+        return resource_id
 
     def _missing(self, resource_id: str, field: str = "") -> CallError:
         return invalid(field or f"{self.kind}_id", self._no_such(resource_id), "RESOURCE_NOT_FOUND")

@@ -1,5 +1,6 @@
 """RunService."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -12,6 +13,7 @@ from evald.v1.context_pb2 import Persona, Scenario
 from evald.v1.result_pb2 import VERDICT_ERROR, VERDICT_PASSED, Verdict
 from evald.v1.run_service_pb2 import Run
 from evald_server.auth.current_call import caller, recorded
+from evald_server.call_errors import BadField, CallError, invalid, refusal
 from evald_server.connectors.answers import run_sized
 from evald_server.engine.engine import Engine
 from evald_server.runs.loop import scenario_plan
@@ -31,14 +33,14 @@ from evald_server.store.runs import (
 )
 
 from .connectors import ConnectorService
-from .errors import BadField, CallError, check_enum, impossible_values, invalid, microseconds, refusal
+from .errors import check_enum, impossible_values, microseconds
 from .experiments import MAX_RUNS, ExperimentService
 from .headers import mask, masked
 from .idempotency import check_length, reused
 from .pages import page_size, page_token, read_token
 from .personas import PersonaService
 from .scenarios import ScenarioService
-from .server import Context, Handler, RpcServer, RpcStream, parse
+from .server import Methods, RpcStream
 
 NAME: Final = "evald.v1.RunService"
 
@@ -89,9 +91,9 @@ class RunService:
         self._connectors = connectors
         self._experiments = experiments
 
-    def handlers(self, rpc: RpcServer) -> dict[str, Handler]:
+    def methods(self) -> Methods:
         """Return the handlers by method."""
-        methods = {
+        return {
             "StartRun": self.start,
             "StartRuns": self.start_all,
             "GetRun": self.get,
@@ -101,13 +103,11 @@ class RunService:
             "ResumeRun": self.resume,
             "ImportRun": self.import_run,
             "DeleteRun": self.delete,
+            "WatchRun": self.watch,
         }
-        handlers = {name: rpc.unary(NAME, name, handle) for name, handle in methods.items()}
-        return handlers | {"WatchRun": rpc.watch(NAME, "WatchRun", self.watch)}
 
-    async def start(self, data: bytes, _context: Context) -> bytes:
+    async def start(self, request: pb.StartRunRequest) -> pb.StartRunResponse:
         """Queue one run."""
-        request = parse(pb.StartRunRequest, data)
         scenario = await self._scenarios.load(request.scenario_id, "scenario_id")
         persona = await self._personas.load(request.persona_id, "persona_id") if request.persona_id else None
         connector = await self._connectors.load(request.connector_id, "connector_id")
@@ -116,11 +116,10 @@ class RunService:
         self._check_user(scenario, persona, brings_user=brings_user)
         run = _new_run(scenario, persona, connector)
         (stored,) = await self._queue([run], request.request_id)
-        return pb.StartRunResponse(run=_shown(stored)).SerializeToString()
+        return pb.StartRunResponse(run=_shown(stored))
 
-    async def start_all(self, data: bytes, _context: Context) -> bytes:
+    async def start_all(self, request: pb.StartRunsRequest) -> pb.StartRunsResponse:
         """Queue the runs of an experiment."""
-        request = parse(pb.StartRunsRequest, data)
         experiment = await self._experiments.load(request.experiment_id, "experiment_id")
         connector = await self._connectors.load(experiment.connector_id, "experiment.connector_id")
         brings_user = await self._check_connector(connector)
@@ -140,14 +139,12 @@ class RunService:
                 if len(runs) > MAX_RUNS:
                     raise invalid("experiment_id", f"the experiment has more than {MAX_RUNS} runs")
         stored = await self._queue(runs, request.request_id)
-        response = pb.StartRunsResponse(
+        return pb.StartRunsResponse(
             runs=[_shown(listed(run)) for run in stored], execution_id=stored[0].execution_id
         )
-        return response.SerializeToString()
 
-    async def watch(self, data: bytes, stream: RpcStream) -> None:
+    async def watch(self, request: pb.WatchRunRequest, stream: RpcStream) -> None:
         """Send the events of a run until it has ended."""
-        request = parse(pb.WatchRunRequest, data)
         after = request.after_sequence
         if after < 0:
             raise invalid("after_sequence", f"got {after}, wanted 0 or more")
@@ -178,15 +175,13 @@ class RunService:
                     moved = False
                     await changed.wait()
 
-    async def get(self, data: bytes, _context: Context) -> bytes:
+    async def get(self, request: pb.GetRunRequest) -> bytes:
         """Return a run with its conversation and its turns."""
-        request = parse(pb.GetRunRequest, data)
         run, events = await self._load(request.run_id), await self._events(request.run_id)
         return await run_sized(_size(events), _response, run, events)
 
-    async def list_page(self, data: bytes, _context: Context) -> bytes:
+    async def list_page(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
         """Return a page of runs."""
-        request = parse(pb.ListRunsRequest, data)
         size = page_size(request.page_size, _USUAL_PAGE)
         for field, largest in (("status", _LARGEST_STATUS), ("verdict", _LARGEST_VERDICT)):
             check_enum(request, field, largest)
@@ -220,53 +215,49 @@ class RunService:
             shown += 1
         if len(found) > shown:
             response.next_page_token = page_token(str(found[shown - 1][0]))
-        return response.SerializeToString()
+        return response
 
-    async def cancel(self, data: bytes, _context: Context) -> bytes:
+    async def cancel(self, request: pb.CancelRunRequest) -> pb.CancelRunResponse:
         """Cancel a queued or running run."""
-        request = parse(pb.CancelRunRequest, data)
         cancelling = self._changed(self._runner.cancel, request.run_id)
         run = await recorded(cancelling, "cancelled", "run", request.run_id)
-        return pb.CancelRunResponse(run=run).SerializeToString()
+        return pb.CancelRunResponse(run=run)
 
-    async def retry(self, data: bytes, _context: Context) -> bytes:
+    async def retry(self, request: pb.RetryRunRequest) -> pb.RetryRunResponse:
         """Restart a run that ended in error."""
-        request = parse(pb.RetryRunRequest, data)
         await self._check_headers(request.run_id)
         run = await self._changed(self._runner.retry, request.run_id)
-        return pb.RetryRunResponse(run=run).SerializeToString()
+        return pb.RetryRunResponse(run=run)
 
-    async def resume(self, data: bytes, _context: Context) -> bytes:
+    async def resume(self, request: pb.ResumeRunRequest) -> pb.ResumeRunResponse:
         """Resume an interrupted run."""
-        request = parse(pb.ResumeRunRequest, data)
         await self._check_headers(request.run_id)
         run = await self._changed(self._runner.resume, request.run_id)
-        return pb.ResumeRunResponse(run=run).SerializeToString()
+        return pb.ResumeRunResponse(run=run)
 
-    async def import_run(self, data: bytes, _context: Context) -> bytes:
+    async def import_run(self, request: pb.ImportRunRequest) -> bytes:
         """Store a run that has ended elsewhere."""
-        run = parse(pb.ImportRunRequest, data).run
-        found = self._size_problems(run) or await run_sized(len(data), self._import_problems, run)
+        run = request.run
+        found = self._size_problems(run)
         if found:
             raise refusal(found)
-        row, events = await run_sized(len(data), _unfolded, run)
+        row, events = await asyncio.to_thread(self._unfolded, run)
         try:
             await recorded(self._store.import_run(row, events), "imported", "run", row.id)
         except IdTaken:
             text = f'a run with the id "{run.id}" already exists; delete it before you import this one'
             raise invalid("run.id", text, "RESOURCE_EXISTS") from None
         run, events = await self._load(row.id), await self._events(row.id)
-        return await run_sized(len(data), _response, run, events, pb.ImportRunResponse)
+        return await run_sized(_size(events), _response, run, events, pb.ImportRunResponse)
 
-    async def delete(self, data: bytes, _context: Context) -> bytes:
+    async def delete(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:
         """Delete a run that has ended."""
-        request = parse(pb.DeleteRunRequest, data)
         try:
             if not await recorded(self._store.delete(request.run_id), "deleted", "run", request.run_id):
                 raise _no_run(request.run_id)
         except RunGoesOn:
             raise _wrong_status("the run has not ended; cancel it first, then delete it") from None
-        return pb.DeleteRunResponse().SerializeToString()
+        return pb.DeleteRunResponse()
 
     def _size_problems(self, run: Run) -> list[BadField]:
         """Return the fields with too many entries. No real run has that many, and checking each would take minutes."""
@@ -286,6 +277,13 @@ class RunService:
                 problem = f"got {results} results in all turns together, wanted at most {_MAX_RESULTS}"
                 found.append(BadField("run.turns", problem))
         return found
+
+    def _unfolded(self, run: Run) -> tuple[Run, list[RunEvent]]:
+        """Return the row and the events of an imported run, without its secrets. Raises CallError. Runs in a thread."""
+        found = self._import_problems(run)
+        if found:
+            raise refusal(found)
+        return unfold(_shown(run))
 
     def _import_problems(self, run: Run) -> list[BadField]:
         """Return the invalid fields of a run from another server."""
@@ -434,11 +432,6 @@ def _add_messages(run: Run, events: list[RunEvent]) -> None:
     for event in events:
         if event.kind is RunEventKind.MESSAGE:
             run.messages.append(pb.RunMessage.FromString(event.body).message)
-
-
-def _unfolded(run: Run) -> tuple[Run, list[RunEvent]]:
-    """Return the row and the events of a run without its secrets. May run in a thread."""
-    return unfold(_shown(run))
 
 
 def _response(

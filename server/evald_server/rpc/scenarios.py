@@ -4,17 +4,18 @@ from typing import Final
 
 from evald.chat import ROLES, message_text
 from evald.errors import InvalidInput
-from evald.v1 import scenario_service_pb2
+from evald.v1 import scenario_service_pb2 as pb
 from evald.v1.context_pb2 import Scenario
+from evald_server.call_errors import BadField
 from evald_server.engine.planner import Planner
 from evald_server.runs.rules import most_messages, spoken_roles
 from evald_server.runs.simulator import simulator_prompt
 from evald_server.store.resources import ResourceKind, ResourceStore
 
-from .errors import BadField, impossible_values
+from .errors import impossible_values
 from .personas import PersonaService
 from .resources import ResourceService
-from .server import Context, Handler, RpcServer, parse
+from .server import Methods
 
 _ENUMS: Final = {"failure_criteria_mode": 2, "criteria_policy": 2, "on_assertion_failure": 2}
 
@@ -24,7 +25,7 @@ class ScenarioService(ResourceService[Scenario]):
 
     kind = ResourceKind.SCENARIO
     message = Scenario
-    requests = scenario_service_pb2
+    requests = pb
     plural = "Scenarios"
 
     def __init__(
@@ -35,10 +36,9 @@ class ScenarioService(ResourceService[Scenario]):
         self._personas = personas
         self._max_messages = max_messages
 
-    def handlers(self, rpc: RpcServer) -> dict[str, Handler]:
+    def methods(self) -> Methods:
         """See ResourceService."""
-        prompt = rpc.unary(self.service_name(), "GetScenarioPrompt", self.get_prompt)
-        return super().handlers(rpc) | {"GetScenarioPrompt": prompt}
+        return super().methods() | {"GetScenarioPrompt": self.get_prompt}
 
     async def problems(self, resource: Scenario) -> list[BadField]:
         """See ResourceService."""
@@ -58,16 +58,12 @@ class ScenarioService(ResourceService[Scenario]):
         ]
         return found + await self._personas.unknown(resource.persona_ids, "scenario.persona_ids")
 
-    async def get_prompt(self, data: bytes, _context: Context) -> bytes:
+    async def get_prompt(self, request: pb.GetScenarioPromptRequest) -> pb.GetScenarioPromptResponse:
         """Return the prompt and the messages for the simulated user of a scenario."""
-        request = parse(scenario_service_pb2.GetScenarioPromptRequest, data)
         scenario = await self.load(request.scenario_id)
         persona = await self._personas.load(request.persona_id, "persona_id") if request.persona_id else None
         system_prompt, messages = simulator_prompt(scenario, persona)
-        response = scenario_service_pb2.GetScenarioPromptResponse(
-            system_prompt=system_prompt, messages=messages
-        )
-        return response.SerializeToString()
+        return pb.GetScenarioPromptResponse(system_prompt=system_prompt, messages=messages)
 
     def _length_problems(self, scenario: Scenario) -> list[BadField]:
         """Return a problem if max_messages is invalid or leaves no room for the agent's answer."""

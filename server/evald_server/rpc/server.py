@@ -14,16 +14,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
 
 import grpc
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 
-from evald_server.auth.refusals import AccessDenied
-from evald_server.engine.contexts import InvalidContext
+from evald_server.call_errors import CallError, invalid
 from evald_server.engine.plan import InvalidPlan
 from evald_server.monitoring import RpcTally, Telemetry
-from evald_server.store.database import StoreProblem
 from evald_server.wire_limits import BeyondWireLimit, parse_message
 
-from .errors import CallError, as_call_error, call_error_of, invalid, trailer_text
+from .errors import as_call_error, code_of, details_of, trailer_text
 from .stream_tasks import LoopTurns, StreamTurns
 
 _log = logging.getLogger("evald.rpc")
@@ -61,6 +62,7 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 UnaryHandler: TypeAlias = Callable[[bytes, Context], Awaitable[bytes]]
 ServerStreamHandler: TypeAlias = Callable[[bytes, "RpcStream"], Awaitable[None]]
 StreamHandler: TypeAlias = Callable[["RpcStream"], Awaitable[None]]
+Methods: TypeAlias = "dict[str, Callable[..., Awaitable[Any]]]"
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
@@ -133,6 +135,32 @@ class RpcServer:
         self.turns = LoopTurns()
         self.on_message: Callable[[str, bool], None] = lambda _method, _streams: None
 
+    def service(self, name: str, methods: Methods) -> dict[str, Handler]:
+        """Return the handlers of a service. Its descriptor says what each method takes.
+
+        A unary method takes its request, and returns its response or, if it was large, the serialised response. A watch
+        takes its request and the stream of its responses; a method with a stream of requests takes the stream.
+        """
+        described = descriptor_pool.Default().FindServiceByName(name).methods_by_name
+        return {method: self._method(described[method], handle) for method, handle in methods.items()}
+
+    def _method(self, method: MethodDescriptor, handle: Callable[..., Awaitable[Any]]) -> Handler:
+        service, name = method.containing_service.full_name, method.name
+        if method.client_streaming:
+            return self.stream(service, name, handle)
+        kind = GetMessageClass(method.input_type)
+
+        async def call(data: bytes, _context: Context) -> bytes:
+            response: Message | bytes = await handle(parse(kind, data))
+            return response if isinstance(response, bytes) else response.SerializeToString()
+
+        async def watch(data: bytes, stream: RpcStream) -> None:
+            await handle(parse(kind, data), stream)
+
+        if method.server_streaming:
+            return self.server_stream(service, name, watch, is_watch=True)
+        return self.unary(service, name, call)
+
     def unary(self, service: str, method: str, handle: UnaryHandler) -> Handler:
         """Return a handler of a unary call."""
         tally = self._metrics.rpc(service, method, "unary")
@@ -147,25 +175,40 @@ class RpcServer:
 
         return grpc.unary_unary_rpc_method_handler(self._wrapped(service, method, tally, call))
 
-    def server_stream(self, service: str, method: str, handle: ServerStreamHandler) -> Handler:
-        """Return a handler of one request and a few responses. Like a unary call it does not count as an open stream."""
-        return grpc.unary_stream_rpc_method_handler(self._one_in(service, method, handle))
-
-    def stream(self, service: str, method: str, handle: StreamHandler) -> Handler:
-        """Return a handler of a bidirectional stream."""
-        return self._many_in(service, method, "bidi_stream", handle, open_streams=True)
-
-    def watch(self, service: str, method: str, handle: ServerStreamHandler) -> Handler:
-        """Return a handler of one request and responses until the caller ends the stream. A drain does not wait for it.
-
-        Watches send in turns, because many may begin at once, each with thousands of messages that there are.
-        """
-        wrapped = self._one_in(service, method, handle, open_streams=True)
-        return grpc.unary_stream_rpc_method_handler(self.endless(wrapped))
-
-    def _many_in(
-        self, service: str, method: str, kind: str, handle: StreamHandler, *, open_streams: bool
+    def server_stream(
+        self, service: str, method: str, handle: ServerStreamHandler, *, is_watch: bool = False
     ) -> Handler:
+        """Return a handler of one request and several responses.
+
+        is_watch: the responses continue until the caller ends the stream. It counts as an open stream, but a drain does
+        not wait for it. Watches send in turns, because many may begin at once, each with thousands of messages that
+        there are.
+        """
+        tally = self._metrics.rpc(service, method, "server_stream")
+
+        full_name = f"/{service}/{method}"
+
+        async def call(request: bytes, context: Context) -> None:
+            self._received(full_name, request, tally, streams=True)
+            turns = StreamTurns(self.turns.next) if is_watch else None
+            await handle(request, RpcStream(context, tally, self._max_message_bytes, turns))
+
+        wrapped = self._wrapped(service, method, tally, call, open_streams=is_watch)
+        return grpc.unary_stream_rpc_method_handler(self.endless(wrapped) if is_watch else wrapped)
+
+    def stream(
+        self,
+        service: str,
+        method: str,
+        handle: StreamHandler,
+        *,
+        kind: str = "bidi_stream",
+        open_streams: bool = True,
+    ) -> Handler:
+        """Return a handler that reads the requests itself.
+
+        kind: of method, for the metrics. open_streams: its calls count as open streams.
+        """
         tally = self._metrics.rpc(service, method, kind)
 
         async def call(_requests: object, context: Context) -> None:
@@ -173,20 +216,6 @@ class RpcServer:
 
         wrapped = self._wrapped(service, method, tally, call, open_streams=open_streams)
         return grpc.stream_stream_rpc_method_handler(wrapped)
-
-    def _one_in(
-        self, service: str, method: str, handle: ServerStreamHandler, *, open_streams: bool = False
-    ) -> Callable[[Any, Context], Awaitable[None]]:
-        tally = self._metrics.rpc(service, method, "server_stream")
-
-        full_name = f"/{service}/{method}"
-
-        async def call(request: bytes, context: Context) -> None:
-            self._received(full_name, request, tally, streams=True)
-            turns = StreamTurns(self.turns.next) if open_streams else None
-            await handle(request, RpcStream(context, tally, self._max_message_bytes, turns))
-
-        return self._wrapped(service, method, tally, call, open_streams=open_streams)
 
     def endless(self, handle: Callable[[Any, Context], Awaitable[None]]) -> Any:
         """Wrap a handler of streams that only their callers end: a drain ends them instead of waiting."""
@@ -207,14 +236,6 @@ class RpcServer:
                 self._endless.discard(task)
 
         return handler
-
-    def unknown(self) -> Handler:
-        """Return a handler for methods that do not exist, with an error that says where to find those that do."""
-        return self.stream("unknown", "unknown", _refuse_unknown)
-
-    def refusing(self, service: str, method: str, kind: str, handle: StreamHandler) -> Handler:
-        """Return a handler that refuses a call without reading its message. kind: of method, for the metrics."""
-        return self._many_in(service, method, kind, handle, open_streams=False)
 
     def end_stream(self, task: asyncio.Task[Any], problem: CallError) -> None:
         """End an open stream with a status. Does nothing if it has ended."""
@@ -337,12 +358,8 @@ class RpcServer:
             problem = ending
         elif not isinstance(problem, Exception):
             return
-        if isinstance(problem, InvalidContext | InvalidPlan):
+        if isinstance(problem, InvalidPlan):
             problem = as_call_error(problem)
-        if isinstance(problem, AccessDenied):
-            problem = call_error_of(problem)
-        if isinstance(problem, StoreProblem):
-            problem = CallError(problem.code, problem.message)
         if not isinstance(problem, CallError):
             incident = secrets.token_hex(6)
             _log.error("%s failed, incident %s", method, incident, exc_info=problem)
@@ -353,7 +370,7 @@ class RpcServer:
             )
         if problem.reason in ("OVERLOADED", "TOO_MANY_STREAMS"):
             self._metrics.rejected(problem.reason.lower())
-        self._handled(tally, method, problem.code.name, began)
+        self._handled(tally, method, code_of(problem).name, began)
         await refuse(context, problem)
 
     def _handled(self, tally: RpcTally, method: str, code: str, began: float) -> None:
@@ -365,7 +382,7 @@ class RpcServer:
 
 async def refuse(context: Context, problem: CallError) -> NoReturn:
     """End a call with an error. Always raises."""
-    await abort(context, problem.code, problem.message, problem.details())
+    await abort(context, code_of(problem), problem.message, details_of(problem))
 
 
 async def abort(
@@ -439,7 +456,8 @@ class RpcStream:
         await self.context.write(data)
 
 
-async def _refuse_unknown(_stream: RpcStream) -> None:
+async def refuse_unknown(_stream: RpcStream) -> None:
+    """Refuse a call of a method that does not exist, and say where to find those that do. Always raises."""
     raise CallError(
         "UNKNOWN_METHOD",
         "this server has no such method; server reflection and protos/README.md list the methods that it has",

@@ -12,6 +12,7 @@ from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server import wire_pb2
 from evald_server.auth.current_call import caller
 from evald_server.auth.refusals import AccessDenied
+from evald_server.call_errors import CallError, invalid
 from evald_server.engine.contexts import (
     InvalidContext,
     check_duration,
@@ -27,7 +28,6 @@ from evald_server.monitoring import Telemetry
 
 from .admission import Admission
 from .batching import CallBatcher
-from .errors import CallError, invalid
 from .server import Context, RpcStream, parse
 from .trace_context import scope_of, trace_id_of
 
@@ -58,7 +58,7 @@ class SessionMemory:
     def resize(self, principal: str, before: int, after: int) -> None:
         """Count a conversation of a principal that grows or shrinks.
 
-        Raises InvalidContext above the limit of one conversation, and CallError above that of all.
+        Raises CallError above the limit of one conversation, and above that of all.
         """
         if after > self._most:
             raise InvalidContext(
@@ -132,12 +132,10 @@ class SessionService:
         try:
             await self._admission.turns.take()
             data, run = await self._batcher.run(self._start_turn, conversation, turn, evaluation_id, context)
-        except (AccessDenied, CallError, InvalidContext) as problem:
+        except CallError as problem:
             conversation.refuse(turn_id)
             refused = _Response(turn_id=turn_id)
-            exhausted = isinstance(problem, AccessDenied) or (
-                isinstance(problem, CallError) and problem.reason == "OVERLOADED"
-            )
+            exhausted = isinstance(problem, AccessDenied) or problem.reason == "OVERLOADED"
             code = "RESOURCE_EXHAUSTED" if exhausted else "INVALID_ITEM"
             fill_error(refused.error, ErrorInfo(code, problem.message))
             await stream.send(refused.SerializeToString())
@@ -225,7 +223,7 @@ class ConversationState:
         self._count(0)
 
     def start_turn(self, turn: evaluation_service_pb2.SessionTurn) -> EvaluationRun:
-        """Add a turn and start the plan on it. If it raises CallError or InvalidContext, nothing has changed."""
+        """Add a turn and start the plan on it. If it raises CallError, nothing has changed."""
         turn_id, pb, contexts, last = turn.turn_id, self._pb, self._engine.contexts, turn.last_invocation
         if self._last_id is not None and turn_id <= self._last_id:
             raise invalid(
@@ -241,7 +239,7 @@ class ConversationState:
         try:
             check_tail(last.messages, pb.messages, "turn.last_invocation.messages")
             self._count(kept + last.ByteSize() + turn.expected.ByteSize())
-        except (CallError, InvalidContext):
+        except CallError:
             del pb.messages[before:]
             raise
         self._kept = kept

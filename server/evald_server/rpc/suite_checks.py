@@ -6,12 +6,13 @@ from google.protobuf.message import DecodeError
 
 from evald.v1.suite_service_pb2 import SuiteOpen
 from evald_server import wire_pb2
+from evald_server.call_errors import BadField, CallError, invalid
 from evald_server.engine.plan import InvalidPlan
 from evald_server.engine.planner import Planner
 from evald_server.runs.case_checks import case_problem, number_problems
 from evald_server.runs.suite import SuiteSetup
 
-from .errors import BadField, CallError, as_call_error, invalid
+from .errors import as_call_error
 from .server import parse
 
 _MAX_NAME: Final = 200

@@ -10,6 +10,7 @@ from evald_server import wire_pb2
 from evald_server.auth.refusals import AccessDenied
 from evald_server.batch.chunk import can_run, slice_of
 from evald_server.batch.pool import BatchPool
+from evald_server.call_errors import BadField, CallError, invalid
 from evald_server.engine.plan import InvalidPlan, Plan
 from evald_server.monitoring import Telemetry
 from evald_server.runs.recorded import MAX_CASE_BYTES
@@ -20,7 +21,6 @@ from evald_server.store.suites import StoredCase, SuiteRunKey, SuiteStore
 from evald_server.suites.id_set import IdSet
 from evald_server.suites.verdicts import SuiteTotals
 
-from .errors import BadField, CallError, invalid
 from .server import RpcStream
 from .stream_tasks import CHUNKS_PER_PROCESS, StreamTasks, StreamTurns, count_chunk, next_part
 from .suite_checks import check_case, parse_case

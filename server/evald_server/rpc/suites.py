@@ -20,6 +20,7 @@ from evald_server.auth.current_call import need, recorded
 from evald_server.auth.principal import Principal
 from evald_server.auth.roles import METHODS
 from evald_server.batch.pool import BatchPool
+from evald_server.call_errors import CallError, invalid, refusal
 from evald_server.connectors.connector import Connector
 from evald_server.engine.engine import Engine
 from evald_server.engine.run import EvaluationRun
@@ -39,9 +40,9 @@ from evald_server.suites.comparison import MAX_DROP, compare, merge_by_id
 
 from .admission import Admission
 from .connectors import ConnectorService
-from .errors import CallError, check_enum, invalid, microseconds, refusal
+from .errors import check_enum, microseconds
 from .pages import page_size, page_token, read_page, read_token
-from .server import Context, Handler, RpcServer, RpcStream, parse
+from .server import Methods, RpcStream, parse
 from .stream_tasks import LoopTurns, StreamTurns
 from .suite_checks import check_specs, suite_problems
 from .suite_stream import SuiteStream
@@ -97,17 +98,16 @@ class SuiteService:
         self._stopping = False
         telemetry.suites.watch(running=lambda: len(self._running))
 
-    def handlers(self, rpc: RpcServer) -> dict[str, Handler]:
+    def methods(self) -> Methods:
         """Return the handlers by method."""
-        methods = {
+        return {
+            "RunSuite": self.run,
             "GetSuiteRun": self.get,
             "ListSuiteRuns": self.list_page,
             "ListCaseResults": self.list_cases,
             "CompareSuiteRuns": self.compare,
             "DeleteSuiteRun": self.delete,
         }
-        handlers = {name: rpc.unary(NAME, name, handle) for name, handle in methods.items()}
-        return handlers | {"RunSuite": rpc.stream(NAME, "RunSuite", self.run)}
 
     async def start(self) -> None:
         """Mark suite runs that ended with an earlier server as interrupted. Raises StoreProblem."""
@@ -161,17 +161,15 @@ class SuiteService:
             if connector is not None:
                 await connector.aclose()
 
-    async def get(self, data: bytes, _context: Context) -> bytes:
+    async def get(self, request: pb.GetSuiteRunRequest) -> pb.GetSuiteRunResponse:
         """Return a suite run."""
-        request = parse(pb.GetSuiteRunRequest, data)
         run = await self._store.get(request.suite_run_id) if request.suite_run_id else None
         if run is None:
             raise _no_run("suite_run_id", request.suite_run_id)
-        return pb.GetSuiteRunResponse(suite_run=run).SerializeToString()
+        return pb.GetSuiteRunResponse(suite_run=run)
 
-    async def list_page(self, data: bytes, _context: Context) -> bytes:
+    async def list_page(self, request: pb.ListSuiteRunsRequest) -> pb.ListSuiteRunsResponse:
         """Return a page of suite runs."""
-        request = parse(pb.ListSuiteRunsRequest, data)
         size = page_size(request.page_size, _USUAL_PAGE)
         check_enum(request, "status", max(pb.SuiteRunStatus.values()))
         check_enum(request, "verdict", max(Verdict.values()))
@@ -194,11 +192,10 @@ class SuiteService:
         response = pb.ListSuiteRunsResponse(suite_runs=[run for _, run in page])
         if more:
             response.next_page_token = page_token(str(page[-1][0]))
-        return response.SerializeToString()
+        return response
 
-    async def list_cases(self, data: bytes, _context: Context) -> bytes:
+    async def list_cases(self, request: pb.ListCaseResultsRequest) -> wire_pb2.ListCaseResultsResponse:
         """Return a page of the cases of a suite run."""
-        request = parse(pb.ListCaseResultsRequest, data)
         size = page_size(request.page_size, _USUAL_PAGE)
         check_enum(request, "verdict", max(Verdict.values()))
 
@@ -221,11 +218,10 @@ class SuiteService:
         response = wire_pb2.ListCaseResultsResponse(results=[result for _, result in page])
         if more:
             response.next_page_token = page_token(page[-1][0])
-        return response.SerializeToString()
+        return response
 
-    async def compare(self, data: bytes, _context: Context) -> bytes:
+    async def compare(self, request: pb.CompareSuiteRunsRequest) -> pb.CompareSuiteRunsResponse:
         """Compare two suite runs."""
-        request = parse(pb.CompareSuiteRunsRequest, data)
         max_drop = request.max_drop if request.HasField("max_drop") else MAX_DROP
         if not 0 <= max_drop <= 1:  # also refuses NaN
             raise invalid("max_drop", f"got {max_drop}, wanted 0 to 1")
@@ -255,11 +251,10 @@ class SuiteService:
             raise _no_run("base_id" if str(problem) == request.base_id else "new_id", str(problem)) from None
         finally:
             gone.set()
-        return pb.CompareSuiteRunsResponse(comparison=comparison).SerializeToString()
+        return pb.CompareSuiteRunsResponse(comparison=comparison)
 
-    async def delete(self, data: bytes, _context: Context) -> bytes:
+    async def delete(self, request: pb.DeleteSuiteRunRequest) -> pb.DeleteSuiteRunResponse:
         """Delete a suite run that has ended."""
-        request = parse(pb.DeleteSuiteRunRequest, data)
         run_id = request.suite_run_id
         try:
             deleted = await recorded(self._store.delete(run_id), "deleted", "suite run", run_id)
@@ -269,7 +264,7 @@ class SuiteService:
             ) from None
         if not deleted:
             raise _no_run("suite_run_id", run_id)
-        return pb.DeleteSuiteRunResponse().SerializeToString()
+        return pb.DeleteSuiteRunResponse()
 
     async def _connector(self, opened: SuiteOpen) -> connector_service_pb2.Connector | None:
         """Return the connector of a suite; None without one. Raises CallError if the suite is not valid."""

@@ -22,6 +22,8 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool, StaticPool
 
+from evald_server.call_errors import CallError
+
 from . import rollups
 from .migrations import NewerDatabase, migrate
 
@@ -72,13 +74,8 @@ _SESSION: Final = (
 _STATEMENT_ERRORS: Final = ("22", "23", "42", "54")
 
 
-class StoreProblem(Exception):
-    """The database is unavailable. code: STORAGE_FULL or STORAGE_UNAVAILABLE. message: for callers."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
+class StoreProblem(CallError):
+    """The database is unavailable. reason: STORAGE_FULL or STORAGE_UNAVAILABLE."""
 
 
 class _Waiting(NamedTuple):
@@ -188,10 +185,10 @@ class Database:
             return self._transaction(works)
         except (DBAPIError, StoreProblem) as problem:
             refusal = problem if isinstance(problem, StoreProblem) else _refusal(problem)
-        if refusal.code == FULL and len(works) > 1:
+        if refusal.reason == FULL and len(works) > 1:
             # Commit one by one, so that a work that does not fit does not block the others.
             return [self._commit([work])[0] for work in works]
-        return [_Outcome(None, StoreProblem(refusal.code, refusal.message)) for _ in works]
+        return [_Outcome(None, StoreProblem(refusal.reason, refusal.message)) for _ in works]
 
     def _transaction(
         self, works: Sequence[Work[Any]], *, savepoints: bool = False, retry: bool = True

@@ -100,7 +100,7 @@ def _schema_refusal(found: evaluator_pb2.EvaluatorType) -> str:
     try:
         read_schema(found.config_schema_json, "config_schema_json")
     except Refusal as problem:
-        return f"config_schema_json: {problem.message}"
+        return problem.message
     return ""
 
 
@@ -131,7 +131,7 @@ async def _metrics_can_be_read(trial: Trial) -> None:
         try:
             read_metric(found, Kind.METRIC, f'"{found.type}": metric')
         except Refusal as problem:
-            raise RuleBroken(f"{problem.field}: {problem.message}") from None
+            raise RuleBroken(problem.message) from None
 
 
 @rule("EV12", "Describe always offers the same types.", TARGET)

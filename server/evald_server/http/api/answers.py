@@ -13,11 +13,11 @@ from evald.errors import InvalidInput
 from evald.fields import shown
 from evald.messages import check_nodes
 from evald.strict_json import TooLarge, parse_json
+from evald_server.call_errors import invalid
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import as_json, failed
 from evald_server.http.site import Site
 from evald_server.http.streams import NDJSON, SSE, Framing, StreamedCall, aside, event, json_bytes
-from evald_server.rpc.errors import invalid
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)

@@ -16,10 +16,10 @@ from starlette.responses import Response
 from evald.plugin.v1 import registry_service_pb2
 from evald.v1 import catalog_service_pb2
 from evald_server.calibration.card import CalibrationCard
+from evald_server.call_errors import BadField, refusal
 from evald_server.config import Settings
 from evald_server.http.errors import failed
 from evald_server.http.site import Site
-from evald_server.rpc.errors import BadField, refusal
 
 from .answers import answer
 from .methods import AnswerPart, listing, part, unary

@@ -12,10 +12,10 @@ from starlette.routing import BaseRoute, Route
 
 from evald.errors import InvalidInput
 from evald.fields import nearest
+from evald_server.call_errors import BadField, CallError, refusal
 from evald_server.http.errors import failed
 from evald_server.http.site import Site
 from evald_server.http.streams import answer_to, json_bytes
-from evald_server.rpc.errors import BadField, CallError, refusal
 
 from . import catalog, evaluate, resources, runs, suites
 from .answers import refused
