@@ -69,23 +69,6 @@ class EvaluationRun:
     nanos, aggregate: duration and verdict of a finished run.
     """
 
-    __slots__ = (
-        "_began",
-        "_lost",
-        "_progress",
-        "_stop",
-        "_threads",
-        "_wake",
-        "aggregate",
-        "ctx",
-        "finished",
-        "nanos",
-        "outcomes",
-        "pending",
-        "plan",
-        "start_nanos",
-    )
-
     aggregate: Aggregate
     nanos: int
 

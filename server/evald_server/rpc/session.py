@@ -2,6 +2,7 @@
 
 from collections import Counter
 from contextlib import aclosing
+from copy import deepcopy
 from functools import partial
 from typing import Final
 
@@ -203,10 +204,7 @@ class ConversationState:
         check_numbers(self._pb, "open.base_context")
         engine.contexts.complete(self._pb, "open.base_context")
         # The default for turns without their own `expected`.
-        self._base = context_pb2.EvaluatorContext(
-            expected=self._pb.expected if self._pb.HasField("expected") else None
-        )
-        self._turn_has_expected = False
+        self._base_expected = deepcopy(self._pb.expected) if self._pb.HasField("expected") else None
         self._plan = engine.plan(opened.evaluators, opened.options, self._pb)
         self._conversation = Conversation(self._pb.messages)
         self._last_id: int | None = None
@@ -255,7 +253,10 @@ class ConversationState:
         pb.ClearField("run_duration")  # that of an earlier turn would pass every limit
         if turn.HasField("run_duration"):
             pb.run_duration.CopyFrom(turn.run_duration)
-        self._set_expected(turn)
+        expected = turn.expected if turn.HasField("expected") else self._base_expected
+        pb.ClearField("expected")
+        if expected is not None:
+            pb.expected.CopyFrom(expected)
         return EvaluationRun(self._plan, EvaluatorContext(pb, self._conversation), self._engine.threads)
 
     def record(self, turn_id: int, verdict: Verdict) -> None:
@@ -291,12 +292,3 @@ class ConversationState:
     def _count(self, size: int) -> None:
         self._memory.resize(self._principal, self._counted, size)
         self._counted = size
-
-    def _set_expected(self, turn: evaluation_service_pb2.SessionTurn) -> None:
-        """Use a turn's own `expected` for this turn only."""
-        if turn.HasField("expected"):
-            self._pb.expected.CopyFrom(turn.expected)
-        elif self._turn_has_expected:
-            self._pb.ClearField("expected")
-            self._pb.MergeFrom(self._base)
-        self._turn_has_expected = turn.HasField("expected")
