@@ -28,7 +28,8 @@ BELOW = {
     "untrusted": set(),
     "pages": {"untrusted"},
     "input_files": set(),
-    "suites": {"frames", "input_files", "pages", "untrusted"},
+    "evaluator_counts": set(),
+    "suites": {"evaluator_counts", "frames", "input_files", "pages", "untrusted"},
     "descriptors": set(),
     "memory": set(),
     "loop": set(),
@@ -65,6 +66,7 @@ BELOW = {
     "plugins": {"engine"},
     "batch": {
         "engine",
+        "evaluator_counts",
         "evaluators",
         "wire_pb2",
         "memory",
