@@ -111,6 +111,7 @@ BELOW = {
         "auth",
         "calibration",
         "config",
+        "connectors",
         "fair_slots",
         "monitoring",
         "pages",

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -28,6 +29,7 @@ from evald_server.monitoring import Telemetry
 from evald_server.runs.suite import SuiteSetup
 from evald_server.store.database import StoreProblem
 from evald_server.store.resources import IdTaken
+from evald_server.store.retries import with_retries
 from evald_server.store.suites import (
     SuiteFilter,
     SuiteRunKey,
@@ -58,9 +60,6 @@ _TAKE_OVER_SECONDS: Final = 2.0
 
 # Maximum concurrent comparisons: each reads all cases and occupies one of the few threads for reads.
 _MAX_COMPARISONS: Final = 2
-
-# Interval of attempts to store that a suite run was interrupted.
-_AWAY_SECONDS: Final = 1.0
 
 # Fields of SuiteOpen that may differ when a suite run is resumed.
 _OF_ONE_STREAM: Final = ("suite_run_id", "resume", "max_concurrency", "brief")
@@ -388,8 +387,16 @@ class SuiteService:
 
         async def settle() -> None:
             try:
-                while not await self._interrupted(run_id) and not self._stopping:  # noqa: ASYNC110 - nothing tells
-                    await asyncio.sleep(_AWAY_SECONDS)
+                interrupted = await with_retries(
+                    lambda: self._store.interrupt(run_id), math.inf, give_up=lambda: self._stopping
+                )
+                if interrupted:
+                    self._telemetry.suites.ended("interrupted")
+            except StoreProblem:
+                _log.error(
+                    "suite run %s: could not store that it was interrupted; the server stores it at its next start",
+                    run_id,
+                )
             finally:
                 del self._running[run_id]
                 over.set()
@@ -397,21 +404,6 @@ class SuiteService:
         task = asyncio.create_task(settle())
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
-
-    async def _interrupted(self, run_id: str) -> bool:
-        """Store that a suite run was interrupted. Returns False if the store cannot be written."""
-        try:
-            count = await self._store.interrupt(run_id)
-        except StoreProblem:
-            if self._stopping:
-                _log.error(
-                    "suite run %s: could not store that it was interrupted; the server stores it at its next start",
-                    run_id,
-                )
-            return False
-        if count:
-            self._telemetry.suites.ended("interrupted")
-        return True
 
 
 def _check_may_use_secrets(principal: Principal) -> None:
