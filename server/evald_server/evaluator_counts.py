@@ -22,7 +22,9 @@ class EvaluatorCounts:
 
     def add(self, kind: int, enforced: bool, verdict: int, value: float | None, count: int = 1) -> None:
         """Add `count` equal results. value: of a metric; None if unavailable."""
-        self._add_kind(kind, enforced)
+        if kind != _METRIC:
+            self.kind = kind
+        self.enforced = self.enforced or enforced
         if verdict == result_pb2.VERDICT_PASSED:
             if kind != _METRIC:
                 self.passed += count
@@ -36,7 +38,9 @@ class EvaluatorCounts:
 
     def merge(self, other: "EvaluatorCounts") -> None:
         """Add other counts."""
-        self._add_kind(other.kind, other.enforced)
+        if other.kind != _METRIC:
+            self.kind = other.kind
+        self.enforced = self.enforced or other.enforced
         self.passed += other.passed
         self.failed += other.failed
         self.errors += other.errors
@@ -53,8 +57,3 @@ class EvaluatorCounts:
         totals.error_count = self.errors
         if self.values and math.isfinite(self.sum):
             totals.mean_value = self.sum / self.values
-
-    def _add_kind(self, kind: int, enforced: bool) -> None:
-        if kind != _METRIC:
-            self.kind = kind
-        self.enforced = self.enforced or enforced
