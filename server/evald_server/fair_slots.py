@@ -16,7 +16,7 @@ class QueueFull(Exception):
     """The queue for a slot, or the principal's part of it, is full."""
 
 
-class TurnQueue(Generic[_Waiter]):
+class RoundRobinQueue(Generic[_Waiter]):
     """Waiters, each of a principal. Those of one principal are in order, and principals take turns.
 
     by_principal: the principal whose turn is next first. The values are ordered sets.
@@ -62,7 +62,7 @@ class FairSlots:
         self.slots = slots
         self._queue = queue
         self._taken_by: Counter[str] = Counter()
-        self._waiting: TurnQueue[asyncio.Future[None]] = TurnQueue()
+        self._waiting: RoundRobinQueue[asyncio.Future[None]] = RoundRobinQueue()
         self._impatient: Counter[str] = Counter()
 
     @property

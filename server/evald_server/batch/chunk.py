@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from evald.result import measurement
 from evald_server.engine.engine import Engine
-from evald_server.engine.plan import InvalidPlan, Limits, Plan
+from evald_server.engine.plan import InvalidPlan, Plan, PlanLimits
 from evald_server.engine.registry import Origin
 from evald_server.engine.run import SLICE_NANOS, EvaluationRun
 from evald_server.logs import LogFormat
@@ -30,7 +30,7 @@ class ProcessConfig(NamedTuple):
     auto: configs of the built-in types that run on every call.
     """
 
-    limits: Limits
+    limits: PlanLimits
     fail_open: bool
     max_messages: int
     auto: Mapping[str, Mapping[str, Any]]

@@ -19,7 +19,7 @@ from evald.structs import MAX_DEPTH, duration_ms, struct_to_dict
 from evald.v1 import evaluation_service_pb2, evaluator_pb2
 
 from .aggregate import DEFAULT_THRESHOLD, Policy
-from .plan import Criteria, InvalidPlan, Limits, Plan, Violation
+from .plan import Criteria, InvalidPlan, Plan, PlanLimits, Violation
 from .planned_evaluator import PlannedEvaluator
 from .provenance import provenance_of
 from .registry import Entry, Registry, UnknownType
@@ -60,7 +60,7 @@ class ChildScope:
 class Compiler:
     """Compiles one list of specs and collects all violations."""
 
-    def __init__(self, registry: Registry, limits: Limits, *, fail_open: bool) -> None:
+    def __init__(self, registry: Registry, limits: PlanLimits, *, fail_open: bool) -> None:
         self._registry = registry
         self._limits = limits
         self._fail_open = fail_open

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 from evald.v1 import evaluator_pb2
 
 from .compiler import Compiler
-from .plan import Criteria, Limits, Plan, Violation
+from .plan import Criteria, Plan, PlanLimits, Violation
 from .registry import Registry
 
 # Measured, see _size. Without these, many different tiny specs would use a hundred times the cache's limit.
@@ -30,7 +30,7 @@ class Planner:
     def __init__(
         self,
         registry: Registry,
-        limits: Limits = Limits(),  # noqa: B008 - immutable
+        limits: PlanLimits = PlanLimits(),  # noqa: B008 - immutable
         *,
         fail_open: bool = False,
     ) -> None:

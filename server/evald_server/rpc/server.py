@@ -24,7 +24,7 @@ from evald_server.store.database import StoreProblem
 from evald_server.wire_limits import BeyondWireLimit, parse_message
 
 from .errors import CallError, as_call_error, call_error_of, invalid, trailer_text
-from .stream_tasks import LoopTurns, StreamTurns
+from .stream_tasks import LoopSlices, StreamSlices
 
 _log = logging.getLogger("evald.rpc")
 
@@ -66,9 +66,9 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 # A call that gRPC has received but not passed to its handler when the server stops ends with CANCELLED. So the server is
-# stopped once no call has arrived for _QUIET_SECONDS, and after _RESTLESS_SECONDS at the latest.
-_QUIET_SECONDS: Final = 0.05
-_RESTLESS_SECONDS: Final = 0.5
+# stopped once no call has arrived for _NO_CALL_SECONDS, and after _MAX_HOLD_SECONDS at the latest.
+_NO_CALL_SECONDS: Final = 0.05
+_MAX_HOLD_SECONDS: Final = 0.5
 
 _POLL_SECONDS: Final = 0.01
 
@@ -130,7 +130,7 @@ class RpcServer:
         self._last_call = -math.inf
         self._giving_way = asyncio.Lock()
         self.draining = False
-        self.turns = LoopTurns()
+        self.slices = LoopSlices()
         self.on_message: Callable[[str, bool], None] = lambda _method, _streams: None
 
     def unary(self, service: str, method: str, handle: UnaryHandler) -> Handler:
@@ -183,8 +183,8 @@ class RpcServer:
 
         async def call(request: bytes, context: Context) -> None:
             self._received(full_name, request, tally, streams=True)
-            turns = StreamTurns(self.turns.next) if open_streams else None
-            await handle(request, RpcStream(context, tally, self._max_message_bytes, turns))
+            slices = StreamSlices(self.slices.next) if open_streams else None
+            await handle(request, RpcStream(context, tally, self._max_message_bytes, slices))
 
         return self._wrapped(service, method, tally, call, open_streams=open_streams)
 
@@ -236,7 +236,7 @@ class RpcServer:
         # From here on calls are held until `end` refuses them: clients that retry at once would keep the server busy.
         self._holding = True
         self._last_held = began = clock()
-        while (now := clock()) - self._last_held < _QUIET_SECONDS and now - began < _RESTLESS_SECONDS:  # noqa: ASYNC110
+        while (now := clock()) - self._last_held < _NO_CALL_SECONDS and now - began < _MAX_HOLD_SECONDS:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_SECONDS)
 
     def end(self) -> None:
@@ -401,16 +401,16 @@ def _clear_traceback(problem: BaseException) -> None:
 class RpcStream:
     """Both directions of a stream. Counts messages and limits the size of requests.
 
-    context: of the call. turns: in which it sends; None: at once.
+    context: of the call. slices: the time slices in which it sends; None: it sends at once.
     """
 
     def __init__(
-        self, context: Context, tally: RpcTally, limit: int, turns: StreamTurns | None = None
+        self, context: Context, tally: RpcTally, limit: int, slices: StreamSlices | None = None
     ) -> None:
         self.context = context
         self._tally = tally
         self._limit = limit
-        self._turns = turns
+        self._slices = slices
 
     def __aiter__(self) -> "RpcStream":
         return self
@@ -433,8 +433,8 @@ class RpcStream:
 
     async def send(self, data: bytes) -> None:
         """Send a message."""
-        if self._turns is not None:
-            await self._turns.pause()
+        if self._slices is not None:
+            await self._slices.pause()
         self._tally.sent()
         await self.context.write(data)
 

@@ -115,7 +115,7 @@ class SuiteStream:
             for _, data in page:
                 self._totals.add(CaseResult.FromString(data))
                 self._count += 1
-                await self._setup.next_turn()
+                await self._setup.next_slice()
 
     async def read(self) -> bytes | None:
         """Return the next message; None at the end. Raises a task's exception at once, without waiting for a message."""
@@ -243,7 +243,7 @@ class SuiteStream:
         """Check cases and run them in this process."""
         cases = []
         for index, data in sent:
-            await self._setup.next_turn()
+            await self._setup.next_slice()
             case = parse_case(data, index)
             await check_case(case, f"cases[{index}]", self._setup)
             cases.append((case, len(data)))
@@ -257,7 +257,7 @@ class SuiteStream:
         """Run cases, or answer them from the store. cases: pairs of a case and its size in bytes."""
         known = await self._known([case.case_id for case, _ in cases]) if self._key.attempt > 1 else {}
         for case, size in cases:
-            await self._setup.next_turn()
+            await self._setup.next_slice()
             data = known.get(case.case_id)
             if data is not None:
                 self._answer_known(data)
@@ -284,7 +284,7 @@ class SuiteStream:
             ids = [parse_case(data, index).case_id for index, data in some]
             known = await self._known(ids)
             for case, case_id in zip(some, ids, strict=True):
-                await self._setup.next_turn()
+                await self._setup.next_slice()
                 if case_id in known:
                     self._answer_known(known[case_id])
                 else:
@@ -304,7 +304,7 @@ class SuiteStream:
     async def _start(self, run: CaseRun) -> None:
         """Start the trials of a case. Returns when each of them has ended or waits."""
         for trial in run.trials():
-            await self._setup.next_turn()
+            await self._setup.next_slice()
             if trial.play():
                 continue
             tasks, most = (

@@ -44,7 +44,7 @@ from .connectors import ConnectorService
 from .errors import CallError, check_enum, invalid, microseconds, refusal
 from .pages import page_size, page_token, read_page, read_token
 from .server import Context, Handler, RpcServer, RpcStream, parse
-from .stream_tasks import LoopTurns, StreamTurns
+from .stream_tasks import LoopSlices, StreamSlices
 from .suite_checks import check_specs, suite_problems
 from .suite_stream import SuiteStream
 from .trace_context import scope_of
@@ -79,7 +79,7 @@ class SuiteService:
         telemetry: Telemetry,
         connectors: ConnectorService,
         pool: BatchPool,
-        turns: LoopTurns,
+        slices: LoopSlices,
     ) -> None:
         self.store_seconds = 10.0
         self._store = store
@@ -91,7 +91,7 @@ class SuiteService:
         self._running: dict[str, asyncio.Event] = {}  # by suite run id; set when the stream has ended
         self._settling: set[asyncio.Task[None]] = set()
         self._purging: asyncio.Task[None] | None = None
-        self._turns = turns
+        self._slices = slices
         self._comparisons = FairSlots(_MAX_COMPARISONS)
         self._stopping = False
         telemetry.suites.watch(running=lambda: len(self._running))
@@ -311,7 +311,7 @@ class SuiteService:
             connector=connector,
             admission=self._admission,
             scope=scope_of(stream.context, self._engine.new_id()),
-            next_turn=StreamTurns(self._turns.next).pause,
+            next_slice=StreamSlices(self._slices.next).pause,
         )
 
     async def _run(
