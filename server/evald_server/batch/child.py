@@ -82,7 +82,7 @@ def _lower_priority() -> None:
     os.nice(_NICENESS)
     with suppress(OSError):  # not on Linux
         Path("/proc/self/oom_score_adj").write_text(_OUT_OF_MEMORY_SCORE)
-    # Evaluations that must wait are left to the server; their coroutines never start.
+    # The server runs the evaluations that must wait; their coroutines never start in this process.
     warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
 
 

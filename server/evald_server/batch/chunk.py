@@ -19,7 +19,7 @@ _LONG_SLICE_NANOS: Final = 1_000_000_000
 
 CHUNK_SECONDS: Final = 0.25
 """Seconds after which a batch process returns the finished part of a chunk, because other callers' chunks are queued.
-Only costly chunks take that long; the server queues the rest again, behind those."""
+Only costly chunks take that long. The server then queues the remaining items behind the other callers' chunks."""
 
 _log = logging.getLogger("evald.batch")
 

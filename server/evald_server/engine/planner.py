@@ -11,7 +11,8 @@ from .compiler import Compiler
 from .plan import Criteria, Plan, PlanLimits, Violation
 from .registry import Registry
 
-# Measured, see _size. Without these, many different tiny specs would use a hundred times the cache's limit.
+# Estimated memory of a plan, per evaluator and per byte of its specs; see _size. If only the bytes of specs counted, many
+# different tiny specs would use a hundred times the cache's limit.
 _EVALUATOR_BYTES: Final = 8192
 _BYTES_PER_BYTE: Final = 40
 

@@ -103,7 +103,7 @@ class _Batch:
         self._waiting: set[asyncio.Task[None]] = set()  # tasks of waiting items
         self._chunks: set[asyncio.Task[None]] = set()
         self._item_count = 0
-        # False once processes have left most of the items to the server.
+        # False once processes have skipped most items of a chunk.
         self._use_processes = True
 
     async def add(self, items: Sequence[bytes]) -> None:

@@ -72,8 +72,8 @@ _MAX_HOLD_SECONDS: Final = 0.5
 
 _POLL_SECONDS: Final = 0.01
 
-# Background work pauses for _CALL_SECONDS between two pieces if a call has arrived within _RECENT_SECONDS. A small call
-# takes 0.5 ms on an idle loop; with a shorter pause it meets two pieces of work, which raises the p99.
+# Background work pauses for _CALL_SECONDS between two steps if a call has arrived within _RECENT_SECONDS. A small call
+# takes 0.5 ms on an idle loop; with a shorter pause it waits for two steps, which raises the p99.
 _RECENT_SECONDS: Final = 0.25
 _CALL_SECONDS: Final = 0.002
 
@@ -158,7 +158,7 @@ class RpcServer:
     def watch(self, service: str, method: str, handle: ServerStreamHandler) -> Handler:
         """Return a handler of one request and responses until the caller ends the stream. A drain does not wait for it.
 
-        Watches send in turns, because many may begin at once, each with thousands of messages that there are.
+        Watches send in time slices of the event loop, because many may begin at once, each with thousands of messages.
         """
         wrapped = self._one_in(service, method, handle, open_streams=True)
         return grpc.unary_stream_rpc_method_handler(self.endless(wrapped))
@@ -247,10 +247,10 @@ class RpcServer:
                 task.cancel()
 
     async def give_way(self) -> None:
-        """Wait before background work that holds the event loop for about as long as a small call takes.
+        """Limit background work to one step per pause, so that a small call waits for at most one step.
 
-        Such work runs one piece at a time, with a pause for a call between two pieces while calls arrive: a call passes
-        through the loop several times, and would wait for a piece each time.
+        Call it before each step that holds the event loop for about as long as a small call takes. A call needs several
+        iterations of the loop; without pauses it would wait for a step in each of them.
         """
         async with self._giving_way:
             is_busy = time.perf_counter() - self._last_call < _RECENT_SECONDS

@@ -115,13 +115,13 @@ class StreamTasks:
             await asyncio.wait(tasks)
 
 
-def next_part(left: Sequence[T], processed: int) -> Sequence[T]:
-    """Return the items for the next chunk, from those that a process has left because its result was full.
+def next_part(remaining: Sequence[T], processed: int) -> Sequence[T]:
+    """Return the items of the next chunk, after a process has returned the results of a part of the previous one.
 
-    processed: number of items that the process took from the previous chunk. The next chunk has at most twice as many,
-    so that at most three times the first chunk's items are sent in total, however many results it takes.
+    remaining: items without a result. processed: number of items with a result. The next chunk has at most twice as
+    many, so that the chunks together have at most three times the items of the first one.
     """
-    return left[: 2 * processed]
+    return remaining[: 2 * processed]
 
 
 def count_chunk(

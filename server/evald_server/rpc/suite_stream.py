@@ -98,7 +98,7 @@ class SuiteStream:
         self._storing: set[asyncio.Task[None]] = set()  # at most one of them is not done
         self._pool = pool
         self._telemetry = telemetry
-        self._use_processes = True  # False once processes have left most of the cases to the server
+        self._use_processes = True  # False once processes have skipped most cases of a chunk
         self._sent = 0  # received cases
         self._count = 0  # finished cases, including those of earlier attempts
         self._tasks = StreamTasks()
