@@ -59,9 +59,9 @@ for install in "${installs[@]}"; do wait "$install"; done
 
 echo "-- newest packages: the SDK alone, then the server"
 at_most 10 sdk
-at_most 34 newest
+at_most 32 newest
 pip_in newest install --quiet "$wheel[web]"
-at_most 39 newest
+at_most 37 newest
 .ci/smoke.sh "$work/newest/bin" "$work/sdk/bin"
 
 echo "-- oldest packages"

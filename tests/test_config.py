@@ -130,7 +130,7 @@ def test_only_exact_names_of_variables_are_settings() -> None:
     assert settings == load_settings({}, {})
 
 
-def test_a_file_cannot_name_arguments_of_the_library(tmp_path: Path) -> None:
+def test_a_key_that_begins_with_an_underscore_is_unknown(tmp_path: Path) -> None:
     path = tmp_path / "evald.toml"
     path.write_text("_env_file = '/etc/evald.env'\n")
     with pytest.raises(SettingsError, match="_env_file: unknown setting"):

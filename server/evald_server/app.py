@@ -35,7 +35,7 @@ from evald_server.engine.combinators import combinators
 from evald_server.engine.compiler import JUDGE
 from evald_server.engine.contexts import Contexts
 from evald_server.engine.engine import Engine
-from evald_server.engine.plan import Limits
+from evald_server.engine.plan import PlanLimits
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry, State
 from evald_server.evaluators import BUILT_INS
@@ -177,7 +177,7 @@ class App:
         self.mtls_address: str | None = None
         self.http_address: str | None = None
         self.web_address: str | None = None
-        limits = Limits(settings.max_evaluators, settings.max_config_bytes, settings.plan_cache_bytes)
+        limits = PlanLimits(settings.max_evaluators, settings.max_config_bytes, settings.plan_cache_bytes)
         planner = Planner(self.registry, limits, fail_open=settings.on_error == "fail_open")
         self.batch_processes = build_batch_processes(settings, limits)
         self.turns = TurnLimits(self.telemetry.access.limited, build_turn_totals(settings))
@@ -517,7 +517,7 @@ class App:
         )
         memory = SessionMemory(2 * self.settings.max_message_bytes, self.settings.max_session_bytes)
         sessions = SessionService(engine, batcher, admission, metrics, memory)
-        batches = BatchService(engine, admission, metrics, self.batch_processes, rpc.turns)
+        batches = BatchService(engine, admission, metrics, self.batch_processes, rpc.slices)
         services: dict[str, Methods] = {
             evaluate.NAME: {
                 "EvaluateSession": sessions.evaluate_session,
@@ -566,7 +566,7 @@ class App:
             self.telemetry,
             connectors,
             self.batch_processes,
-            self._rpc.turns,
+            self._rpc.slices,
         )
         resources = (personas, scenarios, connectors, experiments)
         services = {one.service_name(): one.methods() for one in resources}
@@ -727,7 +727,7 @@ def build_database(settings: Settings) -> Database:
     return Database(MEMORY if settings.data_dir is None else settings.data_dir / FILE_NAME)
 
 
-def build_batch_processes(settings: Settings, limits: Limits) -> BatchPool:
+def build_batch_processes(settings: Settings, limits: PlanLimits) -> BatchPool:
     """Return the pool of batch processes, none of them started yet."""
     config = ProcessConfig(
         limits,

@@ -23,13 +23,6 @@ from pydantic import (
     model_validator,
 )
 from pydantic.alias_generators import to_camel
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
 
 from evald.addresses import is_loopback
 from evald.fields import did_you_mean, found_and_wanted, schema_keys, snake
@@ -84,6 +77,10 @@ _TABLE: Final = ConfigDict(
     validate_by_name=True,
     validate_by_alias=True,
 )
+
+
+class SettingsError(ValueError):
+    """A setting, or the config file, is wrong. The message names every wrong setting and its source."""
 
 
 class JudgePrice(BaseModel):
@@ -172,18 +169,10 @@ def _processors() -> int:
         return os.cpu_count() or 1
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Settings of one server. Times are in seconds, sizes in bytes."""
 
-    # No decoding by the library: `_from_text` parses the variables, with commas between the items of a list.
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", enable_decoding=False)
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: Any, init_settings: PydanticBaseSettingsSource, *others: Any, **named: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Use the constructor's arguments only. `load_settings` reads the environment and the file."""
-        return (init_settings,)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     listen: str = Field(
         "127.0.0.1:50051", description="Address of the gRPC port, HOST:PORT; port 0: any free one."
@@ -776,15 +765,10 @@ def load_settings(
         for key, value in _flat(_read(Path(config_file))).items():
             name = snake(key)
             values[name], origins[name] = value, f"{config_file}: {key}"
-    variables = EnvSettingsSource(Settings)
-    # Exact names only; the library itself ignores case.
-    variables.env_vars = {
-        variable.lower(): text
-        for variable, text in environ.items()
-        if variable.startswith(PREFIX) and variable == variable.upper()
-    }
-    for name, value in variables().items():
-        values[name], origins[name] = value, f"{PREFIX}{name.upper()}"
+    for name in Settings.model_fields:
+        variable = f"{PREFIX}{name.upper()}"
+        if variable in environ:
+            values[name], origins[name] = environ[variable], variable
     _refuse_misspelled(environ, values)
     for name, variable in _FALLBACKS.items():
         if name not in values and environ.get(variable):
@@ -799,7 +783,6 @@ def load_settings(
 
 
 def _read(path: Path) -> dict[str, Any]:
-    # Not pydantic-settings' TomlConfigSettingsSource, which ignores a file that does not exist.
     try:
         text = read_bytes(path).decode()
     except OSError as problem:
@@ -813,8 +796,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise SettingsError(f"config file {path}: not valid {kind}: {problem}") from None
     if not isinstance(data, dict):
         raise SettingsError(f"config file {path}: got {type(data).__name__}, wanted a table of settings")
-    if private := [key for key in data if key.startswith("_")]:  # would be arguments of pydantic-settings
-        raise SettingsError(f"config file {path}: {private[0]}: unknown setting")
     return data
 
 

@@ -30,7 +30,7 @@ UNUSABLE: Final = (
     OverflowError,
     RecursionError,
 )
-"""What reading a file raises that holds something else than totals."""
+"""The exceptions of reading a file that does not contain totals."""
 
 
 def utc_day() -> str:
@@ -59,9 +59,9 @@ def read_totals(path: Path, unit: Unit, day: str) -> dict[str, float]:
 class DayTotals:
     """Totals of the current day (UTC) by account.
 
-    path: a JSON file with the totals, so that a restart does not begin the day anew; None: without one. A separate
-    thread replaces the whole file. unit: what is counted. today: returns the current day. pause_seconds: how long a
-    write waits for further changes; a crash may lose those. Without a pause it may lose the last one.
+    path: JSON file that keeps the totals over a restart; None: no file. A separate thread replaces the whole file.
+    unit: of the totals. today: returns the current day. pause_seconds: time that a write waits for further changes. A
+    crash may lose the changes of that time, or the last change if there is no pause.
     """
 
     def __init__(

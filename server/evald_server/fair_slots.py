@@ -16,10 +16,10 @@ class QueueFull(Exception):
     """The queue for a slot, or the principal's part of it, is full."""
 
 
-class TurnQueue(Generic[_Waiter]):
-    """Waiters, each of a principal. Those of one principal are in order, and principals take turns.
+class RoundRobinQueue(Generic[_Waiter]):
+    """A queue of waiters, served round-robin by principal, and in order within a principal.
 
-    by_principal: the principal whose turn is next first. The values are ordered sets.
+    by_principal: an ordered set of waiters by principal. The principal to serve next comes first.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class TurnQueue(Generic[_Waiter]):
         self.by_principal.setdefault(principal, OrderedDict())[waiter] = None
 
     def discard(self, principal: str, waiter: _Waiter) -> None:
-        """Remove a waiter that does not wait any more."""
+        """Remove a waiter without serving it."""
         waiters = self.by_principal.get(principal)
         if waiters is not None:
             waiters.pop(waiter, None)
@@ -41,20 +41,20 @@ class TurnQueue(Generic[_Waiter]):
                 del self.by_principal[principal]
 
     def serve(self, principal: str, waiter: _Waiter) -> None:
-        """Remove a waiter that gets its slot. The other principals have their turns before its principal's next."""
+        """Remove a waiter and move its principal to the end of the queue."""
         self.discard(principal, waiter)
         if principal in self.by_principal:
             self.by_principal.move_to_end(principal)
 
 
 class FairSlots:
-    """A limited number of slots. Those who wait are served in order for each principal, and principals take turns.
+    """A limited number of slots. Waiters get them round-robin by principal, and in order within a principal.
 
-    On a server with credentials, a principal gets at most three quarters of the slots, and of the queue: what one holds
-    for long must leave some for the others.
+    On a server with credentials, a principal gets at most three quarters of the slots and of the queue, because it may
+    hold them for long.
 
-    slots: their number; a change takes effect when a slot is next taken or released. queue: how many may wait, besides
-    patient ones; None: any number.
+    slots: their number; a change takes effect when a slot is next taken or released. queue: maximum number of waiters
+    that are not patient; None: no limit.
     """
 
     def __init__(self, slots: int, queue: int | None = None) -> None:
@@ -62,12 +62,12 @@ class FairSlots:
         self.slots = slots
         self._queue = queue
         self._taken_by: Counter[str] = Counter()
-        self._waiting: TurnQueue[asyncio.Future[None]] = TurnQueue()
+        self._waiting: RoundRobinQueue[asyncio.Future[None]] = RoundRobinQueue()
         self._impatient: Counter[str] = Counter()
 
     @property
     def waiting(self) -> int:
-        """The number of those who wait."""
+        """The number of waiters."""
         return len(self._waiting)
 
     def enter(self, principal: str) -> bool:
@@ -103,7 +103,7 @@ class FairSlots:
                 count_down(self._impatient, principal)
 
     def release(self, principal: str) -> None:
-        """Release a slot, and give the free slots to the principals that wait, in turn."""
+        """Release a slot, and assign the free slots to waiters."""
         self.taken -= 1
         count_down(self._taken_by, principal)
         waiting = self._waiting.by_principal
@@ -138,12 +138,12 @@ class FairSlots:
 
 
 def count_down(counts: Counter[str], principal: str) -> None:
-    """Count one less for a principal, and remove it from the counts at 0, because principals come and go."""
+    """Decrement a principal's count. Remove it at 0, so that counts of former principals do not pile up."""
     counts[principal] -= 1
     if not counts[principal]:
         del counts[principal]
 
 
 def share(whole: int, principal: str) -> int:
-    """Return how much of something one principal may have. Without credentials there is only one."""
+    """Return how much of `whole` one principal may use: three quarters; all of it on a server without credentials."""
     return whole if principal == LOCAL.name else max(1, whole * 3 // 4) if whole else 0

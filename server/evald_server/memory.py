@@ -12,8 +12,8 @@ _SWITCH_SECONDS: Final = 0.001
 def collect_rarely() -> None:
     """Collect garbage a seventieth as often as Python does by default. Call it before the program's imports.
 
-    Imports create hundreds of thousands of objects that all stay. At Python's thresholds, searching them for garbage
-    takes a tenth of a command's start time.
+    Imports create hundreds of thousands of objects that are never freed. At Python's thresholds, searching them for
+    garbage takes a tenth of a command's start time.
     """
     gc.set_threshold(50_000, 20, 20)
 

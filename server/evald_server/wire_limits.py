@@ -2,8 +2,8 @@
 
 protobuf keeps a map in a hash table whose order is the same for all maps of a process. A caller who reads its own maps
 back from the server learns that order, and can choose keys that share a place in the table: 200,000 of them, 4 MB, take
-12 s to parse, with the interpreter held, because the time grows with the square of their number. So the squares of all
-maps' numbers of members are limited together.
+12 s to parse, with the interpreter held: colliding keys cost the square of their number. So the hash cost of a message,
+which is the sum of the squares of its maps' numbers of members, is limited.
 """
 
 import heapq
@@ -23,30 +23,31 @@ M = TypeVar("M", bound=Message)
 MAX_MEMBERS: Final = 20_000
 """Maximum members of a map or of a JSON object."""
 
-# Chosen keys of so many members, in one map or in many, take 0.2 s to parse. Data of a message's maximum size with
-# objects of 180 members are below it.
-_MAX_SQUARES: Final = MAX_MEMBERS**2
+# Maximum hash cost of a message. At the limit, colliding keys take 0.2 s to parse, in one map or in many. A message of
+# the maximum size whose objects have 180 members each is below the limit.
+_MAX_HASH_COST: Final = MAX_MEMBERS**2
 
-# A member has at least two tags, two lengths, and a key of one byte. Members without a key can be shorter, but they
-# are all the same one.
+# The minimum size of a member: two tags, two lengths, and a key of one byte. Members without a key can be shorter, but
+# all of them have the same key, so they are one member.
 _MEMBER_BYTES: Final = 5
 
 _JSON_FILE: Final = Struct.DESCRIPTOR.file.name
 
-# Maps in smaller parts of a message, however many, take little time.
+# Parts below this size are not checked: their maps are so small that any number of them takes little time to parse.
 _SMALL_BYTES: Final = 128
 
-# The check copies the parts of a message at each level. Only large data, all of them nested deep, need more. A part
-# takes as much time as copying 2,000 bytes.
+# Maximum bytes that a check copies: it copies the parts of a message once per level of nesting, so only large data that
+# is all nested deep exceeds the limit. Each part counts 2,000 bytes more, because handling it takes as long as copying
+# them.
 _MAX_COPIED_BYTES: Final = 256 << 20
 _PART_BYTES: Final = 2000
 
-# Eight million empty messages, 16 MB, take 1.2 GB and some seconds to parse. No list that means something has so many.
+# Eight million empty messages, 16 MB, take 1.2 GB and some seconds to parse. No valid list has so many.
 _MAX_MESSAGES: Final = 2_000_000
 
 
 class BeyondWireLimit(DecodeError):
-    """Maps have too many members, a field has too many messages, or too much data is nested too deep to tell.
+    """Maps have too many members, a field has too many messages, or too much data is nested too deep to be checked.
 
     path: the field's.
     """
@@ -75,16 +76,17 @@ def parse_message(kind: type[M], data: bytes) -> M:
 def check_wire_limits(message: type[Message], data: bytes) -> None:
     """Raise BeyondWireLimit for a serialised message beyond a limit, and DecodeError if it is unreadable.
 
-    Looks into the largest parts first, until the maps found and all that the other parts can hold are below the limit.
+    Parses the largest parts first, until the cost of the maps found and the maximum cost of the other parts are below the
+    limit.
     """
     left = _MAX_COPIED_BYTES
-    found = 0
+    cost = 0  # of the maps found so far
     root = cast("Descriptor", message.DESCRIPTOR)
-    unchecked = _most_squares(root, data)
+    unchecked = _max_hash_cost(root, data)  # of the parts
     # A heap, the largest part first. The numbers are there because neither types nor paths are ordered.
     numbers = itertools.count()
     parts = [(-unchecked, next(numbers), root, data, "")]
-    while found + unchecked > _MAX_SQUARES:
+    while cost + unchecked > _MAX_HASH_COST:
         negative, _, kind, data, path = heapq.heappop(parts)
         unchecked += negative
         left -= len(data) + _PART_BYTES
@@ -97,26 +99,26 @@ def check_wire_limits(message: type[Message], data: bytes) -> None:
             count = len(values)
             place = f"{path}.{field.name}".lstrip(".")
             if field.is_map:
-                found += count**2
+                cost += count**2
                 if count > MAX_MEMBERS:
                     raise BeyondWireLimit(place, f"got {count} members, wanted at most {MAX_MEMBERS}")
-                if found > _MAX_SQUARES:
+                if cost > _MAX_HASH_COST:
                     raise BeyondWireLimit(
                         place,
                         f"got {count} members here and too many in other objects, wanted fewer or smaller objects: the "
-                        f"squares of their numbers of members may add up to {_MAX_SQUARES}",
+                        f"squares of their numbers of members may add up to {_MAX_HASH_COST}",
                     )
             elif count > _MAX_MESSAGES:
                 raise BeyondWireLimit(place, f"got {count} messages, wanted at most {_MAX_MESSAGES}")
             for value in [b"".join(values)] if field.is_single else values:
                 if len(value) > _SMALL_BYTES:
-                    most = _most_squares(field.kind, value)
+                    most = _max_hash_cost(field.kind, value)
                     unchecked += most
                     heapq.heappush(parts, (-most, next(numbers), field.kind, value, place))
 
 
-def _most_squares(kind: Descriptor, data: bytes) -> int:
-    """Return an upper bound of what the squares of the numbers of members of a message's maps add up to."""
+def _max_hash_cost(kind: Descriptor, data: bytes) -> int:
+    """Return an upper bound of the hash cost of a message."""
     members = len(data) // _MEMBER_BYTES
     if kind.file.name == _JSON_FILE:
         # The tags of a member and of its key are 0x0a, or begin with 0x8a if encoded longer than they must be.

@@ -15,7 +15,7 @@ from evald.v1 import evaluation_service_pb2
 from evald_server.batch.chunk import ProcessConfig
 from evald_server.batch.item_chunk import ItemChunk, ItemChunkResult
 from evald_server.batch.pool import BatchPool, BatchProcess
-from evald_server.engine.plan import Limits
+from evald_server.engine.plan import PlanLimits
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
 from evald_server.engine.run import SLICE_NANOS
@@ -26,7 +26,7 @@ from ..rpc.live import CONTAINS, request, spec
 from .batches import gone
 
 _CONFIG = ProcessConfig(
-    Limits(), fail_open=False, max_messages=100, auto={}, log_format="auto", log_level="warning"
+    PlanLimits(), fail_open=False, max_messages=100, auto={}, log_format="auto", log_level="warning"
 )
 _SPECS = (CONTAINS.SerializeToString(),)
 

@@ -8,7 +8,7 @@ import pytest
 
 from evald.v1 import evaluator_pb2
 from evald_server.engine.compiler import Compiler
-from evald_server.engine.plan import Limits
+from evald_server.engine.plan import PlanLimits
 from evald_server.engine.planner import LARGE_BYTES, Planner
 from evald_server.engine.registry import Origin, Registry
 from evald_server.evaluators import BUILT_INS
@@ -22,7 +22,7 @@ def _registry() -> Registry:
 
 
 def _planner(cache_bytes: int) -> Planner:
-    return Planner(_registry(), Limits(cache_bytes=cache_bytes))
+    return Planner(_registry(), PlanLimits(cache_bytes=cache_bytes))
 
 
 def _large(text: str = "x") -> tuple[bytes, ...]:
@@ -67,7 +67,7 @@ async def test_what_was_prepared_is_not_compiled_again(cache_bytes: int, compila
 async def test_a_prepared_plan_is_outdated_with_the_registry(compilations: Compilations) -> None:
     compilations.go.set()
     registry = _registry()
-    planner = Planner(registry, Limits(cache_bytes=0))
+    planner = Planner(registry, PlanLimits(cache_bytes=0))
     await planner.prepare(_large(), b"", None)
     generation = planner.generation
     registry.remove("regex")

@@ -14,7 +14,7 @@ from evald.blocks import TooMany, UnreadableContent
 from evald.evaluator import define_evaluator
 from evald.result import Check, Kind, Result, TokenUsage, Verdict, passed, unproven
 from evald.strict_json import TooLarge
-from evald_server.engine.plan import Limits
+from evald_server.engine.plan import PlanLimits
 from evald_server.engine.registry import Origin
 
 from .scripted import Engine, definition, spec
@@ -432,7 +432,7 @@ def test_no_fault_turns_a_failing_evaluation_into_a_passing_one(
 
 
 def test_plans_that_are_kept_are_bounded_by_what_they_take_not_by_the_size_of_their_specs() -> None:
-    engine = Engine(limits=Limits(cache_bytes=1 << 20))
+    engine = Engine(limits=PlanLimits(cache_bytes=1 << 20))
     compiled = 0
 
     def compile_config(_config: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from evald_server.engine.plan import Limits
+from evald_server.engine.plan import PlanLimits
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry
 from evald_server.evaluators import BUILT_INS
@@ -56,7 +56,7 @@ def plans() -> Put:
     registry = Registry()
     for evaluator in BUILT_INS.values():
         registry.register(evaluator.definition(), Origin.BUILT_IN)
-    planner = Planner(registry, Limits(cache_bytes=BOUND))
+    planner = Planner(registry, PlanLimits(cache_bytes=BOUND))
 
     async def put(number: int) -> None:
         specs = (

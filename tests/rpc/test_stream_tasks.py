@@ -9,7 +9,7 @@ import pytest
 
 from evald_server.monitoring import Telemetry
 from evald_server.rpc.server import RpcServer, RpcStream
-from evald_server.rpc.stream_tasks import LoopTurns, StreamTasks, StreamTurns
+from evald_server.rpc.stream_tasks import LoopSlices, StreamSlices, StreamTasks
 
 
 async def test_a_task_that_was_cancelled_by_foreign_code_ends_the_stream_as_a_fault() -> None:
@@ -35,11 +35,11 @@ async def test_tasks_that_closing_has_cancelled_are_no_fault() -> None:
 
 
 async def test_turns_come_in_order_to_all_who_have_not_gone_away() -> None:
-    turns, served = LoopTurns(), list[int]()
+    slices, served = LoopSlices(), list[int]()
     order = random.Random(7)
 
     async def wait(number: int) -> None:
-        await turns.next()
+        await slices.next()
         served.append(number)
 
     waiting = [asyncio.create_task(wait(number)) for number in range(3000)]
@@ -53,22 +53,22 @@ async def test_turns_come_in_order_to_all_who_have_not_gone_away() -> None:
     assert served == [number for number in range(3000) if number not in gone]
     assert 0 < len(served) < 3000
     async with asyncio.timeout(10):
-        await turns.next()
+        await slices.next()
 
 
 async def test_tasks_of_one_stream_wait_for_one_turn_at_a_time() -> None:
     waiting: list[int] = []
     most = 0
 
-    async def next_turn() -> None:
+    async def next_slice() -> None:
         nonlocal most
         waiting.append(1)
         most = max(most, len(waiting))
         await asyncio.sleep(0)
         waiting.pop()
 
-    turns = StreamTurns(next_turn)
-    await asyncio.gather(*(turns.pause() for _ in range(64)))
+    slices = StreamSlices(next_slice)
+    await asyncio.gather(*(slices.pause() for _ in range(64)))
     assert most == 1
 
 

@@ -75,7 +75,7 @@ class Bench:
             connector=agent,
             admission=Admission(16, 16, 5.0),
             scope=Scope(),
-            next_turn=lambda: asyncio.sleep(0),
+            next_slice=lambda: asyncio.sleep(0),
         )
 
     def _note(self, _run: Any) -> None:

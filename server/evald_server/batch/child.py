@@ -60,7 +60,7 @@ def _registry(config: ProcessConfig, threads: Threads) -> Registry:
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Send the version, receive the config, report ready, and evaluate chunks until the server closes the pipe."""
     kernel.end_with_parent()
-    _stand_back()
+    _lower_priority()
     with suppress(BrokenPipeError):
         write_frame(answers, version("evald").encode())
         if (frame := read_frame(requests)) is None:
@@ -75,14 +75,14 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
             write_frame(answers, pickle.dumps(chunk.evaluate(engine)))
 
 
-def _stand_back() -> None:
+def _lower_priority() -> None:
     """Ignore signals, because the server ends batch processes, and lower the process's priority."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.nice(_NICENESS)
     with suppress(OSError):  # not on Linux
         Path("/proc/self/oom_score_adj").write_text(_OUT_OF_MEMORY_SCORE)
-    # Evaluations that must wait are left to the server; their coroutines never start.
+    # The server runs the evaluations that must wait; their coroutines never start in this process.
     warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
 
 

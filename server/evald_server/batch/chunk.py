@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from evald.result import measurement
 from evald_server.engine.engine import Engine
-from evald_server.engine.plan import InvalidPlan, Limits, Plan
+from evald_server.engine.plan import InvalidPlan, Plan, PlanLimits
 from evald_server.engine.registry import Origin
 from evald_server.engine.run import SLICE_NANOS, EvaluationRun
 from evald_server.logs import LogFormat
@@ -19,7 +19,7 @@ _LONG_SLICE_NANOS: Final = 1_000_000_000
 
 CHUNK_SECONDS: Final = 0.25
 """Seconds after which a batch process returns the finished part of a chunk, because other callers' chunks are queued.
-Only costly chunks take that long; the server queues the rest again, behind those."""
+Only costly chunks take that long. The server then queues the remaining items behind the other callers' chunks."""
 
 _log = logging.getLogger("evald.batch")
 
@@ -30,7 +30,7 @@ class ProcessConfig(NamedTuple):
     auto: configs of the built-in types that run on every call.
     """
 
-    limits: Limits
+    limits: PlanLimits
     fail_open: bool
     max_messages: int
     auto: Mapping[str, Mapping[str, Any]]

@@ -1,5 +1,6 @@
 """Evaluates the items of a batch and collects the answers, in the server and in batch processes."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -10,6 +11,7 @@ from evald_server.engine.engine import Engine
 from evald_server.engine.plan import Plan
 from evald_server.engine.response import fill_aggregated, fill_error
 from evald_server.engine.run import SLICE_NANOS, EvaluationRun
+from evald_server.evaluator_counts import EvaluatorCounts
 
 from .chunk import ChunkCounts, result_keys
 
@@ -18,47 +20,6 @@ MAX_ITEMS: Final = 256
 
 MAX_BYTES: Final = 2 << 20
 """Size of answers after which they are sent: half of the default message limit of gRPC clients."""
-
-
-class EvaluatorCounts:
-    """Counts of verdicts and sums of measured values of a plan's evaluators."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._counts = [[0] * (len(Verdict) + 1) for _ in plan.evaluators]
-        self._sums = [0.0] * len(plan.evaluators)
-
-    def add(self, index: int, verdict: int, value: float | None, count: int = 1) -> None:
-        """Count equal results of one evaluator. value: None if unavailable."""
-        if self._plan.evaluators[index].is_metric and verdict == Verdict.PASSED:
-            if value is None:
-                return
-            self._sums[index] += count * value
-        self._counts[index][verdict] += count
-
-    def write(self, summary: evaluation_service_pb2.BatchSummary, means: dict[str, list[float]]) -> None:
-        """Add the counts to a summary, by the evaluators' names.
-
-        means: sum and count of the values of each metric; plans of a batch may share metrics.
-        """
-        results = self._plan.template.results
-        for evaluator, result, counts, total in zip(
-            self._plan.evaluators, results, self._counts, self._sums, strict=True
-        ):
-            pb = summary.evaluators[evaluator.name]
-            if not (pb.kind and evaluator.is_metric):  # a name that is an assertion in any plan can fail
-                pb.kind = result.kind
-            if not (pb.enforcement and result.enforcement == evaluator_pb2.ENFORCEMENT_SHADOW):
-                pb.enforcement = result.enforcement
-            measured = counts[Verdict.PASSED]
-            pb.error_count += counts[Verdict.ERROR]
-            if not evaluator.is_metric:
-                pb.passed_count += measured
-                pb.failed_count += counts[Verdict.FAILED]
-            elif measured:
-                mean = means.setdefault(evaluator.name, [0.0, 0])
-                mean[0] += total
-                mean[1] += measured
 
 
 class BatchResults:
@@ -85,7 +46,7 @@ class BatchResults:
         self.answers: list[bytes] = []
         self.size = 0
         self.verdicts = [0] * (len(Verdict) + 1)
-        self._counts: dict[Plan, EvaluatorCounts] = {}
+        self._evaluators: defaultdict[str, EvaluatorCounts] = defaultdict(EvaluatorCounts)  # by name
 
     def evaluate(self, item: wire_pb2.BatchItem, plan: Plan) -> EvaluationRun | None:
         """Evaluate an item.
@@ -111,9 +72,8 @@ class BatchResults:
 
     def count(self, run: EvaluationRun) -> None:
         """Count the results of a finished run for the summary. Only the server does this."""
-        counts = self._counts_of(run.plan)
         for (index, verdict, _, value, _), _ in result_keys(run):
-            counts.add(index, verdict, value)
+            self._count(run.plan, index, verdict, value)
 
     def refuse(self, item_id: str, message: str, code: str = "INVALID_ITEM") -> None:
         """Add the error of an item that cannot be evaluated."""
@@ -126,9 +86,8 @@ class BatchResults:
         """Add the results of a batch process. plan: the server's."""
         for verdict, _ in counted.durations:
             self.verdicts[verdict] += 1
-        counts = self._counts_of(plan)
         for (index, verdict, _, value, _), count, _ in counted.results:
-            counts.add(index, verdict, value, count)
+            self._count(plan, index, verdict, value, count)
         self.answers += answers
         self.size += sum(map(len, answers))
 
@@ -157,18 +116,14 @@ class BatchResults:
             error_count=self.verdicts[Verdict.ERROR],
             skipped_count=self.verdicts[Verdict.SKIPPED],
         )
-        means: dict[str, list[float]] = {}
-        for counts in self._counts.values():
-            counts.write(summary, means)
-        for name, (total, count) in means.items():
-            summary.evaluators[name].mean_value = total / count
+        for name, counts in self._evaluators.items():
+            counts.fill(summary.evaluators[name])
         return summary
 
-    def _counts_of(self, plan: Plan) -> EvaluatorCounts:
-        found = self._counts.get(plan)
-        if found is None:
-            found = self._counts[plan] = EvaluatorCounts(plan)
-        return found
+    def _count(self, plan: Plan, index: int, verdict: int, value: float | None, count: int = 1) -> None:
+        evaluator = plan.evaluators[index]
+        counts = self._evaluators[evaluator.name]
+        counts.add(evaluator.definition.kind, evaluator.enforced, verdict, value, count)
 
     def _add_answer(self, answer: evaluation_service_pb2.BatchAnswer) -> None:
         data = answer.SerializeToString()

@@ -27,7 +27,6 @@ _SERVER_PACKAGES = (
     "h11",
     "openai",
     "prometheus_client",
-    "pydantic_settings",
     "rapidfuzz",
     "re2",
     "rich",

@@ -3,7 +3,7 @@
 import os
 import re
 from base64 import b64decode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Final, NamedTuple
 
 from evald.v1 import context_pb2
@@ -160,12 +160,28 @@ def _of_basic(value: str) -> set[str]:
     return {said, said.partition(":")[2]}
 
 
-def mask_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers for display: values that consist of variables stay, others are masked."""
-    return {
-        name: value if _NO_LITERAL.fullmatch(_PLACEHOLDER.sub("\0", value)) else MASK
-        for name, value in headers.items()
-    }
+def may_be_shown(value: str) -> bool:
+    """Return whether a value is no secret: it contains only names of environment variables, or is a mask."""
+    return value == MASK or _NO_LITERAL.fullmatch(_PLACEHOLDER.sub("\0", value)) is not None
+
+
+def mask(headers: MutableMapping[str, str]) -> None:
+    """Replace values that may be secrets by masks. Names of environment variables stay readable."""
+    for name, value in list(headers.items()):
+        if not may_be_shown(value):
+            headers[name] = MASK
+
+
+def masked(headers: Mapping[str, str]) -> list[str]:
+    """Return the names of the headers whose values are masks, so that their real values are unknown."""
+    return [name for name, value in headers.items() if value == MASK]
+
+
+def unmask(headers: MutableMapping[str, str], stored: Mapping[str, str]) -> None:
+    """Replace masks that a caller has sent back by the stored values."""
+    for name in masked(headers):
+        if name in stored:
+            headers[name] = stored[name]
 
 
 def without_secrets(invocation: context_pb2.Invocation, secrets: Iterable[str]) -> context_pb2.Invocation:

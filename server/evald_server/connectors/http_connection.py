@@ -20,8 +20,8 @@ _MAX_HEAD_BYTES: Final = 64 << 10
 # Received bytes that are parsed at a time: they can be thousands of HTTP chunks of one byte.
 _BYTES_AT_ONCE: Final = 8 << 10
 
-# How long parsing may hold the event loop before other tasks get their turn.
-_TURN_SECONDS: Final = 0.0005
+# Maximum time that parsing may hold the event loop before other tasks run.
+_SLICE_SECONDS: Final = 0.0005
 
 # Servers keep an idle connection for 5 s or longer. A request fails if the server closes the connection before it.
 _IDLE_SECONDS: Final = 2.0
@@ -93,7 +93,7 @@ class HttpConnection:
         self._transport = transport
         self._inbox = inbox
         self._give_way = give_way
-        self._turn_ends = 0.0
+        self._slice_ends = 0.0
         self._http = h11.Connection(h11.CLIENT, _MAX_HEAD_BYTES)
         self._last_used = 0.0
 
@@ -121,7 +121,7 @@ class HttpConnection:
         events = (request, h11.Data(content), h11.EndOfMessage())
         # Do not wait until it is sent: an agent may refuse a request before it has read it to the end.
         self._transport.write(b"".join(filter(None, map(self._http.send, events))))
-        self._begin_turn()
+        self._begin_slice()
         while not isinstance(event := await self._next_event(), h11.Response):
             if not isinstance(event, h11.InformationalResponse):
                 raise h11.RemoteProtocolError("wanted a response")
@@ -150,12 +150,12 @@ class HttpConnection:
 
     async def pause(self) -> None:
         """Let other tasks run if parsing has held the event loop for too long."""
-        if time.perf_counter() > self._turn_ends:
+        if time.perf_counter() > self._slice_ends:
             await self._give_way()
-            self._begin_turn()
+            self._begin_slice()
 
-    def _begin_turn(self) -> None:
-        self._turn_ends = time.perf_counter() + _TURN_SECONDS
+    def _begin_slice(self) -> None:
+        self._slice_ends = time.perf_counter() + _SLICE_SECONDS
 
     async def _next_event(self) -> Any:
         while True:
@@ -166,4 +166,4 @@ class HttpConnection:
             waits = self._inbox.is_quiet
             self._http.receive_data(await self._inbox.take())
             if waits:
-                self._begin_turn()
+                self._begin_slice()

@@ -302,7 +302,7 @@ class _Compile:
         """Return the function that evaluates the children. Problems in their specs become violations."""
         combinator = self._cls.from_config(config)
         evaluators = combinator.compared(scope).compile(combinator.evaluators)
-        if len(evaluators) == len(combinator.evaluators):  # else some are already rejected
+        if len(evaluators) == len(combinator.evaluators):  # no child was rejected
             combinator.check_children(evaluators)
         worth_of_error = None if scope.inverted is None else float(scope.inverted)
         return CompiledCombinator(combinator, evaluators, self._threads, worth_of_error).evaluate

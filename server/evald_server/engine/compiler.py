@@ -7,7 +7,7 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -19,14 +19,11 @@ from evald.structs import MAX_DEPTH, duration_ms, struct_to_dict
 from evald.v1 import evaluation_service_pb2, evaluator_pb2
 
 from .aggregate import DEFAULT_THRESHOLD, Policy
-from .plan import Criteria, InvalidPlan, Limits, Plan, Violation
+from .plan import Criteria, InvalidPlan, Plan, PlanLimits, Violation
 from .planned_evaluator import PlannedEvaluator
 from .provenance import provenance_of
 from .registry import Entry, Registry, UnknownType
 from .response_template import ResponseTemplate
-
-Place: TypeAlias = "tuple[()] | tuple[Place, str | int]"
-"""The place of a value: the place of its container, and its key or index there."""
 
 JUDGE: Final = "llm-judge"
 MAX_NESTING: Final = 4
@@ -63,7 +60,7 @@ class ChildScope:
 class Compiler:
     """Compiles one list of specs and collects all violations."""
 
-    def __init__(self, registry: Registry, limits: Limits, *, fail_open: bool) -> None:
+    def __init__(self, registry: Registry, limits: PlanLimits, *, fail_open: bool) -> None:
         self._registry = registry
         self._limits = limits
         self._fail_open = fail_open
@@ -378,8 +375,8 @@ class Compiler:
         config = struct_to_dict(spec.config)
         problem = _unfit(config)
         if problem:
-            place, reason, message = problem
-            self._note(index, f"{path}/config{place}", reason, message)
+            pointer, reason, message = problem
+            self._note(index, f"{path}/config{pointer}", reason, message)
             return None
         for key, value in implied.items():
             if config.setdefault(key, value) != value:
@@ -476,31 +473,17 @@ def _unique(name: str, names: set[str]) -> str:
     return unique
 
 
-def _unfit(config: dict[str, Any]) -> tuple[str, str, str] | None:
-    """Return place, reason and message if the config is nested too deep or holds a NaN or infinity."""
-    level: list[tuple[Place, Any]] = [((), config)]
-    depth = 0
-    while level:
-        depth += 1
-        below: list[tuple[Place, Any]] = []
-        for place, item in level:
-            if isinstance(item, dict | list):
-                if depth > MAX_DEPTH:
-                    return "", "TOO_DEEP", f"nested deeper than {MAX_DEPTH} levels"
-                below += [
-                    ((place, key), inner)
-                    for key, inner in (item.items() if isinstance(item, dict) else enumerate(item))
-                ]
-            elif isinstance(item, float) and not math.isfinite(item):
-                return _pointer(place), "INVALID_CONFIG", f"{item} is not JSON"
-        level = below
+def _unfit(value: Any, depth: int = 1) -> tuple[str, str, str] | None:
+    """Return JSON Pointer, reason and message if a config is nested too deep or holds a NaN or infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "", "INVALID_CONFIG", f"{value} is not JSON"
+    if not isinstance(value, dict | list):
+        return None
+    if depth > MAX_DEPTH:
+        return "", "TOO_DEEP", f"nested deeper than {MAX_DEPTH} levels"
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        if problem := _unfit(inner, depth + 1):
+            pointer, reason, message = problem
+            escaped = str(key)[:_LONGEST_KEY].replace("~", "~0").replace("/", "~1")
+            return f"/{escaped}{pointer}", reason, message
     return None
-
-
-def _pointer(place: Place) -> str:
-    """Return a place as a JSON Pointer."""
-    path = ""
-    while place:
-        place, key = place
-        path = f"/{str(key)[:_LONGEST_KEY].replace('~', '~0').replace('/', '~1')}{path}"
-    return path

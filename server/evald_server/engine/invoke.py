@@ -19,8 +19,8 @@ from .registry import Origin
 # Name of the threads that run plain evaluators after the call's slice of the event loop is used up.
 _PLAIN: Final = "plain evaluators"
 
-# More would slow down the event loop, because all share one interpreter. With only one, a call that runs until its
-# deadline would delay all other plain evaluators.
+# Maximum number of these threads. More would slow down the event loop, because all share one interpreter. With only one,
+# a call that runs until its deadline would delay all other plain evaluators.
 _PLAIN_AT_ONCE: Final = 2
 
 # A tenth of the call's time is reserved for sending the summary, but at least this.

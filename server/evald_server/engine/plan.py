@@ -17,7 +17,7 @@ class Criteria(NamedTuple):
     failure_mode: str
 
 
-class Limits(NamedTuple):
+class PlanLimits(NamedTuple):
     """Limits of one call. config_bytes: of one spec's config. cache_bytes: approximate memory of the cached plans."""
 
     evaluators: int = 100

@@ -3,15 +3,16 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from evald.v1 import evaluator_pb2
 
 from .compiler import Compiler
-from .plan import Criteria, Limits, Plan, Violation
+from .plan import Criteria, Plan, PlanLimits, Violation
 from .registry import Registry
 
-# Measured, see _size. Without these, many different tiny specs would use a hundred times the cache's limit.
+# Estimated memory of a plan, per evaluator and per byte of its specs; see _size. If only the bytes of specs counted, many
+# different tiny specs would use a hundred times the cache's limit.
 _EVALUATOR_BYTES: Final = 8192
 _BYTES_PER_BYTE: Final = 40
 
@@ -19,11 +20,6 @@ _BYTES_PER_BYTE: Final = 40
 LARGE_BYTES: Final = 32 << 10
 
 Key: TypeAlias = tuple[tuple[bytes, ...], bytes, Criteria | None]
-
-
-class _Prepared(NamedTuple):
-    key: Key
-    plan: Plan
 
 
 class Planner:
@@ -35,21 +31,18 @@ class Planner:
     def __init__(
         self,
         registry: Registry,
-        limits: Limits = Limits(),  # noqa: B008 - immutable
+        limits: PlanLimits = PlanLimits(),  # noqa: B008 - immutable
         *,
         fail_open: bool = False,
     ) -> None:
         self._registry = registry
         self._limits = limits
         self._fail_open = fail_open
-        self.generation = 0
+        self.generation = registry.plans_revision
         self._kept: OrderedDict[Key, Plan] = OrderedDict()
         self._kept_bytes = 0
         self._preparing = asyncio.Lock()
-        # The last plan that is too large for the cache, until it is used. One is enough: a call uses its plan in the
-        # same millisecond, before the next one can be compiled.
-        self._prepared: _Prepared | None = None
-        registry.subscribe(self._forget)
+        registry.watch(self._drop_outdated)
 
     def plan(self, specs: tuple[bytes, ...], options: bytes = b"", criteria: Criteria | None = None) -> Plan:
         """Return the plan of serialised evald.v1.EvaluatorSpec messages and EvaluateOptions.
@@ -58,9 +51,7 @@ class Planner:
         """
         key = (specs, options, criteria)
         plan = self._kept.get(key)
-        if plan is None and self._prepared is not None and self._prepared.key == key:
-            plan, self._prepared = self._prepared.plan, None
-        elif plan is None:
+        if plan is None:
             plan = self._compile(key)
             self._keep(key, plan)
         return plan
@@ -83,24 +74,20 @@ class Planner:
                 return
             generation = self.generation
             plan = await asyncio.to_thread(self._compile, key)
-            if generation == self.generation and not self._keep(key, plan):
-                self._prepared = _Prepared(key, plan)
+            if generation == self.generation:
+                self._keep(key, plan)
 
     def _compile(self, key: Key) -> Plan:
         return Compiler(self._registry, self._limits, fail_open=self._fail_open).plan(*key)
 
-    def _keep(self, key: Key, plan: Plan) -> bool:
-        """Cache a plan. Returns False if it is too large."""
-        size = _size(key)
-        if size > self._limits.cache_bytes:
-            return False
+    def _keep(self, key: Key, plan: Plan) -> None:
+        """Cache a plan. The newest one stays even if it exceeds the limit, so that `plan` finds what was prepared."""
         if key not in self._kept:
-            self._kept_bytes += size
+            self._kept_bytes += _size(key)
         self._kept[key] = plan
-        while self._kept_bytes > self._limits.cache_bytes:
+        while self._kept_bytes > self._limits.cache_bytes and len(self._kept) > 1:
             oldest, _ = self._kept.popitem(last=False)
             self._kept_bytes -= _size(oldest)
-        return True
 
     async def violations(self, specs: Sequence[evaluator_pb2.EvaluatorSpec]) -> list[Violation]:
         """Return every violation of the specs; an empty list if they are valid."""
@@ -117,11 +104,12 @@ class Planner:
         async with self._preparing:
             await asyncio.to_thread(compiler.compile_all, specs)
 
-    def _forget(self) -> None:
-        self.generation += 1
-        self._kept.clear()
-        self._prepared = None
-        self._kept_bytes = 0
+    def _drop_outdated(self) -> None:
+        """Clear the cache if a change of the registry has made its plans outdated."""
+        if self.generation != self._registry.plans_revision:
+            self.generation = self._registry.plans_revision
+            self._kept.clear()
+            self._kept_bytes = 0
 
 
 def _size(key: Key) -> int:

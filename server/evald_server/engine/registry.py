@@ -75,15 +75,17 @@ class Registry:
 
     Remote types may have several versions at a time. A name without a version means the default one: the version with
     the most live instances, so that the first instance of a new version does not get the whole load.
+
+    revision: of the last change. plans_revision: of the last change that made existing plans outdated.
     """
 
     def __init__(self) -> None:
         self.revision = 0
+        self.plans_revision = 0
         self._entries: dict[str, Entry] = {}  # the default versions
         self._versions: dict[str, dict[str, Entry]] = {}
         self._aliases: dict[str, tuple[str, Mapping[str, Any]]] = {}
         self._changes: deque[Change] = deque(maxlen=_CHANGES_KEPT)
-        self._listeners: list[Callable[[], None]] = []
         self._watchers: list[Callable[[], None]] = []
 
     def register(
@@ -212,13 +214,8 @@ class Registry:
             )
         return [change for change in self._changes if change.revision > revision]
 
-    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call a function after every change that invalidates plans. Returns a function that unsubscribes."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
-
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call a function after every change, including those of instances. Returns a function that unsubscribes."""
+        """Call a function after every change. Returns a function that unsubscribes."""
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
 
@@ -248,10 +245,12 @@ class Registry:
 
     def _changed(self, name: str, version: str, *, plans: bool) -> None:
         self.revision += 1
+        if plans:
+            self.plans_revision = self.revision
         entry = self._versions.get(name, {}).get(version)
         self._changes.append(Change(self.revision, name, version, entry))
-        for listener in [*(self._listeners if plans else ()), *self._watchers]:
-            listener()
+        for watcher in list(self._watchers):
+            watcher()
 
 
 def _default(entries: Iterable[Entry], current: str | None) -> Entry:

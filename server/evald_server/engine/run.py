@@ -69,23 +69,6 @@ class EvaluationRun:
     nanos, aggregate: duration and verdict of a finished run.
     """
 
-    __slots__ = (
-        "_began",
-        "_lost",
-        "_progress",
-        "_stop",
-        "_threads",
-        "_wake",
-        "aggregate",
-        "ctx",
-        "finished",
-        "nanos",
-        "outcomes",
-        "pending",
-        "plan",
-        "start_nanos",
-    )
-
     aggregate: Aggregate
     nanos: int
 
@@ -243,9 +226,9 @@ class EvaluationRun:
         return list(reports.values())
 
     def conclude(self, indexes: Sequence[int] = (), final: "EvaluationRun | None" = None) -> None:
-        """Mark the turn of a finished run as the final one, so that none of its failures is pending any more.
+        """Mark the turn of a finished run as the final one, and aggregate the results again.
 
-        final: a finished run whose results replace those at these indexes.
+        No failure of a final turn is pending. final: a finished run whose results replace those at `indexes`.
         """
         self.ctx.is_final = True
         for index, outcome in zip(indexes, final.outcomes if final else (), strict=True):

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from evald_server.auth.current_call import caller
 from evald_server.auth.principal import LOCAL
-from evald_server.fair_slots import TurnQueue, count_down, share
+from evald_server.fair_slots import RoundRobinQueue, count_down, share
 
 from .breaker import RetryBudget
 from .errors import NoPlace
@@ -62,7 +62,7 @@ class InstancePool:
         self._clock = clock
         self._live: set[Instance] = set()
         self._taken_by: Counter[str] = Counter()
-        self._waiters: TurnQueue[_Waiter] = TurnQueue()
+        self._waiters: RoundRobinQueue[_Waiter] = RoundRobinQueue()
         self._rotation = itertools.count()
 
     @property

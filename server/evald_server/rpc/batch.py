@@ -23,7 +23,7 @@ from evald_server.monitoring import Telemetry
 from .admission import Admission
 from .errors import as_call_error
 from .server import RpcStream, parse
-from .stream_tasks import CHUNKS_PER_PROCESS, LoopTurns, StreamTasks, StreamTurns, count_chunk, next_part
+from .stream_tasks import CHUNKS_PER_PROCESS, LoopSlices, StreamSlices, StreamTasks, count_chunk, next_part
 from .trace_context import scope_of
 
 _Request = wire_pb2.EvaluateBatchRequest
@@ -37,11 +37,11 @@ class BatchService:
     """The handler of EvaluateBatch."""
 
     def __init__(
-        self, engine: Engine, admission: Admission, metrics: Telemetry, pool: BatchPool, turns: LoopTurns
+        self, engine: Engine, admission: Admission, metrics: Telemetry, pool: BatchPool, slices: LoopSlices
     ) -> None:
         self._engine = engine
         self._open = partial(_Batch, engine, admission, metrics, pool)
-        self._turns = turns
+        self._slices = slices
 
     async def evaluate_batch(self, stream: RpcStream) -> None:
         """Evaluate items until the caller half-closes."""
@@ -56,7 +56,7 @@ class BatchService:
                     opened = message.open
                     if opened.evaluators:
                         await self._engine.prepare(opened.evaluators, opened.options, _Item().context)
-                    batch = self._open(StreamTurns(self._turns.next), stream, opened, scope)
+                    batch = self._open(StreamSlices(self._slices.next), stream, opened, scope)
                 elif message.HasField("open"):
                     raise invalid("open", "only the first message may open the batch")
                 await batch.add(message.items)
@@ -77,7 +77,7 @@ class _Batch:
         admission: Admission,
         metrics: Telemetry,
         pool: BatchPool,
-        turns: StreamTurns,
+        slices: StreamSlices,
         stream: RpcStream,
         opened: wire_pb2.BatchOpen,
         scope: Scope,
@@ -87,7 +87,7 @@ class _Batch:
         self._admission = admission
         self._metrics = metrics
         self._pool = pool
-        self._turns = turns
+        self._slices = slices
         self._scope = scope
         self._labels = dict(opened.labels)
         self._stream = stream
@@ -103,7 +103,7 @@ class _Batch:
         self._waiting: set[asyncio.Task[None]] = set()  # tasks of waiting items
         self._chunks: set[asyncio.Task[None]] = set()
         self._item_count = 0
-        # False once processes have left most of the items to the server.
+        # False once processes have skipped most items of a chunk.
         self._use_processes = True
 
     async def add(self, items: Sequence[bytes]) -> None:
@@ -132,7 +132,7 @@ class _Batch:
     async def _refuse(self, items: Sequence[bytes], problem: AccessDenied) -> None:
         """Answer items that may not be evaluated with an error."""
         for data in items:
-            await self._turns.pause()
+            await self._slices.pause()
             self._item_count += 1
             try:
                 item_id = _parsed(data, self._item_count).item_id
@@ -207,7 +207,7 @@ class _Batch:
     async def _evaluate(self, items: Iterable[tuple[int, bytes]]) -> None:
         """Evaluate items in this process. items: pairs of the number in the batch, from 1, and the encoded item."""
         for number, data in items:
-            await self._turns.pause()
+            await self._slices.pause()
             await self._start(number, data)
             while len(self._waiting) >= _MAX_WAITING:
                 await self._tasks.any_of(self._waiting)

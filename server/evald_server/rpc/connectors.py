@@ -7,11 +7,10 @@ from evald.v1.connector_service_pb2 import Connector
 from evald_server.call_errors import BadField, invalid, refusal
 from evald_server.connectors import connector
 from evald_server.connectors.build import Connectors, try_connector
-from evald_server.connectors.headers import MASK
+from evald_server.connectors.headers import MASK, mask, may_be_shown, unmask
 from evald_server.connectors.targets import destination
 from evald_server.store.resources import ResourceKind, ResourceStore
 
-from .headers import mask, may_be_shown, unmask
 from .resources import MAX_BYTES, ResourceService
 from .server import Methods
 

@@ -7,9 +7,9 @@ from evald.v1 import persona_service_pb2
 from evald.v1.context_pb2 import Persona
 from evald_server.call_errors import BadField
 from evald_server.connectors.build import Connectors
+from evald_server.connectors.headers import mask, unmask
 from evald_server.store.resources import ResourceKind, ResourceStore
 
-from .headers import mask, unmask
 from .resources import ResourceService
 
 # Maximum messages in one script.

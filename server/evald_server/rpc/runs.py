@@ -15,6 +15,7 @@ from evald.v1.run_service_pb2 import Run
 from evald_server.auth.current_call import caller, recorded
 from evald_server.call_errors import BadField, CallError, invalid, refusal
 from evald_server.connectors.answers import run_sized
+from evald_server.connectors.headers import mask, masked
 from evald_server.engine.engine import Engine
 from evald_server.runs.loop import scenario_plan
 from evald_server.runs.rules import spoken_roles
@@ -35,7 +36,6 @@ from evald_server.store.runs import (
 from .connectors import ConnectorService
 from .errors import check_enum, impossible_values, microseconds
 from .experiments import MAX_RUNS, ExperimentService
-from .headers import mask, masked
 from .idempotency import check_length, reused
 from .pages import page_size, page_token, read_token
 from .personas import PersonaService

@@ -25,7 +25,7 @@ from evald_server.monitoring import RpcTally, Telemetry
 from evald_server.wire_limits import BeyondWireLimit, parse_message
 
 from .errors import as_call_error, code_of, details_of, trailer_text
-from .stream_tasks import LoopTurns, StreamTurns
+from .stream_tasks import LoopSlices, StreamSlices
 
 _log = logging.getLogger("evald.rpc")
 
@@ -68,14 +68,14 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 # A call that gRPC has received but not passed to its handler when the server stops ends with CANCELLED. So the server is
-# stopped once no call has arrived for _QUIET_SECONDS, and after _RESTLESS_SECONDS at the latest.
-_QUIET_SECONDS: Final = 0.05
-_RESTLESS_SECONDS: Final = 0.5
+# stopped once no call has arrived for _NO_CALL_SECONDS, and after _MAX_HOLD_SECONDS at the latest.
+_NO_CALL_SECONDS: Final = 0.05
+_MAX_HOLD_SECONDS: Final = 0.5
 
 _POLL_SECONDS: Final = 0.01
 
-# Background work pauses for _CALL_SECONDS between two pieces if a call has arrived within _RECENT_SECONDS. A small call
-# takes 0.5 ms on an idle loop; with a shorter pause it meets two pieces of work, which raises the p99.
+# Background work pauses for _CALL_SECONDS between two steps if a call has arrived within _RECENT_SECONDS. A small call
+# takes 0.5 ms on an idle loop; with a shorter pause it waits for two steps, which raises the p99.
 _RECENT_SECONDS: Final = 0.25
 _CALL_SECONDS: Final = 0.002
 
@@ -132,7 +132,7 @@ class RpcServer:
         self._last_call = -math.inf
         self._giving_way = asyncio.Lock()
         self.draining = False
-        self.turns = LoopTurns()
+        self.slices = LoopSlices()
         self.on_message: Callable[[str, bool], None] = lambda _method, _streams: None
 
     def service(self, name: str, methods: Methods) -> dict[str, Handler]:
@@ -181,8 +181,8 @@ class RpcServer:
         """Return a handler of one request and several responses.
 
         is_watch: the responses continue until the caller ends the stream. It counts as an open stream, but a drain does
-        not wait for it. Watches send in turns, because many may begin at once, each with thousands of messages that
-        there are.
+        not wait for it. Watches send in time slices of the event loop, because many may begin at once, each with
+        thousands of messages.
         """
         tally = self._metrics.rpc(service, method, "server_stream")
 
@@ -190,8 +190,8 @@ class RpcServer:
 
         async def call(request: bytes, context: Context) -> None:
             self._received(full_name, request, tally, streams=True)
-            turns = StreamTurns(self.turns.next) if is_watch else None
-            await handle(request, RpcStream(context, tally, self._max_message_bytes, turns))
+            slices = StreamSlices(self.slices.next) if is_watch else None
+            await handle(request, RpcStream(context, tally, self._max_message_bytes, slices))
 
         wrapped = self._wrapped(service, method, tally, call, open_streams=is_watch)
         return grpc.unary_stream_rpc_method_handler(self.endless(wrapped) if is_watch else wrapped)
@@ -257,7 +257,7 @@ class RpcServer:
         # From here on calls are held until `end` refuses them: clients that retry at once would keep the server busy.
         self._holding = True
         self._last_held = began = clock()
-        while (now := clock()) - self._last_held < _QUIET_SECONDS and now - began < _RESTLESS_SECONDS:  # noqa: ASYNC110
+        while (now := clock()) - self._last_held < _NO_CALL_SECONDS and now - began < _MAX_HOLD_SECONDS:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_SECONDS)
 
     def end(self) -> None:
@@ -268,10 +268,10 @@ class RpcServer:
                 task.cancel()
 
     async def give_way(self) -> None:
-        """Wait before background work that holds the event loop for about as long as a small call takes.
+        """Limit background work to one step per pause, so that a small call waits for at most one step.
 
-        Such work runs one piece at a time, with a pause for a call between two pieces while calls arrive: a call passes
-        through the loop several times, and would wait for a piece each time.
+        Call it before each step that holds the event loop for about as long as a small call takes. A call needs several
+        iterations of the loop; without pauses it would wait for a step in each of them.
         """
         async with self._giving_way:
             is_busy = time.perf_counter() - self._last_call < _RECENT_SECONDS
@@ -418,16 +418,16 @@ def _clear_traceback(problem: BaseException) -> None:
 class RpcStream:
     """Both directions of a stream. Counts messages and limits the size of requests.
 
-    context: of the call. turns: in which it sends; None: at once.
+    context: of the call. slices: the time slices in which it sends; None: it sends at once.
     """
 
     def __init__(
-        self, context: Context, tally: RpcTally, limit: int, turns: StreamTurns | None = None
+        self, context: Context, tally: RpcTally, limit: int, slices: StreamSlices | None = None
     ) -> None:
         self.context = context
         self._tally = tally
         self._limit = limit
-        self._turns = turns
+        self._slices = slices
 
     def __aiter__(self) -> "RpcStream":
         return self
@@ -450,8 +450,8 @@ class RpcStream:
 
     async def send(self, data: bytes) -> None:
         """Send a message."""
-        if self._turns is not None:
-            await self._turns.pause()
+        if self._slices is not None:
+            await self._slices.pause()
         self._tally.sent()
         await self.context.write(data)
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from contextlib import aclosing
+from copy import deepcopy
 from functools import partial
 from typing import Final
 
@@ -37,7 +38,7 @@ _Response = wire_pb2.EvaluateSessionResponse
 # Maximum refused turns: their ids stay in memory until the end, and a session may be open for days.
 _MAX_REFUSED: Final = 1000
 
-# What a message takes in memory besides its text, in bytes.
+# Memory that a message takes beyond its serialised size, in bytes.
 _MESSAGE_BYTES: Final = 200
 
 # Failed outranks error, error outranks passed, passed outranks skipped.
@@ -47,7 +48,8 @@ _WORST: Final = (Verdict.FAILED, Verdict.ERROR, Verdict.PASSED, Verdict.SKIPPED)
 class SessionMemory:
     """Limits the memory of the conversations of open sessions, which may stay open for days.
 
-    most: bytes of one conversation. total: of all together, three quarters of them of one principal.
+    most: maximum bytes of one conversation. total: maximum bytes of all conversations; one principal may use three
+    quarters of them.
     """
 
     def __init__(self, most: int, total: int) -> None:
@@ -201,10 +203,7 @@ class ConversationState:
         check_numbers(self._pb, "open.base_context")
         engine.contexts.complete(self._pb, "open.base_context")
         # The default for turns without their own `expected`.
-        self._base = context_pb2.EvaluatorContext(
-            expected=self._pb.expected if self._pb.HasField("expected") else None
-        )
-        self._turn_has_expected = False
+        self._base_expected = deepcopy(self._pb.expected) if self._pb.HasField("expected") else None
         self._plan = engine.plan(opened.evaluators, opened.options, self._pb)
         self._conversation = Conversation(self._pb.messages)
         self._last_id: int | None = None
@@ -213,7 +212,8 @@ class ConversationState:
         self._refused_ids: list[int] = []
         self._memory = memory
         self._principal = caller().name
-        # Bytes of the conversation, and with the last turn's other data, which the next one replaces.
+        # _kept: bytes of the conversation. _counted: the same with the other data of the last turn, which the next turn
+        # replaces.
         self._kept = self._pb.ByteSize() + _MESSAGE_BYTES * len(self._pb.messages)
         self._counted = 0
         self._count(self._kept)
@@ -250,10 +250,13 @@ class ConversationState:
         pb.turn += 1
         pb.is_final = turn.is_final
         pb.last_invocation.CopyFrom(last)
-        pb.ClearField("run_duration")  # that of an earlier turn would pass every limit
+        pb.ClearField("run_duration")  # otherwise the shorter duration of an earlier turn would be checked
         if turn.HasField("run_duration"):
             pb.run_duration.CopyFrom(turn.run_duration)
-        self._set_expected(turn)
+        expected = turn.expected if turn.HasField("expected") else self._base_expected
+        pb.ClearField("expected")
+        if expected is not None:
+            pb.expected.CopyFrom(expected)
         return EvaluationRun(self._plan, EvaluatorContext(pb, self._conversation), self._engine.threads)
 
     def record(self, turn_id: int, verdict: Verdict) -> None:
@@ -289,12 +292,3 @@ class ConversationState:
     def _count(self, size: int) -> None:
         self._memory.resize(self._principal, self._counted, size)
         self._counted = size
-
-    def _set_expected(self, turn: evaluation_service_pb2.SessionTurn) -> None:
-        """Use a turn's own `expected` for this turn only."""
-        if turn.HasField("expected"):
-            self._pb.expected.CopyFrom(turn.expected)
-        elif self._turn_has_expected:
-            self._pb.ClearField("expected")
-            self._pb.MergeFrom(self._base)
-        self._turn_has_expected = turn.HasField("expected")

@@ -1,4 +1,4 @@
-"""Turns in the event loop, tasks and counters for streams that evaluate their messages concurrently."""
+"""Time slices of the event loop, tasks and counters for streams that evaluate their messages concurrently."""
 
 import asyncio
 import time
@@ -15,15 +15,15 @@ T = TypeVar("T")
 CHUNKS_PER_PROCESS: Final = 2
 """Maximum chunks of one stream per process that are being evaluated or whose answers wait for the caller."""
 
-# Time that a stream may work in the event loop before it waits for its next turn: about four items of a batch. With it,
-# a call beside one batch takes three times as long as without the batch (p99); with 16 items, ten times.
-_TURN_SECONDS: Final = 0.0005
+# Maximum time slice of a stream: about four items of a batch. With it, a call beside one batch takes three times as long
+# as without the batch (p99); with 16 items, ten times.
+_SLICE_SECONDS: Final = 0.0005
 
 
-class LoopTurns:
-    """Grants turns to streams: one stream works in each iteration of the event loop.
+class LoopSlices:
+    """Gives time slices to streams: one stream works in each iteration of the event loop.
 
-    If ten streams worked in every iteration, a small call, which needs several iterations, would wait for ten turns in
+    If ten streams worked in every iteration, a small call, which needs several iterations, would wait for ten slices in
     each of them.
     """
 
@@ -31,38 +31,38 @@ class LoopTurns:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def next(self) -> None:
-        """Wait for a turn, in FIFO order."""
+        """Wait for a slice, in FIFO order."""
         loop = asyncio.get_running_loop()
-        turn = loop.create_future()
-        self._waiting.append(turn)
+        waiter = loop.create_future()
+        self._waiting.append(waiter)
         if len(self._waiting) == 1:
             loop.call_soon(self._give)
-        await turn
+        await waiter
 
     def _give(self) -> None:
-        turn = self._waiting.popleft()
-        if not turn.done():  # cancelled
-            turn.set_result(None)
+        waiter = self._waiting.popleft()
+        if not waiter.done():  # cancelled
+            waiter.set_result(None)
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._give)
 
 
-class StreamTurns:
-    """The turns of one stream."""
+class StreamSlices:
+    """The time slices of one stream."""
 
-    def __init__(self, next_turn: Callable[[], Awaitable[None]]) -> None:
-        """next_turn: `next` of the LoopTurns that all streams share."""
-        self._next = next_turn
-        self._lock = asyncio.Lock()  # all tasks of a stream wait for the same turn
+    def __init__(self, next_slice: Callable[[], Awaitable[None]]) -> None:
+        """next_slice: `next` of the LoopSlices that all streams share."""
+        self._next = next_slice
+        self._lock = asyncio.Lock()  # all tasks of a stream wait for the same slice
         self._ends = 0.0
 
     async def pause(self) -> None:
-        """Wait for the next turn if this one is over."""
+        """Wait for the next slice if the current one is over."""
         if time.perf_counter() > self._ends:
             async with self._lock:
                 if time.perf_counter() > self._ends:
                     await self._next()
-                    self._ends = time.perf_counter() + _TURN_SECONDS
+                    self._ends = time.perf_counter() + _SLICE_SECONDS
 
 
 class StreamTasks:
@@ -115,13 +115,13 @@ class StreamTasks:
             await asyncio.wait(tasks)
 
 
-def next_part(left: Sequence[T], processed: int) -> Sequence[T]:
-    """Return the items for the next chunk, from those that a process has left because its result was full.
+def next_part(remaining: Sequence[T], processed: int) -> Sequence[T]:
+    """Return the items of the next chunk, after a process has returned the results of a part of the previous one.
 
-    processed: number of items that the process took from the previous chunk. The next chunk has at most twice as many,
-    so that at most three times the first chunk's items are sent in total, however many results it takes.
+    remaining: items without a result. processed: number of items with a result. The next chunk has at most twice as
+    many, so that the chunks together have at most three times the items of the first one.
     """
-    return left[: 2 * processed]
+    return remaining[: 2 * processed]
 
 
 def count_chunk(

@@ -92,7 +92,7 @@ async def check_case(case: wire_pb2.SuiteCase, path: str, setup: SuiteSetup) -> 
             if specs is not setup.specs or options is not setup.options:
                 own = f"{path}.turns[{turn}]" if case.turns[turn].evaluators else path
                 await check_specs(setup.engine.planner, specs, options, own)
-                await setup.next_turn()  # compiling a hundred evaluators takes milliseconds
+                await setup.next_slice()  # compiling a hundred evaluators takes milliseconds
     if not evaluated:
         raise invalid(
             f"{path}.evaluators",

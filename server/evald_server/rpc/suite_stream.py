@@ -22,7 +22,7 @@ from evald_server.suites.id_set import IdSet
 from evald_server.suites.verdicts import SuiteTotals
 
 from .server import RpcStream
-from .stream_tasks import CHUNKS_PER_PROCESS, StreamTasks, StreamTurns, count_chunk, next_part
+from .stream_tasks import CHUNKS_PER_PROCESS, StreamTasks, count_chunk, next_part
 from .suite_checks import check_case, parse_case
 
 # Maximum cases and bytes of one commit, and of one message to the caller.
@@ -98,11 +98,10 @@ class SuiteStream:
         self._storing: set[asyncio.Task[None]] = set()  # at most one of them is not done
         self._pool = pool
         self._telemetry = telemetry
-        self._use_processes = True  # False once processes have left most of the cases to the server
+        self._use_processes = True  # False once processes have skipped most cases of a chunk
         self._sent = 0  # received cases
         self._count = 0  # finished cases, including those of earlier attempts
         self._tasks = StreamTasks()
-        self._turns = StreamTurns(setup.next_turn)
 
     async def begin(self) -> None:
         """Send the start of the suite run, and count the cases stored by earlier attempts."""
@@ -116,7 +115,7 @@ class SuiteStream:
             for _, data in page:
                 self._totals.add(CaseResult.FromString(data))
                 self._count += 1
-                await self._turns.pause()
+                await self._setup.next_slice()
 
     async def read(self) -> bytes | None:
         """Return the next message; None at the end. Raises a task's exception at once, without waiting for a message."""
@@ -244,7 +243,7 @@ class SuiteStream:
         """Check cases and run them in this process."""
         cases = []
         for index, data in sent:
-            await self._turns.pause()
+            await self._setup.next_slice()
             case = parse_case(data, index)
             await check_case(case, f"cases[{index}]", self._setup)
             cases.append((case, len(data)))
@@ -258,7 +257,7 @@ class SuiteStream:
         """Run cases, or answer them from the store. cases: pairs of a case and its size in bytes."""
         known = await self._known([case.case_id for case, _ in cases]) if self._key.attempt > 1 else {}
         for case, size in cases:
-            await self._turns.pause()
+            await self._setup.next_slice()
             data = known.get(case.case_id)
             if data is not None:
                 self._answer_known(data)
@@ -285,7 +284,7 @@ class SuiteStream:
             ids = [parse_case(data, index).case_id for index, data in some]
             known = await self._known(ids)
             for case, case_id in zip(some, ids, strict=True):
-                await self._turns.pause()
+                await self._setup.next_slice()
                 if case_id in known:
                     self._answer_known(known[case_id])
                 else:
@@ -305,7 +304,7 @@ class SuiteStream:
     async def _start(self, run: CaseRun) -> None:
         """Start the trials of a case. Returns when each of them has ended or waits."""
         for trial in run.trials():
-            await self._turns.pause()
+            await self._setup.next_slice()
             if trial.play():
                 continue
             tasks, most = (

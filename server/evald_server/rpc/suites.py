@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -29,6 +30,7 @@ from evald_server.monitoring import Telemetry
 from evald_server.runs.suite import SuiteSetup
 from evald_server.store.database import StoreProblem
 from evald_server.store.resources import IdTaken
+from evald_server.store.retries import with_retries
 from evald_server.store.suites import (
     SuiteFilter,
     SuiteRunKey,
@@ -43,7 +45,7 @@ from .connectors import ConnectorService
 from .errors import check_enum, microseconds
 from .pages import page_size, page_token, read_page, read_token
 from .server import Methods, RpcStream, parse
-from .stream_tasks import LoopTurns, StreamTurns
+from .stream_tasks import LoopSlices, StreamSlices
 from .suite_checks import check_specs, suite_problems
 from .suite_stream import SuiteStream
 from .trace_context import scope_of
@@ -59,9 +61,6 @@ _TAKE_OVER_SECONDS: Final = 2.0
 
 # Maximum concurrent comparisons: each reads all cases and occupies one of the few threads for reads.
 _MAX_COMPARISONS: Final = 2
-
-# Interval of attempts to store that a suite run was interrupted.
-_AWAY_SECONDS: Final = 1.0
 
 # Fields of SuiteOpen that may differ when a suite run is resumed.
 _OF_ONE_STREAM: Final = ("suite_run_id", "resume", "max_concurrency", "brief")
@@ -81,7 +80,7 @@ class SuiteService:
         telemetry: Telemetry,
         connectors: ConnectorService,
         pool: BatchPool,
-        turns: LoopTurns,
+        slices: LoopSlices,
     ) -> None:
         self.store_seconds = 10.0
         self._store = store
@@ -93,7 +92,7 @@ class SuiteService:
         self._running: dict[str, asyncio.Event] = {}  # by suite run id; set when the stream has ended
         self._settling: set[asyncio.Task[None]] = set()
         self._purging: asyncio.Task[None] | None = None
-        self._turns = turns
+        self._slices = slices
         self._comparisons = FairSlots(_MAX_COMPARISONS)
         self._stopping = False
         telemetry.suites.watch(running=lambda: len(self._running))
@@ -307,7 +306,7 @@ class SuiteService:
             connector=connector,
             admission=self._admission,
             scope=scope_of(stream.context, self._engine.new_id()),
-            next_turn=StreamTurns(self._turns.next).pause,
+            next_slice=StreamSlices(self._slices.next).pause,
         )
 
     async def _run(
@@ -383,8 +382,16 @@ class SuiteService:
 
         async def settle() -> None:
             try:
-                while not await self._interrupted(run_id) and not self._stopping:  # noqa: ASYNC110 - nothing tells
-                    await asyncio.sleep(_AWAY_SECONDS)
+                interrupted = await with_retries(
+                    lambda: self._store.interrupt(run_id), math.inf, give_up=lambda: self._stopping
+                )
+                if interrupted:
+                    self._telemetry.suites.ended("interrupted")
+            except StoreProblem:
+                _log.error(
+                    "suite run %s: could not store that it was interrupted; the server stores it at its next start",
+                    run_id,
+                )
             finally:
                 del self._running[run_id]
                 over.set()
@@ -392,21 +399,6 @@ class SuiteService:
         task = asyncio.create_task(settle())
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
-
-    async def _interrupted(self, run_id: str) -> bool:
-        """Store that a suite run was interrupted. Returns False if the store cannot be written."""
-        try:
-            count = await self._store.interrupt(run_id)
-        except StoreProblem:
-            if self._stopping:
-                _log.error(
-                    "suite run %s: could not store that it was interrupted; the server stores it at its next start",
-                    run_id,
-                )
-            return False
-        if count:
-            self._telemetry.suites.ended("interrupted")
-        return True
 
 
 def _check_may_use_secrets(principal: Principal) -> None:

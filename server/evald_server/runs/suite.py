@@ -28,7 +28,7 @@ _MOST_CALLS: Final = 10
 class SuiteSetup(CaseSetup):
     """The data that the cases of a suite run share on the server.
 
-    connector: reaches the agent; None without one. scope: the scope of the RPC. next_turn: waits until the suite run
+    connector: reaches the agent; None without one. scope: the scope of the RPC. next_slice: waits until the suite run
     may use the event loop again.
     """
 
@@ -36,7 +36,7 @@ class SuiteSetup(CaseSetup):
     connector: Connector | None
     admission: EvaluationAdmission
     scope: Scope
-    next_turn: Callable[[], Awaitable[None]]
+    next_slice: Callable[[], Awaitable[None]]
 
 
 class CaseRun(RecordedCase):
@@ -78,7 +78,7 @@ class TrialRun(RecordedTrial):
                     await self._wait(self.waiting)
                 elif self._answers is not None:
                     self._take(self._answers[self._index])
-                    await self._suite.next_turn()
+                    await self._suite.next_slice()
                 else:
                     await self._ask(self._suite.connector)
         except Exception as problem:  # noqa: BLE001 - as above

@@ -9,9 +9,10 @@ from .database import StoreProblem
 
 T = TypeVar("T")
 
-# Seconds between attempts: first delay and maximum.
+# Seconds between attempts: first delay and maximum. A caller who resumes a suite run waits up to two seconds for the
+# attempt that stores its interruption.
 _FIRST_DELAY: Final = 0.1
-_MAX_DELAY: Final = 2.0
+_MAX_DELAY: Final = 1.0
 
 
 async def with_retries(

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from evald.result import reaches
 from evald.v1 import (
-    evaluation_service_pb2,
     evaluator_pb2,
     message_pb2,
     result_pb2,
@@ -19,6 +18,7 @@ from evald.v1 import (
     suite_service_pb2,
 )
 
+from ..evaluator_counts import EvaluatorCounts
 from ..pages.formats import rounded_percent
 from .statistics import Interval, estimate_mean, pass_at_k, pass_hat_k, wilson
 
@@ -190,35 +190,6 @@ class _Spending:
             getattr(run, f"{prefix}cost").CopyFrom(message_pb2.Cost(currency_code=currency, amount=amount))
 
 
-class _EvaluatorCounts:
-    """The verdict counts of one evaluator, and the sum and number of a metric's values.
-
-    shadow: whether its results count in no case.
-    """
-
-    __slots__ = ("errors", "failed", "kind", "passed", "shadow", "sum", "values")
-
-    def __init__(self, kind: int) -> None:
-        self.kind = kind
-        self.shadow = True
-        self.passed = self.failed = self.errors = self.values = 0
-        self.sum = 0.0
-
-    def add_kind(self, kind: int) -> None:
-        """Make these the counts of an assertion if it is one in any case: it can fail a case."""
-        if kind != evaluator_pb2.EVALUATOR_KIND_METRIC:
-            self.kind = kind
-
-    def merge(self, other: "_EvaluatorCounts") -> None:
-        self.add_kind(other.kind)
-        self.shadow = self.shadow and other.shadow
-        self.passed += other.passed
-        self.failed += other.failed
-        self.errors += other.errors
-        self.values += other.values
-        self.sum += other.sum
-
-
 class SuiteTotals:
     """The totals of a suite run. Memory grows with evaluators and trials, not with cases."""
 
@@ -232,7 +203,7 @@ class SuiteTotals:
         # Number of cases by (trials that passed or failed, trials that passed).
         self.trials: Counter[tuple[int, int]] = Counter()
         self.sizes: set[int] = set()
-        self.evaluators: dict[str, _EvaluatorCounts] = {}
+        self.evaluators: defaultdict[str, EvaluatorCounts] = defaultdict(EvaluatorCounts)
         self.provenance: dict[tuple[str, str, str, bytes], None] = {}
         self.latency, self.latencies = 0, 0
         self.agent, self.judges = _Spending(), _Spending()
@@ -277,22 +248,8 @@ class SuiteTotals:
 
         result: has the evaluator's name, kind and enforcement. value: of a metric; None when unavailable.
         """
-        kind = result.kind
-        counts = self.evaluators.get(result.name)
-        if counts is None:
-            counts = self.evaluators[result.name] = _EvaluatorCounts(kind)
-        counts.add_kind(kind)
-        counts.shadow = counts.shadow and result.enforcement == evaluator_pb2.ENFORCEMENT_SHADOW
-        if verdict == _PASSED:
-            if kind != evaluator_pb2.EVALUATOR_KIND_METRIC:
-                counts.passed += count
-            if value is not None:
-                counts.sum += count * value
-                counts.values += count
-        elif verdict == _FAILED:
-            counts.failed += count
-        elif verdict != _SKIPPED:
-            counts.errors += count
+        enforced = result.enforcement != evaluator_pb2.ENFORCEMENT_SHADOW
+        self.evaluators[result.name].add(result.kind, enforced, verdict, value, count)
 
     def add_provenance(self, result: result_pb2.EvaluationResult) -> None:
         """Add the provenance of a result."""
@@ -312,7 +269,7 @@ class SuiteTotals:
         self.trials += other.trials
         self.sizes |= other.sizes
         for name, counts in other.evaluators.items():
-            self.evaluators.setdefault(name, _EvaluatorCounts(counts.kind)).merge(counts)
+            self.evaluators[name].merge(counts)
         for key in other.provenance:
             if len(self.provenance) < _MAX_PROVENANCE:
                 self.provenance.setdefault(key)
@@ -385,22 +342,7 @@ class SuiteTotals:
     def _fill_evaluators(self, run: suite_service_pb2.SuiteRun) -> None:
         run.evaluators.clear()
         for name, counts in self.evaluators.items():
-            totals = run.evaluators[name]
-            totals.CopyFrom(
-                evaluation_service_pb2.EvaluatorTotals(
-                    passed_count=counts.passed,
-                    failed_count=counts.failed,
-                    error_count=counts.errors,
-                    kind=counts.kind,  # type: ignore[arg-type]
-                    enforcement=(
-                        evaluator_pb2.ENFORCEMENT_SHADOW
-                        if counts.shadow
-                        else evaluator_pb2.ENFORCEMENT_ENFORCED
-                    ),
-                )
-            )
-            if counts.values and math.isfinite(counts.sum):
-                totals.mean_value = counts.sum / counts.values
+            counts.fill(run.evaluators[name])
         del run.provenance[:]
         for name, kind, version, data in sorted(self.provenance):
             run.provenance.add(

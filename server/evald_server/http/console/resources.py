@@ -10,12 +10,12 @@ from google.rpc import error_details_pb2
 from starlette.requests import Request
 
 from evald.errors import InvalidInput
+from evald_server.connectors.headers import may_be_shown
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import error_info, status_of
 from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.http.site import Site
 from evald_server.redaction import Redactor
-from evald_server.rpc.headers import may_be_shown
 
 from .failures import gone_is_gone
 from .forms import Problems, RawText, pointer_of
