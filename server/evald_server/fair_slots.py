@@ -40,6 +40,13 @@ class TurnQueue(Generic[_Waiter]):
             if not waiters:
                 del self.by_principal[principal]
 
+    def pop(self) -> _Waiter:
+        """Remove and return the waiter whose turn it is."""
+        principal, waiters = next(iter(self.by_principal.items()))
+        waiter = next(iter(waiters))
+        self.serve(principal, waiter)
+        return waiter
+
     def serve(self, principal: str, waiter: _Waiter) -> None:
         """Remove a waiter that gets its slot. The other principals have their turns before its principal's next."""
         self.discard(principal, waiter)

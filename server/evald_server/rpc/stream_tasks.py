@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from evald_server.auth.current_call import caller
 from evald_server.batch.chunk import ChunkCounts
 from evald_server.engine.plan import Plan
+from evald_server.fair_slots import TurnQueue
 from evald_server.monitoring import Telemetry
 
 T = TypeVar("T")
@@ -21,29 +22,29 @@ _TURN_SECONDS: Final = 0.0005
 
 
 class LoopTurns:
-    """Grants turns to streams: one stream works in each iteration of the event loop.
+    """Grants turns to streams: one stream works in each iteration of the event loop, and principals take turns.
 
     If ten streams worked in every iteration, a small call, which needs several iterations, would wait for ten turns in
     each of them.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: TurnQueue[asyncio.Future[None]] = TurnQueue()
 
     async def next(self) -> None:
-        """Wait for a turn, in FIFO order."""
+        """Wait for a turn, in FIFO order for each principal."""
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
-        self._waiting.append(turn)
-        if len(self._waiting) == 1:
+        if not self._waiting.by_principal:
             loop.call_soon(self._give)
+        self._waiting.add(caller().name, turn)
         await turn
 
     def _give(self) -> None:
-        turn = self._waiting.popleft()
+        turn = self._waiting.pop()
         if not turn.done():  # cancelled
             turn.set_result(None)
-        if self._waiting:
+        if self._waiting.by_principal:
             asyncio.get_running_loop().call_soon(self._give)
 
 
