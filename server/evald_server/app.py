@@ -6,6 +6,7 @@ Only the command line and `evald_server.testing` import this.
 import asyncio
 import logging
 import ssl
+import stat
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -709,7 +710,13 @@ def build_certificates(settings: Settings) -> CertificateStore | None:
         return None
     files = CertificateFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
     with _start_errors():
-        return CertificateStore(files)
+        store = CertificateStore(files)
+    if files.key.stat().st_mode & stat.S_IROTH:
+        # No reason to refuse: in a container, where a mounted secret has such a mode, there is no other user.
+        _log.warning(
+            "tls_key_file %s: every user of this machine can read the key; run chmod 600 on it", files.key
+        )
+    return store
 
 
 def build_turn_totals(settings: Settings) -> DayTotals:

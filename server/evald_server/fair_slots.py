@@ -40,6 +40,13 @@ class RoundRobinQueue(Generic[_Waiter]):
             if not waiters:
                 del self.by_principal[principal]
 
+    def pop(self) -> _Waiter:
+        """Remove and return the next waiter."""
+        principal, waiters = next(iter(self.by_principal.items()))
+        waiter = next(iter(waiters))
+        self.serve(principal, waiter)
+        return waiter
+
     def serve(self, principal: str, waiter: _Waiter) -> None:
         """Remove a waiter and move its principal to the end of the queue."""
         self.discard(principal, waiter)

@@ -18,12 +18,18 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_regular(path: Path, max_bytes: int) -> bytes:
-    """Return the bytes of a file that a running server reads again. Raises OSError, also for a file that is longer, and
-    for one that is not a regular file: reading a named pipe may never end."""
+    """Return the bytes of a file that a running server reads again, such as one of credentials.
+
+    Raises OSError, also for a file that is longer, for one that every user can write, and for one that is not a regular
+    file: reading a named pipe may never end.
+    """
     # Opening a pipe would also wait, for its writer.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        mode = os.fstat(stream.fileno()).st_mode
+        if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        if mode & stat.S_IWOTH:
+            raise OSError(errno.EPERM, "every user can write this file; run chmod o-w on it", str(path))
         data = stream.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise OSError(errno.EFBIG, f"more than {max_bytes} bytes", str(path))

@@ -131,10 +131,15 @@ async def test_a_file_that_breaks_leaves_the_keys_of_before(
 ) -> None:
     async with serving(**issuer.settings) as live:
         token = issuer.token()
-        for content in ("{", '{"keys": []}', None):
+        for content in ("{", '{"keys": []}', "o+w", None):
             caplog.clear()
             if content is None:
                 issuer.path.unlink()
+            elif content == "o+w":
+                fresh = issuer.path.with_suffix(".open")
+                fresh.write_bytes(issuer.key_set("two"))
+                fresh.chmod(0o646)
+                fresh.replace(issuer.path)
             else:
                 issuer.path.write_text(content)
             await until(lambda: "previous keys stay in use" in caplog.text)
@@ -143,7 +148,7 @@ async def test_a_file_that_breaks_leaves_the_keys_of_before(
         await until(lambda: _counts(live, issuer.token("two")))
         assert not await _counts(live, token)
         text = live.app.telemetry.exposition("")[0].decode()
-        assert 'evald_jwks_reads_total{outcome="failed"} 3.0' in text
+        assert 'evald_jwks_reads_total{outcome="failed"} 4.0' in text
         assert 'evald_jwks_reads_total{outcome="ok"} 1.0' in text
 
 

@@ -95,6 +95,14 @@ def test_a_key_is_made_once_listed_without_its_secret_and_revoked(keys: Keys, tm
     assert json.loads(keys("list", "--json").out)[0]["state"] == "revoked"
 
 
+def test_a_key_that_has_leaked_is_revoked_by_its_whole_text(keys: Keys, tmp_path: Path) -> None:
+    leaked = keys("create", "--principal", "ci", "--role", "caller").out.strip()
+    assert keys("revoke", f"{leaked[6:18]}x").code == 2
+    revoked = keys("revoke", leaked)
+    assert (revoked.code, leaked[19:] in revoked.out) == (0, False)
+    assert json.loads(keys("list", "--json").out)[0]["state"] == "revoked"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -42,6 +42,25 @@ async def _connect(live: Live, key: str, instance_id: str, *types: str) -> Any:
     return call
 
 
+async def test_a_principal_s_instances_and_types_leave_room_for_those_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    greedy, other = (make_key(path, name, Role.PLUGIN, types=("*",)) for name in ("greedy", "other"))
+    async with guarded(path, remote_max_instances=4) as live:
+        calls = [await _connect(live, greedy, f"greedy-{number}", "a.word") for number in range(3)]
+        with pytest.raises(grpc.aio.AioRpcError, match="of greedy"):
+            await _connect(live, greedy, "greedy-3", "a.word")
+        calls.append(await _connect(live, other, "other", "b.word"))
+        for call in calls:
+            call.cancel()
+        await until(lambda: not live.app.remotes.instances.by_id)
+        with pytest.raises(grpc.aio.AioRpcError, match="of greedy"):
+            await _connect(live, greedy, "greedy", *(f"a.{number}" for number in range(4)))
+        calls = [await _connect(live, greedy, "greedy", *(f"a.{number}" for number in range(3)))]
+        calls.append(await _connect(live, other, "other", "b.word"))
+        for call in calls:
+            call.cancel()
+
+
 async def test_a_plugin_offers_only_types_of_its_prefixes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

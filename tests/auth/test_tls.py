@@ -17,7 +17,7 @@ import grpc
 import pytest
 
 import evald
-from evald_server.app import App
+from evald_server.app import App, StartError
 from evald_server.auth.principal import Role
 from evald_server.certificates import (
     CertificateFiles,
@@ -333,6 +333,24 @@ async def test_files_that_do_not_work_change_nothing_but_a_counter_and_a_log_lin
     BROKEN[how](again, certs / "two")
     with pytest.raises(CertificateProblem):
         read_certificates(CertificateFiles(again / "server.pem", again / "server.key"))
+
+
+async def test_files_that_every_user_can_write_are_refused_and_a_key_that_all_can_read_is_reported(
+    certs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = Path(shutil.copytree(certs / "one", tmp_path / "files"))
+    key = folder / "server.key"
+    async with _serving(**_files(folder)):
+        assert "can read the key" not in caplog.text
+    key.chmod(0o644)
+    async with _serving(**_files(folder)) as app:
+        assert "can read the key; run chmod 600" in caplog.text
+        key.chmod(0o646)
+        await until(lambda: "the previous certificates stay in use" in caplog.text)
+        assert await _succeeds(app, _credentials(certs / "one"))
+    with pytest.raises(StartError, match=r"tls_key_file .* every user can write this file; run chmod o-w"):
+        async with _serving(**_files(folder)):
+            pass
 
 
 async def test_a_ca_of_clients_is_changed_without_a_restart(certs: Path, tmp_path: Path) -> None:

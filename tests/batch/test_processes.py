@@ -15,8 +15,10 @@ import pytest
 from evald.evaluator import define_evaluator
 from evald.result import Kind
 from evald.v1 import evaluation_service_pb2
+from evald_server.auth.principal import Role
 from evald_server.engine.registry import Origin
 
+from ..auth.keyring import bearer, guarded, make_key
 from ..loop import run
 from ..processes import server_process
 from ..rpc.live import CONTAINS, Live, request, serving, until
@@ -59,6 +61,30 @@ def children() -> set[int]:
 
 def stream(live: Live) -> Any:
     return live.channel.stream_stream("/evald.v1.EvaluationService/EvaluateBatch")
+
+
+async def test_a_principal_with_many_batches_is_followed_by_others_at_once(tmp_path: Path) -> None:
+    file, ended = tmp_path / "keys.toml", list[str]()
+    callers = {name: bearer(make_key(file, name, Role.CALLER)) for name in ("greedy", "other")}
+    async with guarded(file, batch_processes=1) as live:
+        pool = live.app.batch_processes
+
+        async def batch(name: str, count: int) -> None:
+            call = stream(live)(iter([message(0, count, opens=True)]), metadata=callers[name])
+            assert_complete([Response.FromString(data) async for data in call], count)
+            ended.append(name)
+
+        await batch("greedy", 1100)
+        await until(lambda: pool.processes)
+        os.kill(pool.processes[0], signal.SIGSTOP)
+        batches = [asyncio.create_task(batch("greedy", 64)) for _ in range(20)]
+        await until(lambda: len(pool._waiters) == 18)
+        batches.append(asyncio.create_task(batch("other", 64)))
+        await until(lambda: len(pool._waiters) == 19)
+        os.kill(pool.processes[0], signal.SIGCONT)
+        await asyncio.gather(*batches)
+        # Behind the two that the process had already, and the one whose turn it was.
+        assert ended[1:].index("other") <= 4
 
 
 async def test_a_small_batch_starts_none_and_a_large_one_uses_them() -> None:

@@ -20,6 +20,7 @@ from starlette.requests import Request
 
 from evald.evaluator import define_evaluator
 from evald.result import Kind
+from evald_server import app as app_module
 from evald_server.app import App
 from evald_server.auth.principal import Role
 from evald_server.cli import main
@@ -30,8 +31,8 @@ from evald_server.http import web as web_port
 from evald_server.http.access import WebAccess
 from evald_server.http.calls import CallFailed
 
-from ..auth.keyring import guarded, make_key
-from ..rpc.live import CONTAINS, Live, request, serving, spec, until
+from ..auth.keyring import bearer, guarded, make_key
+from ..rpc.live import CATALOG, CONTAINS, Live, request, serving, spec, until
 from .api import CHAT
 from .exchange import JSON, connected, head, post, receive, send
 from .test_bridge import envelope, web
@@ -183,6 +184,35 @@ async def test_1000_event_sources_get_no_more_than_their_limit_and_grpc_goes_on(
     finally:
         for _, writer in opened:
             writer.close()
+
+
+async def test_a_principal_that_fills_the_web_port_leaves_others_streams_and_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "web_connections", lambda: 8)
+    monkeypatch.setattr(app_module, "web_streams", lambda: 6)
+    keys = tmp_path / "keys.toml"
+    greedy, other = (
+        dict(bearer(make_key(keys, name, Role.CALLER, Role.VIEWER))) for name in ("greedy", "other")
+    )
+    async with guarded(keys, web="127.0.0.1:0") as live, AsyncExitStack() as opened:
+        sent = EVENTS | {"host": "localhost", "content-length": "2"} | greedy
+        began = 0
+        for _ in range(6):
+            reader, writer = await opened.enter_async_context(connected(web(live)))
+            writer.write(head("POST", WATCH, sent) + b"{}")
+            began += await _begins(reader)
+        assert began == 4
+        # Calls without a stream count, too, as each takes a connection.
+        refused = await send(web(live), "GET", "/api/evaluator-types", greedy)
+        assert (refused.status, refused.json["details"][0]["reason"]) == (429, "OVERLOADED")
+        assert "greedy" in refused.json["message"]
+        assert (await send(web(live), "GET", "/api/evaluator-types", other)).status == 200
+        async with connected(web(live)) as (reader, writer):
+            writer.write(head("POST", WATCH, sent | other) + b"{}")
+            assert await _begins(reader)
+        # The limit is of the web port alone.
+        assert await live.raw(f"{CATALOG}ListEvaluatorTypes", b"", metadata=tuple(greedy.items()))
 
 
 async def _begins(reader: asyncio.StreamReader) -> bool:

@@ -25,6 +25,7 @@ from evald.v1.experiment_service_pb2_grpc import ExperimentServiceStub
 from evald.v1.message_pb2 import ChatMessage
 from evald.v1.persona_service_pb2_grpc import PersonaServiceStub
 from evald.v1.scenario_service_pb2_grpc import ScenarioServiceStub
+from evald_server.store import database
 from evald_server.store.database import FILE_NAME
 from evald_server.store.resources import ResourceKind, ResourceStore
 
@@ -501,3 +502,22 @@ async def test_garbage_is_refused_by_every_method_as_no_message(live: Live) -> N
                 live.raw(f"/evald.v1.{service}Service/{method}{service}", b"\xff\xff\xff")
             )
             assert refused.reason == "UNREADABLE_MESSAGE"
+
+
+async def test_a_database_in_memory_that_is_full_refuses_writes_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(database, "_MEMORY_PAGES", 800)
+    async with serving() as live:
+        stub: Any = ScenarioServiceStub(live.channel)
+
+        async def create(name: str) -> str:
+            made = scenario(name, goal="x" * 900_000)
+            sent = scenarios_pb.CreateScenarioRequest(scenario=made)
+            return str((await stub.CreateScenario(sent)).scenario.id)
+
+        ids = [await create(f"number {number}") for number in range(3)]
+        assert (await refusal(create("one more"))).reason == "STORAGE_FULL"
+        assert (await live.unary(request(CONTAINS))).summary.success
+        await stub.DeleteScenario(scenarios_pb.DeleteScenarioRequest(scenario_id=ids[0]))
+        assert await create("one more")

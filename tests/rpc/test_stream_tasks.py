@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from evald_server.auth.current_call import PRINCIPAL
+from evald_server.auth.principal import Principal
 from evald_server.monitoring import Telemetry
 from evald_server.rpc.server import RpcServer, RpcStream
 from evald_server.rpc.stream_tasks import LoopSlices, StreamSlices, StreamTasks
@@ -56,7 +58,20 @@ async def test_turns_come_in_order_to_all_who_have_not_gone_away() -> None:
         await slices.next()
 
 
-async def test_tasks_of_one_stream_wait_for_one_turn_at_a_time() -> None:
+async def test_principals_share_slices_however_many_streams_one_has() -> None:
+    slices, served = LoopSlices(), list[str]()
+
+    async def work(name: str) -> None:
+        PRINCIPAL.set(Principal(name, frozenset()))
+        for _ in range(3):
+            await slices.next()
+            served.append(name)
+
+    await asyncio.gather(*(work(name) for name in ["greedy"] * 20 + ["other"]))
+    assert served[:6].count("other") == 3
+
+
+async def test_tasks_of_one_stream_wait_for_one_slice_at_a_time() -> None:
     waiting: list[int] = []
     most = 0
 

@@ -15,6 +15,8 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, TypeVar
 
+from evald_server.auth.current_call import caller
+from evald_server.fair_slots import RoundRobinQueue
 from evald_server.workers import ChildProcess
 
 from .chunk import Chunk, ProcessConfig
@@ -106,7 +108,7 @@ class BatchPool:
         self._idle_seconds = idle_seconds
         self._silent_seconds = silent_seconds
         self._ready: list[BatchProcess] = []
-        self._waiters: deque[asyncio.Future[BatchProcess | None]] = deque()
+        self._waiters: RoundRobinQueue[asyncio.Future[BatchProcess | None]] = RoundRobinQueue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures = 0
         self._not_before = 0.0
@@ -130,7 +132,7 @@ class BatchPool:
         return count >= self.least and (bool(self._ready) or (self.size > 0 and taken >= self.after))
 
     async def submit(self, chunk: Chunk[T], taken: int) -> "asyncio.Future[T | None] | None":
-        """Send a chunk to the least busy process. Waits in FIFO order while all are full.
+        """Send a chunk to the least busy process. While all are full, principals take turns.
 
         taken: items of the batch so far. Returns None if there is no process. The future gives None if the process
         ended or could not evaluate the chunk; nothing of the chunk counts then.
@@ -155,7 +157,7 @@ class BatchPool:
     async def _acquire(self) -> BatchProcess | None:
         """Acquire a slot of a process. Returns None if there is no process."""
         waiter: asyncio.Future[BatchProcess | None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        self._waiters.add(caller().name, waiter)
         self._assign()
         try:
             return await waiter
@@ -167,12 +169,12 @@ class BatchPool:
             raise
 
     def _assign(self) -> None:
-        """Assign free slots in FIFO order. Without a process, all waiters get None."""
-        while self._waiters:
+        """Assign free slots. Without a process, all waiters get None."""
+        while self._waiters.by_principal:
             process = min(self._ready, key=lambda process: process.slots, default=None)
             if process is not None and process.slots >= _CHUNKS_HELD:
                 return
-            waiter = self._waiters.popleft()
+            waiter = self._waiters.pop()
             if waiter.done():  # cancelled
                 continue
             if process is not None:

@@ -107,6 +107,6 @@ def add_access_commands(command: Callable[..., Any]) -> None:
     )
     add_flag(listed, "--json", "as JSON")
     revoke = actions.add_parser("revoke", help="revoke a key: running servers refuse it within a second")
-    revoke.add_argument("id", metavar="ID", help="the key's id")
+    revoke.add_argument("id", metavar="ID", help="the key's id, or the whole key")
     for action in (create, listed, revoke):
         add_option(action, "--keys-file", "FILE", "the keys file [EVALD_KEYS_FILE]")

@@ -98,10 +98,12 @@ def _list(args: argparse.Namespace, path: Path) -> int:
 
 
 def _revoke(args: argparse.Namespace, path: Path) -> int:
-    key = revoke_key(path, args.id) if path.exists() else None
+    # The id of a whole key, too, which is what a leak brings to light.
+    key_id = args.id.removeprefix(PREFIX).partition("_")[0]
+    key = revoke_key(path, key_id) if path.exists() else None
     if key is None:
         raise usage_error(
-            f"{path}: no key has the id {args.id.removeprefix(PREFIX)[:12]!r}",
+            f"{path}: no key has the id {key_id[:12]!r}",
             "evald keys list shows all keys",
         )
     sys.stdout.write(f"revoked {key.id} of {key.principal}; servers refuse it within a second\n")

@@ -5,6 +5,7 @@ So admission, limits, draining, credentials and metrics are the same for gRPC an
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple, NoReturn, cast
@@ -15,8 +16,9 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from evald_server.auth.current_call import caller
 from evald_server.call_errors import CallError
-from evald_server.fair_slots import FairSlots
+from evald_server.fair_slots import FairSlots, count_down, share
 from evald_server.rpc.errors import code_of, details_of
 from evald_server.rpc.gate import Gate
 from evald_server.rpc.server import Handler
@@ -133,6 +135,7 @@ class Calls:
         self.lists = FairSlots(_MAX_LISTS)
         self._max_streams = max_streams
         self._streams = 0
+        self._calls: Counter[str] = Counter()  # open calls by principal
 
     async def unary(self, method: str, request: bytes, caller: HttpCaller) -> bytes:
         """Return the response to a request, both serialised."""
@@ -160,8 +163,7 @@ class Calls:
         """
         if self._streams >= self._max_streams:
             text = f"{self._max_streams} streams are open on the web port, which is the limit; end one, or try again later"
-            problem = CallError("TOO_MANY_STREAMS", text, limit=str(self._max_streams))
-            raise CallFailed(code_of(problem), problem.message, details_of(problem))
+            raise _failed("TOO_MANY_STREAMS", text, self._max_streams)
         first, rest = (request, None) if isinstance(request, bytes) else (b"", request)
         context = HttpContext(caller, rest)
         task = context.begin(self._handle(method, first, context))
@@ -192,8 +194,23 @@ class Calls:
     async def _handle(self, method: str, request: bytes, context: HttpContext) -> bytes | None:
         # Run in a task of its own: the gate and the handlers set context variables and cancel calls by their task.
         handler = self._gate.admit(f"/{method}", context.invocation_metadata(), None, context.peer)
-        answer: bytes | None = await _function(handler)(request, context)
+        name = caller().name
+        # Each holds a connection. On a server without credentials the limit of connections is enough.
+        most = share(self._max_streams, name)
+        if name and self._calls[name] >= most:
+            text = f"{most} calls of {name} are open on the web port, which is the limit; end one, or try again later"
+            raise _failed("OVERLOADED", text, most)
+        self._calls[name] += 1
+        try:
+            answer: bytes | None = await _function(handler)(request, context)
+        finally:
+            count_down(self._calls, name)
         return answer
+
+
+def _failed(reason: str, text: str, limit: int) -> CallFailed:
+    problem = CallError(reason, text, limit=str(limit))
+    return CallFailed(code_of(problem), problem.message, details_of(problem))
 
 
 class CalledMethod(NamedTuple):

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from evald.evaluator import EvaluatorDefinition
 from evald_server.auth.audit import record
 from evald_server.auth.principal import LOCAL, Principal
+from evald_server.fair_slots import share
 
 from .errors import Refusal, invalid
 from .evaluator import LatencyObserver, RemoteEvaluator
@@ -138,10 +139,26 @@ class InstanceRegistry:
         principal: Principal = LOCAL,
     ) -> None:
         """Raise Refusal if the server cannot accept a plugin. replaced: the instance that it replaces."""
-        if replaced is None and len(self.by_id) >= self.limits.instances:
+        limits, name = self.limits, principal.name
+        own = [one for one in self.by_id.values() if one.owner.name == name and one is not replaced]
+        if replaced is None and len(self.by_id) >= limits.instances:
             raise Refusal(
                 "TOO_MANY_REMOTES", f"{len(self.by_id)} instances are registered, which is the limit"
             )
+        # What one principal registers must leave room for the plugins of others.
+        types = {
+            one.key for offered in (plugin, *(one.plugin for one in own)) if offered for one in offered.types
+        }
+        for what, count, most in (
+            ("instances", len(own) + 1, limits.instances),
+            ("types", len(types), limits.types),
+        ):
+            if count > share(most, name):
+                raise Refusal(
+                    "TOO_MANY_REMOTES",
+                    f"got {count} {what} of {name or 'plugins'}, wanted at most {share(most, name)} "
+                    "(three quarters of remote_max_instances for one principal); deregister some",
+                )
         for index, plugin_type in enumerate(plugin.types):
             place = f"{path}.evaluator_types[{index}]"
             name = plugin_type.name

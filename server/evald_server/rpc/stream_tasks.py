@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from evald_server.auth.current_call import caller
 from evald_server.batch.chunk import ChunkCounts
 from evald_server.engine.plan import Plan
+from evald_server.fair_slots import RoundRobinQueue
 from evald_server.monitoring import Telemetry
 
 T = TypeVar("T")
@@ -21,29 +22,29 @@ _SLICE_SECONDS: Final = 0.0005
 
 
 class LoopSlices:
-    """Gives time slices to streams: one stream works in each iteration of the event loop.
+    """Gives time slices to streams, round-robin by principal: one stream works in each iteration of the event loop.
 
     If ten streams worked in every iteration, a small call, which needs several iterations, would wait for ten slices in
     each of them.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: RoundRobinQueue[asyncio.Future[None]] = RoundRobinQueue()
 
     async def next(self) -> None:
-        """Wait for a slice, in FIFO order."""
+        """Wait for a slice, in FIFO order within a principal."""
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
-        self._waiting.append(waiter)
-        if len(self._waiting) == 1:
+        if not self._waiting.by_principal:
             loop.call_soon(self._give)
+        self._waiting.add(caller().name, waiter)
         await waiter
 
     def _give(self) -> None:
-        waiter = self._waiting.popleft()
+        waiter = self._waiting.pop()
         if not waiter.done():  # cancelled
             waiter.set_result(None)
-        if self._waiting:
+        if self._waiting.by_principal:
             asyncio.get_running_loop().call_soon(self._give)
 
 

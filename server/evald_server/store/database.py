@@ -38,6 +38,9 @@ MEMORY: Final = "sqlite://"
 FULL: Final = "STORAGE_FULL"
 UNAVAILABLE: Final = "STORAGE_UNAVAILABLE"
 
+# Limit of a database in memory, 1 GiB in pages of 4 KiB: callers may store any number of objects.
+_MEMORY_PAGES: Final = 1 << 18
+
 _READERS: Final = 4
 
 # How long a statement waits for a lock that a backup or a shell holds.
@@ -288,8 +291,9 @@ class Database:
         if self._url is not None:
             return _postgresql(self._url)
         if self._path is None:
-            creator: Callable[[], sqlite3.Connection] = partial(_sqlite, ":memory:")
-            engine = create_engine(MEMORY, poolclass=StaticPool, creator=creator, hide_parameters=True)
+            engine = create_engine(
+                MEMORY, poolclass=StaticPool, creator=_connect_memory, hide_parameters=True
+            )
         else:
             engine = create_engine(
                 MEMORY,
@@ -325,6 +329,12 @@ class Database:
                 if not (retry and connection.invalidated):
                     raise
         return self._read(work, retry=False)
+
+
+def _connect_memory() -> sqlite3.Connection:
+    connection = _sqlite(":memory:")
+    connection.execute(f"PRAGMA max_page_count = {_MEMORY_PAGES}")
+    return connection
 
 
 class _WorkFailed(Exception):
@@ -374,7 +384,7 @@ def _refusal(problem: DBAPIError) -> StoreProblem:
     _log.error("store: %s", problem.orig)
     error = problem.orig
     if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL" or getattr(error, "sqlstate", "") == "53100":
-        return StoreProblem(FULL, "the disk of the server's database is full")
+        return StoreProblem(FULL, "the server's database is full")
     return StoreProblem(UNAVAILABLE, "the server cannot use its database now")
 
 
