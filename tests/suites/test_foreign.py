@@ -1,5 +1,6 @@
 """Real suites of AgentV and promptfoo and real graders of OpenAI: run as they are, or refused with the reason."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any, Final
@@ -216,7 +217,7 @@ def test_a_grader_grades_recorded_samples(
 
 def test_output_items_of_a_hosted_run_are_cases_with_what_was_asked_and_answered_or_its_error() -> None:
     right, wrong, broken = _load(DATA / "graders/hosted-run.json").cases
-    assert [case.case_id for case in (right, wrong, broken)] == [f"outputitem_0{n}" for n in (1, 2, 3)]
+    assert [case.case_id for case in (right, wrong, broken)] == ["item-1", "item-2", "item-3"]
     assert [(one.role, one.text) for one in right.turns[0].input] == [
         ("developer", "Answer with the topic of the headline, one word."),
         ("user", "Shares close higher after rate decision"),
@@ -232,6 +233,35 @@ def test_output_items_of_a_hosted_run_are_cases_with_what_was_asked_and_answered
     assert not trial.answers
     assert trial.error.code == "RECORDED_ERROR"
     assert "Rate limit reached" in trial.error.message
+
+
+def test_rows_that_the_dashboard_exports_are_cases_like_output_items(tmp_path: Path) -> None:
+    shutil.copy(DATA / "graders/hosted-run.json", tmp_path / "topics.json")
+    row = {
+        "run_id": "evalrun_01",
+        "item": {"topic": "Markets"},
+        "grades": {"topic": 1},
+        "passes": {"topic": True},
+    }
+    answer = {
+        "trajectory": [{"role": "user", "content": "Shares?"}],
+        "outputs": [{"role": "assistant", "content": "Markets"}],
+    }
+    error = {
+        "trajectory": [],
+        "outputs": [],
+        "error": {"type": "invalid_request_error", "message": "no role"},
+    }
+    rows = [
+        {**row, "data_source_idx": index, "sample": sample} for index, sample in ((7, answer), (0, error))
+    ]
+    (tmp_path / "topics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    answered, broken = _load(tmp_path / "topics.json").cases
+    assert (answered.case_id, broken.case_id) == ("item-7", "item-0")
+    assert answered.turns[0].input[0].text == "Shares?"
+    assert answered.recorded_trials[0].answers[0].messages[0].text == "Markets"
+    assert struct_to_dict(answered.metadata)["results"] == {"grades": {"topic": 1}, "passes": {"topic": True}}
+    assert "no role" in broken.recorded_trials[0].error.message
 
 
 def test_a_file_is_the_same_whatever_its_name(tmp_path: Path) -> None:
@@ -544,6 +574,12 @@ BAD: dict[str, tuple[str, int, str]] = {
         '"data_source": {"type": "responses", "model": "m", "sampling_params": {"tools": [{"type": "web_search_preview"}]}}}',
         2,
         "'web_search_preview': evald asks by chat completions",
+    ),
+    "grader: a format of the responses API": (
+        '{"testing_criteria": [{"type": "string_check", "input": "a", "reference": "b", "operation": "eq"}],\n'
+        '"data_source": {"type": "responses", "model": "m", "sampling_params": {"text": {"format": {"type": "json_schema"}}}}}',
+        2,
+        "sampling_params.text: evald asks by chat completions; write the format as `response_format`",
     ),
     "grader: parameters in a list": (
         '{"type": "label_model", "model": "m", "labels": ["a"], "passing_labels": ["a"], "input": [],\n"sampling_params": [1]}',
