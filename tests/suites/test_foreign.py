@@ -271,6 +271,43 @@ def test_a_file_is_the_same_whatever_its_name(tmp_path: Path) -> None:
     assert list(ours.cases) == list(theirs.cases)
 
 
+def test_the_name_of_a_promptfoo_suite_depends_on_its_file_and_not_on_how_its_path_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "chat"
+    folder.mkdir()
+    for name in ("promptfooconfig.yaml", "regression.yaml"):
+        shutil.copy(DATA / "promptfoo/getting-started/promptfooconfig.yaml", folder / name)
+    assert [_load(path).name for path in sorted(folder.iterdir())] == ["chat", "regression"]
+    monkeypatch.chdir(folder)
+    assert _load(Path("promptfooconfig.yaml")).name == "chat"
+
+
+def test_files_that_promptfoo_tests_name_are_beside_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "promptfooconfig.yaml").write_text(
+        "prompts: ['{{text}}']\nproviders: [echo]\ntests: ['file://tests/*.yaml']\n"
+    )
+    (tmp_path / "tests/one.yaml").write_text(
+        "- {vars: {text: file://text.txt}, assert: [{type: equals, value: file://beside.txt}]}\n"
+    )
+    (tmp_path / "text.txt").write_text("of the configuration")
+    (tmp_path / "tests/text.txt").write_text("of the test")
+    (tmp_path / "tests/beside.txt").write_text("found here alone")
+    [case] = _load(tmp_path / "promptfooconfig.yaml").cases
+    assert case.turns[0].input[0].text == "of the configuration"
+    assert struct_to_dict(case.evaluators[0].config) == {"expected": "found here alone"}
+
+
+def test_every_judge_of_an_agentv_case_sees_the_expected_answer(tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        "target: t\ntests:\n- {id: a, input: x, expected_output: y, rubrics: [r], assert: [text, {type: llm-rubric, value: z}]}\n"
+    )
+    [case] = _load(suite).cases
+    assert [struct_to_dict(spec.config)["includeExpected"] for spec in case.evaluators] == [True] * 3
+
+
 def test_a_warning_about_what_all_cases_share_is_given_once(tmp_path: Path) -> None:
     fields = "[{path: a, match: date, formats: [YYYY]}]"
     suite = tmp_path / "suite.yaml"
