@@ -854,6 +854,16 @@ tests:
 
 CSV_TESTS: dict[str, tuple[str, int, str]] = {
     "a threshold": ("q,__expected,__threshold\nx,x,1.2.3\n", 2, "got '1.2.3', wanted a number"),
+    "a threshold that every answer reaches": (
+        "q,__expected,__threshold\nx,x,0\n",
+        2,
+        "threshold: got 0, which every answer reaches; wanted a threshold above 0",
+    ),
+    "a check whose column has one underscore": (
+        "q,__expected,_expected2\nx,x,y\n",
+        2,
+        "the column '_expected2' has no counterpart",
+    ),
     "a latency": ("q,__expected\nx,latency: soon\n", 2, "got 'soon', wanted a number"),
     "no latency": ("q,__expected\nx,latency:\n", 2, "got '', wanted a number"),
     "a similarity": ("q,__expected\nx,bleu(1.2.3): x\n", 2, "got '1.2.3', wanted a number"),
@@ -882,6 +892,23 @@ def test_a_column_of_metrics_may_have_spaces_around_its_name(tmp_path: Path) -> 
     (tmp_path / "t.csv").write_text("q,__expected, __metric\na,a,tone\n")
     (case,) = _load(tmp_path / "a.yaml").cases
     assert [read_spec(spec).name for spec in case.evaluators] == ["tone"]
+
+
+@pytest.mark.parametrize(("called", "verdict"), [("drop_table", "FAILED"), ("look_up", "PASSED")])
+def test_each_of_several_forbidden_tools_is_forbidden(called: str, verdict: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "prompts: [Clean up.]\nproviders: [echo]\n"
+        "tests: [{assert: [{type: 'not-trajectory:tool-used', value: [delete_user, drop_table]}]}]\n"
+    )
+    [case] = _load(path).cases
+    call = {"id": "1", "type": "function", "function": {"name": called, "arguments": "{}"}}
+    turn = Turn(
+        [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Done.", "tool_calls": [call]}]
+    )
+    summary = Call([read_spec(spec).to_dict() for spec in case.evaluators], turn)().summary
+    assert summary is not None
+    assert Verdict.Name(summary.verdict) == f"VERDICT_{verdict}"
 
 
 def test_a_prompt_file_with_a_mapping_is_refused(tmp_path: Path) -> None:

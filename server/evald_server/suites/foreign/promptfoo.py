@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple
 
 from ..documents import Document, InvalidDocument, parse_json_text
-from .assertions import JUDGED, Spec, assertion, judge_settings
+from .assertions import JUDGED, Spec, assertion, judge_settings, least_score
 from .node import (
     Converted,
     Node,
@@ -382,7 +382,7 @@ def _csv_test(row: Mapping[Any, Any], node: Node) -> dict[str, Any]:
             test["metadata"][key.removesuffix("[]")] = listed if key.endswith("[]") else cell
         elif name == "__metric":
             metric = cell
-        elif name.startswith("__"):
+        elif name.startswith(("__", "_expected")):
             raise node.refuse(f"the column {name!r} has no counterpart")
         else:
             test["vars"][name] = cell
@@ -466,7 +466,8 @@ class _Test:
             raise node.refuse("got no assertion; wanted at least one")
         threshold = node["threshold"] if "threshold" in node else self._default["threshold"]
         if threshold.data is not None:
-            case["options"] = {"aggregation": "weighted_mean", "threshold": threshold.number()}
+            # 0 meant no threshold in older versions of promptfoo.
+            case["options"] = {"aggregation": "weighted_mean", "threshold": least_score(threshold)}
         if self._metadata:
             case["metadata"] = self._metadata
         return case, places
