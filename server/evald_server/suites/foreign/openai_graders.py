@@ -323,16 +323,14 @@ class _Rows:
         lacking = sorted(self._item_keys.difference(item))
         if lacking:
             raise row.refuse(f"the item has no {lacking[0]!r}, which a grader uses")
-        metadata, name = {"item": item}, row["id"]
+        metadata, identifier = {"item": item}, row["id"].data or f"item-{number}"
         if hosted:
             found = {key: row[key].data for key in ("results", "grades", "passes") if key in row}
             metadata["results"] = found.get("results", found)
             # Its number in the data set, so that the cases of two runs are pairs.
-            name = row.first("datasource_item_id", "data_source_idx")
-        identifier = (
-            name.data if isinstance(name.data, str) else f"item-{number if name.data is None else name.data}"
-        )
-        case: dict[str, Any] = {"id": identifier, "metadata": metadata}
+            index = row.first("datasource_item_id", "data_source_idx").data
+            identifier = identifier if index is None else f"item-{index}"
+        case: dict[str, Any] = {"id": str(identifier), "metadata": metadata}
         messages = self._asked(row, item)
         if "sample" in row:
             case["output"] = _output(row["sample"])
