@@ -429,6 +429,11 @@ BAD: dict[str, tuple[str, int, str]] = {
         5,
         "unknown assertion 'contians'; did you mean 'contains'?",
     ),
+    "promptfoo: repeated by an option of the command": (
+        "prompts: [x]\nproviders: [echo]\ncommandLineOptions: {repeat: 3}\ntests: [{assert: [{type: is-json}]}]\n",
+        3,
+        "commandLineOptions.repeat: not supported here; write it into evaluateOptions",
+    ),
     "promptfoo: a transform": (
         "prompts: [x]\nproviders: [echo]\ntests:\n  - assert:\n      - {type: is-json, transform: 'JSON.parse(output)'}\n",
         5,

@@ -92,6 +92,8 @@ def is_it(data: Any) -> bool:
 def convert(document: Document) -> Converted:
     """Convert a configuration. Raises InvalidDocument for a feature without a counterpart."""
     root = Node(document, document.data, base=Path(document.file).parent)
+    if "repeat" in root["commandLineOptions"]:
+        raise root["commandLineOptions"]["repeat"].refuse("not supported here; write it into evaluateOptions")
     for key in root.keys(*_KEYS, refused=_REFUSED_KEYS):
         if key in _UNUSED and key != "$schema":
             root[key].warn(
