@@ -62,6 +62,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         suites = load_suites([folder / name for name in marker.args], **marker.kwargs, targets=["the test"])
     except InvalidDocument as problems:
         raise pytest.UsageError(str(problems)) from None
+    for warning in (one for suite in suites for one in suite.warnings):
+        metafunc.definition.warn(pytest.PytestWarning(warning))
     cases = [CaseUnderTest(suite.open, case) for suite in suites for case in suite.cases]
     skipped = [
         pytest.param(None, id=case_id, marks=pytest.mark.skip(reason=why))

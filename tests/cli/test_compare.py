@@ -185,6 +185,10 @@ def test_results_that_are_not_whole_are_refused(
     ("arguments", "message"),
     [
         (("base.json", "latest", "--suite", "a"), "wanted two files"),
+        (
+            ("base.json", "new.xml"),
+            "got one file (base.json), wanted two files that end with .json or .jsonl",
+        ),
         ((), "`latest` and `previous` need a suite"),
         (("a.json", "b.json", "--output", "x.pdf"), "wanted a file name that ends with"),
         (("nowhere.json", "b.json"), "nowhere.json"),

@@ -481,7 +481,7 @@ def test_history_shows_suites_and_cases_over_time(cli: Any, tmp_path: Path) -> N
     assert "b  █▁" in cli("history", "shop", "--case", "b")
     lines = [json.loads(line) for line in cli("history", "shop", "--case", "b", "--json").splitlines()]
     assert [one["case"]["verdict"] for one in lines] == ["VERDICT_PASSED", "VERDICT_FAILED"]
-    assert "FAILED" not in cli("history", "--target", "elsewhere")
+    assert 'no suite run of "shop elsewhere"' in cli("history", "shop", "--target", "elsewhere", code=2)
     assert 'did you mean "shop"?' in cli("history", "shpo", code=2)
     assert 'no case of "shop" has the id "z"' in cli("history", "shop", "--case", "z", code=2)
     cli("history", "shop", "--html", str(tmp_path / "h.html"))

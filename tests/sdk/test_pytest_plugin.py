@@ -163,6 +163,14 @@ def test_a_test_runs_once_for_each_case_of_a_suite(tmp_path: Path) -> None:
     assert "ValueError: case books: got 2 answers, wanted 1, one for each turn" in said
 
 
+def test_warnings_of_a_converted_suite_are_warnings_of_the_tests(tmp_path: Path) -> None:
+    tmp_path.joinpath("bookings.yaml").write_text(
+        "tests: [{id: a, input: x, criteria: Brief., assert: [{type: contains, value: BK}]}]\n"
+    )
+    tmp_path.joinpath("test_it.py").write_text(CASES)
+    assert "no evaluator judges by the criteria" in run_pytest(tmp_path)
+
+
 def test_what_is_wrong_with_a_suite_is_said_before_any_test_runs(tmp_path: Path) -> None:
     tmp_path.joinpath("bookings.yaml").write_text("name: a\ncases:\n  - {id: b, inputt: c}\n")
     for name, marker in {"wrong": "evald_suite('bookings.yaml')", "none": "parametrize('a', [])"}.items():

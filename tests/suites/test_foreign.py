@@ -1,5 +1,6 @@
 """Real suites of AgentV and promptfoo and real graders of OpenAI: run as they are, or refused with the reason."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any, Final
@@ -216,7 +217,7 @@ def test_a_grader_grades_recorded_samples(
 
 def test_output_items_of_a_hosted_run_are_cases_with_what_was_asked_and_answered_or_its_error() -> None:
     right, wrong, broken = _load(DATA / "graders/hosted-run.json").cases
-    assert [case.case_id for case in (right, wrong, broken)] == [f"outputitem_0{n}" for n in (1, 2, 3)]
+    assert [case.case_id for case in (right, wrong, broken)] == ["item-1", "item-2", "item-3"]
     assert [(one.role, one.text) for one in right.turns[0].input] == [
         ("developer", "Answer with the topic of the headline, one word."),
         ("user", "Shares close higher after rate decision"),
@@ -234,11 +235,77 @@ def test_output_items_of_a_hosted_run_are_cases_with_what_was_asked_and_answered
     assert "Rate limit reached" in trial.error.message
 
 
+def test_rows_that_the_dashboard_exports_are_cases_like_output_items(tmp_path: Path) -> None:
+    shutil.copy(DATA / "graders/hosted-run.json", tmp_path / "topics.json")
+    row = {
+        "run_id": "evalrun_01",
+        "item": {"topic": "Markets"},
+        "grades": {"topic": 1},
+        "passes": {"topic": True},
+    }
+    answer = {
+        "trajectory": [{"role": "user", "content": "Shares?"}],
+        "outputs": [{"role": "assistant", "content": "Markets"}],
+    }
+    error = {
+        "trajectory": [],
+        "outputs": [],
+        "error": {"type": "invalid_request_error", "message": "no role"},
+    }
+    rows = [
+        {**row, "data_source_idx": index, "sample": sample} for index, sample in ((7, answer), (0, error))
+    ]
+    (tmp_path / "topics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    answered, broken = _load(tmp_path / "topics.json").cases
+    assert (answered.case_id, broken.case_id) == ("item-7", "item-0")
+    assert answered.turns[0].input[0].text == "Shares?"
+    assert answered.recorded_trials[0].answers[0].messages[0].text == "Markets"
+    assert struct_to_dict(answered.metadata)["results"] == {"grades": {"topic": 1}, "passes": {"topic": True}}
+    assert "no role" in broken.recorded_trials[0].error.message
+
+
 def test_a_file_is_the_same_whatever_its_name(tmp_path: Path) -> None:
     copy = tmp_path / "other.yml"
     shutil.copy(DATA / "agentv/assert.yaml", copy)
     ours, theirs = _load(copy), _load(DATA / "agentv/assert.yaml")
     assert list(ours.cases) == list(theirs.cases)
+
+
+def test_the_name_of_a_promptfoo_suite_depends_on_its_file_and_not_on_how_its_path_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "chat"
+    folder.mkdir()
+    for name in ("promptfooconfig.yaml", "regression.yaml"):
+        shutil.copy(DATA / "promptfoo/getting-started/promptfooconfig.yaml", folder / name)
+    assert [_load(path).name for path in sorted(folder.iterdir())] == ["chat", "regression"]
+    monkeypatch.chdir(folder)
+    assert _load(Path("promptfooconfig.yaml")).name == "chat"
+
+
+def test_files_that_promptfoo_tests_name_are_beside_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "promptfooconfig.yaml").write_text(
+        "prompts: ['{{text}}']\nproviders: [echo]\ntests: ['file://tests/*.yaml']\n"
+    )
+    (tmp_path / "tests/one.yaml").write_text(
+        "- {vars: {text: file://text.txt}, assert: [{type: equals, value: file://beside.txt}]}\n"
+    )
+    (tmp_path / "text.txt").write_text("of the configuration")
+    (tmp_path / "tests/text.txt").write_text("of the test")
+    (tmp_path / "tests/beside.txt").write_text("found here alone")
+    [case] = _load(tmp_path / "promptfooconfig.yaml").cases
+    assert case.turns[0].input[0].text == "of the configuration"
+    assert struct_to_dict(case.evaluators[0].config) == {"expected": "found here alone"}
+
+
+def test_every_judge_of_an_agentv_case_sees_the_expected_answer(tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        "target: t\ntests:\n- {id: a, input: x, expected_output: y, rubrics: [r], assert: [text, {type: llm-rubric, value: z}]}\n"
+    )
+    [case] = _load(suite).cases
+    assert [struct_to_dict(spec.config)["includeExpected"] for spec in case.evaluators] == [True] * 3
 
 
 def test_a_warning_about_what_all_cases_share_is_given_once(tmp_path: Path) -> None:
@@ -361,6 +428,11 @@ BAD: dict[str, tuple[str, int, str]] = {
         "prompts: [x]\nproviders: [echo]\ntests:\n  - assert:\n      - type: contians\n",
         5,
         "unknown assertion 'contians'; did you mean 'contains'?",
+    ),
+    "promptfoo: repeated by an option of the command": (
+        "prompts: [x]\nproviders: [echo]\ncommandLineOptions: {repeat: 3}\ntests: [{assert: [{type: is-json}]}]\n",
+        3,
+        "commandLineOptions.repeat: not supported here; write it into evaluateOptions",
     ),
     "promptfoo: a transform": (
         "prompts: [x]\nproviders: [echo]\ntests:\n  - assert:\n      - {type: is-json, transform: 'JSON.parse(output)'}\n",
@@ -544,6 +616,12 @@ BAD: dict[str, tuple[str, int, str]] = {
         '"data_source": {"type": "responses", "model": "m", "sampling_params": {"tools": [{"type": "web_search_preview"}]}}}',
         2,
         "'web_search_preview': evald asks by chat completions",
+    ),
+    "grader: a format of the responses API": (
+        '{"testing_criteria": [{"type": "string_check", "input": "a", "reference": "b", "operation": "eq"}],\n'
+        '"data_source": {"type": "responses", "model": "m", "sampling_params": {"text": {"format": {"type": "json_schema"}}}}}',
+        2,
+        "sampling_params.text: evald asks by chat completions; write the format as `response_format`",
     ),
     "grader: parameters in a list": (
         '{"type": "label_model", "model": "m", "labels": ["a"], "passing_labels": ["a"], "input": [],\n"sampling_params": [1]}',
@@ -781,6 +859,16 @@ tests:
 
 CSV_TESTS: dict[str, tuple[str, int, str]] = {
     "a threshold": ("q,__expected,__threshold\nx,x,1.2.3\n", 2, "got '1.2.3', wanted a number"),
+    "a threshold that every answer reaches": (
+        "q,__expected,__threshold\nx,x,0\n",
+        2,
+        "threshold: got 0, which every answer reaches; wanted a threshold above 0",
+    ),
+    "a check whose column has one underscore": (
+        "q,__expected,_expected2\nx,x,y\n",
+        2,
+        "the column '_expected2' has no counterpart",
+    ),
     "a latency": ("q,__expected\nx,latency: soon\n", 2, "got 'soon', wanted a number"),
     "no latency": ("q,__expected\nx,latency:\n", 2, "got '', wanted a number"),
     "a similarity": ("q,__expected\nx,bleu(1.2.3): x\n", 2, "got '1.2.3', wanted a number"),
@@ -809,6 +897,23 @@ def test_a_column_of_metrics_may_have_spaces_around_its_name(tmp_path: Path) -> 
     (tmp_path / "t.csv").write_text("q,__expected, __metric\na,a,tone\n")
     (case,) = _load(tmp_path / "a.yaml").cases
     assert [read_spec(spec).name for spec in case.evaluators] == ["tone"]
+
+
+@pytest.mark.parametrize(("called", "verdict"), [("drop_table", "FAILED"), ("look_up", "PASSED")])
+def test_each_of_several_forbidden_tools_is_forbidden(called: str, verdict: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "prompts: [Clean up.]\nproviders: [echo]\n"
+        "tests: [{assert: [{type: 'not-trajectory:tool-used', value: [delete_user, drop_table]}]}]\n"
+    )
+    [case] = _load(path).cases
+    call = {"id": "1", "type": "function", "function": {"name": called, "arguments": "{}"}}
+    turn = Turn(
+        [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Done.", "tool_calls": [call]}]
+    )
+    summary = Call([read_spec(spec).to_dict() for spec in case.evaluators], turn)().summary
+    assert summary is not None
+    assert Verdict.Name(summary.verdict) == f"VERDICT_{verdict}"
 
 
 def test_a_prompt_file_with_a_mapping_is_refused(tmp_path: Path) -> None:

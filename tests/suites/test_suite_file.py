@@ -138,6 +138,22 @@ def test_a_target_that_is_asked_for_replaces_recorded_answers(tmp_path: Path) ->
     assert not asked.recorded_trials
 
 
+def test_cases_for_which_the_targets_of_the_suite_are_not_asked_are_counted_in_a_warning(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "suite.yaml"
+    path.write_text(
+        "targets: [staging]\nevaluators: [is-json]\n"
+        "cases: [{id: a, input: x, output: '{}'}, {id: b, input: x}, {id: c, input: x, output: '[]'}]\n"
+    )
+    [suite] = load_suites([path])
+    assert [warning.partition(": cases")[2] for warning in suite.warnings] == [
+        " with a recorded answer, for which the targets are not asked: 2; --target NAME asks it for all cases"
+    ]
+    [suite] = load_suites([path], targets=["staging"])
+    assert not suite.warnings
+
+
 def test_filters_take_cases_by_tag_and_id(tmp_path: Path) -> None:
     text = HEAD + "".join(
         f"- {{id: {one}, input: x, output: y, tags: [{tags}]}}\n"
@@ -221,6 +237,7 @@ REFUSED = [
         "a.yaml:3: cases[0].weight: got -1 (int), wanted 0, or a number from 1e-9 to 1e9",
     ),
     (HEAD + "- {id: a, minPassed: 1, min_passed: 1}", "min_passed is given twice"),
+    ("minPassed: 1\nmin_passed: 1\n" + HEAD + "- {id: a}", "a.yaml:1: min_passed is given twice"),
     (HEAD, "a.yaml:2: cases: got null, wanted a list of cases"),
     ("name: x", "a.yaml: no cases"),
     ("- x", "a.yaml:1: got ['x'] (list), wanted a suite, which is a mapping with `cases`"),

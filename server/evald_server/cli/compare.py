@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         files = [Path(name) for name in (args.base, args.new) if Path(name).suffix in _FILES]
         if len(files) == 1:
             raise usage_error(
-                f"got one file ({files[0]}) and one suite run, wanted two files or two suite runs"
+                f"got one file ({files[0]}), wanted two files that end with .json or .jsonl, or two suite runs"
             )
         pairs = _pairs_of_files(*map(read_results, files)) if files else None
     except InvalidDocument as problem:

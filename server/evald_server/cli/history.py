@@ -73,14 +73,15 @@ async def _history(args: argparse.Namespace) -> int:
 
 
 async def _nothing(client: SuiteClient, args: argparse.Namespace) -> int:
-    known = {one.suite for one in await client.suite_runs(1000)}
-    if args.suite and args.suite not in known and known:
-        near = nearest(args.suite, known)
+    known = {
+        f"{one.suite} {one.target}" if args.target else one.suite for one in await client.suite_runs(1000)
+    }
+    if known:
+        name = f"{args.suite} {args.target}".strip()
+        near = nearest(name, known)
         raise usage_error(
-            f'no suite run of "{args.suite}" is stored',
-            f'did you mean "{near}"?'
-            if near
-            else f"suites with stored runs: {', '.join(sorted(known)[:10])}",
+            f'no suite run of "{name}" is stored',
+            f'did you mean "{near}"?' if near else f"stored are runs of: {', '.join(sorted(known)[:10])}",
         )
     if not args.json:
         say("No suite runs are stored; evald test SUITE creates one")

@@ -305,6 +305,7 @@ class _SuiteReader:
         places: dict[str, str] = {}
         skipped: list[tuple[str, str]] = []
         seen, count, any_case, cases_digest = IdSet(), 0, False, blake2b(digest_size=32)
+        not_asked = 0
         for raw in self._raw_cases():
             any_case = True
             if self._stopped.is_set():
@@ -333,6 +334,7 @@ class _SuiteReader:
             if pb is None:
                 continue
             count += 1
+            not_asked += bool(shared and shared.asked and pb.recorded_trials)
             data = pb.SerializeToString(deterministic=True)
             cases_digest.update(b"%d:%b" % (len(data), data))
             try:
@@ -351,6 +353,11 @@ class _SuiteReader:
         if not any_case:
             self._problems.append(
                 InvalidDocument(self.name, 0, "no cases; wanted at least one under `cases`")
+            )
+        if not_asked:
+            self._warnings.append(
+                f"{self.name}: cases with a recorded answer, for which the targets are not asked: {not_asked}; "
+                "--target NAME asks it for all cases"
             )
         return kept, places, skipped, count, cases_digest.hexdigest()
 
@@ -402,7 +409,8 @@ class _SuiteReader:
                 where = tuple(error["loc"])
                 message = problem_message(error, _known_keys(model, where))
                 place = _place(document, path, where)
-                self._problems.append(InvalidDocument(*place, f"{path_text((*path, *where))}: {message}"))
+                at = path_text((*path, *where))
+                self._problems.append(InvalidDocument(*place, f"{at}: {message}" if at else message))
             return None
 
     def _raw_cases(self) -> Iterator[_Raw]:

@@ -323,7 +323,7 @@ class _Suite:
         for place in (*own, *map(fill, (*default, *suite))):
             found += judge.specs(place)
         if "rubrics" in node:
-            found.append((node["rubrics"], _items(node["rubrics"], "rubrics")))
+            found.append((node["rubrics"], judge.items(node["rubrics"], "rubrics")))
         if not found and not (node["turns"].data and judge.criteria is None):
             found.append((node, self._legacy(node, judge)))
         elif found:
@@ -549,12 +549,19 @@ class _Judge:
         """
         texts = [one for one in node if isinstance(one.data, str)]
         if texts:
-            items = _items(node.replaced([one.data for one in texts]), "criteria")
+            items = self.items(node.replaced([one.data for one in texts]), "criteria")
             # Each text counts like an evaluator.
             yield texts[0], {**items, "weight": len(texts)} if len(texts) > 1 else items
         yield from convert_each(
             (one for one in node if not isinstance(one.data, str)), lambda one: [self._one(one)]
         )
+
+    def items(self, node: Node, name: str) -> Spec:
+        """Return the spec of a judge with items, which sees the expected answer, too."""
+        spec = _items(node, name)
+        if self._expected:
+            spec["config"]["includeExpected"] = True
+        return spec
 
     def _one(self, node: Node) -> Spec:
         if "include" in node:

@@ -79,10 +79,15 @@ def assert_set(node: Node) -> Spec:
     config: Spec = {"evaluators": [assertion(child) for child in node["assert"]]}
     spec = {"type": "assert-set", "config": config, **common(node)}
     if "threshold" in node:
-        if node["threshold"].number() == 0:
-            raise node["threshold"].refuse("got 0, which every answer reaches; wanted a threshold above 0")
-        config["threshold"] = node["threshold"].number()
+        config["threshold"] = least_score(node["threshold"])
     return spec
+
+
+def least_score(node: Node) -> float:
+    """Return a threshold of a mean score. Raises InvalidDocument if every answer reaches it."""
+    if node.number() == 0:
+        raise node.refuse("got 0, which every answer reaches; wanted a threshold above 0")
+    return node.number()
 
 
 def common(node: Node) -> Spec:
@@ -296,6 +301,10 @@ def _tool_used(node: Node) -> Spec:
         else:
             one.keys(*names)
             expectations.append({names[key]: data for key, data in one.mapping().items()})
+    if len(expectations) > 1 and node["type"].text().startswith("not"):
+        # Each of the tools is forbidden, not only the use of all of them.
+        each = [_spec("tool-use", expectations=[expectation]) for expectation in expectations]
+        return _spec("any-of", evaluators=each)
     return _spec("tool-use", expectations=expectations)
 
 

@@ -26,15 +26,24 @@ _MOST_PROBLEMS: Final = 100
 
 
 class Node:
-    """A value of a document, with its place for errors and the base folder of relative file names."""
+    """A value of a document, with its place for errors.
+
+    base: the folder where files are looked up before that of the document; None: no other.
+    """
 
     def __init__(
-        self, document: Document, data: Any, path: DataPath = (), warnings: list[str] | None = None
+        self,
+        document: Document,
+        data: Any,
+        path: DataPath = (),
+        warnings: list[str] | None = None,
+        base: Path | None = None,
     ) -> None:
         self.document = document
         self.data = data
         self.path = path
         self.warnings = [] if warnings is None else warnings
+        self.base = base
 
     @classmethod
     def of(cls, document: Document) -> "Node":
@@ -73,7 +82,7 @@ class Node:
             data = self.data.get(key)
         elif isinstance(self.data, list) and isinstance(key, int):
             data = self.data[key]
-        return Node(self.document, data, (*self.path, key), self.warnings)
+        return Node(self.document, data, (*self.path, key), self.warnings, self.base)
 
     def __iter__(self) -> Iterator["Node"]:
         for index in range(len(self.list())):
@@ -155,10 +164,10 @@ class Node:
     def file(self, name: str | None = None) -> Path:
         """Return the path of the file that the text names, relative to the document. Raises InvalidDocument."""
         name = (self.text() if name is None else name).removeprefix("file://")
-        found = self.folder / name
-        if not found.is_file():
-            raise self.refuse(f"the file {name[:200]!r} does not exist in the suite's directory")
-        return found
+        for folder in filter(None, (self.base, self.folder)):
+            if (folder / name).is_file():
+                return folder / name
+        raise self.refuse(f"the file {name[:200]!r} does not exist in the suite's directory")
 
     def file_text(self, name: str | None = None) -> str:
         """Return the text of the file that the text names. Raises InvalidDocument."""
@@ -171,16 +180,16 @@ class Node:
     def json_lines(self, path: Path) -> Iterator["Node"]:
         """Yield the values of a JSON Lines file. Raises InvalidDocument."""
         for number, data in parse_json_lines(read_text(path), str(path)):
-            yield Node(Document(data, {(): number}, str(path)), data, (), self.warnings)
+            yield Node(Document(data, {(): number}, str(path)), data, (), self.warnings, self.base)
 
     def open(self, name: str | None = None) -> "Node":
         """Return the root of the document that the text names. Raises InvalidDocument."""
         document = read_document(self.file(name))
-        return Node(document, document.data, (), self.warnings)
+        return Node(document, document.data, (), self.warnings, self.base)
 
     def replaced(self, data: Any) -> "Node":
         """Return a node with other data at the same place."""
-        return Node(self.document, data, self.path, self.warnings)
+        return Node(self.document, data, self.path, self.warnings, self.base)
 
 
 Places: TypeAlias = dict[DataPath, Node]

@@ -25,18 +25,11 @@ _ITEM_KEY: Final = re.compile(r"item(?:\.(\w+)|\[['\"]([^'\"\]]*)['\"]\])")
 
 # Of every grader; evals that the API has returned have the ids.
 _GRADER_KEYS: Final = ("type", "name", "id")
-_EVAL_KEYS: Final = (
-    *("testing_criteria", "name", "metadata", "data_source_config", "data_source"),
-    *("id", "object", "created_at", "share_with_openai"),
-)
-# Of an output item of a hosted run. Source: https://platform.openai.com/docs/api-reference/evals.
-_OUTPUT_ITEM_KEYS: Final = (
-    *("object", "id", "created_at", "eval_id", "run_id", "status"),
-    *("datasource_item", "datasource_item_id", "sample", "results"),
-)
+_EVAL_KEYS: Final = ("testing_criteria", "name", "metadata", "data_source_config", "data_source")
 # Other objects of the API, and what is wanted instead.
 _NO_EVAL: Final = {
-    "list": "a page of a list; wanted one eval, an element of its `data`",
+    "list": "a page of a list; wanted one eval, an element of its `data`; "
+    "output items go to a .jsonl file, one element of `data` a line",
     "eval.run": "a run, which has no graders; wanted its eval, with the run's `data_source` in it",
     "eval.run.output_item": "an item of a run; wanted its eval, with the items in a .jsonl file of the same name",
 }
@@ -74,7 +67,10 @@ def convert(document: Document) -> Converted:
     if "testing_criteria" in root and "metadata" in root:
         suite["metadata"] = root["metadata"].mapping()
     if "testing_criteria" in root:
-        root.keys(*_EVAL_KEYS)
+        if (
+            "object" not in root
+        ):  # an eval that the API has returned has further keys, which configure no check
+            root.keys(*_EVAL_KEYS)
         graders = list(root["testing_criteria"])
         if "data_source_config" in root:
             root["data_source_config"]["type"].choice(
@@ -258,6 +254,10 @@ def _target(source: Node) -> dict[str, Any]:
         return {}
     model = source["model"].text()
     parameters = _parameters(source)
+    if "text" in parameters:
+        raise source["sampling_params"]["text"].refuse(
+            "evald asks by chat completions; write the format as `response_format`"
+        )
     if "max_completions_tokens" in parameters:
         parameters = {**parameters, "max_completion_tokens": parameters["max_completions_tokens"]}
         del parameters["max_completions_tokens"]
@@ -311,9 +311,10 @@ class _Rows:
 
     def case(self, row: Node, number: int) -> dict[str, Any]:
         """Return the case of a row: `{item, sample?}`, an output item, or a row of fine-tuning data with `messages`."""
-        if "datasource_item" in row:
-            row.keys(*_OUTPUT_ITEM_KEYS)
-            item = row["datasource_item"].mapping()
+        # A row of a hosted run has further keys, which configure no check.
+        hosted = "datasource_item" in row or ("item" in row and "run_id" in row)
+        if hosted:
+            item = row.first("datasource_item", "item").mapping()
         elif "item" in row:
             row.keys("item", "sample", "id")
             item = row["item"].mapping()
@@ -322,10 +323,14 @@ class _Rows:
         lacking = sorted(self._item_keys.difference(item))
         if lacking:
             raise row.refuse(f"the item has no {lacking[0]!r}, which a grader uses")
-        metadata = {"item": item}
-        if "datasource_item" in row:
-            metadata["results"] = row["results"].data
-        case: dict[str, Any] = {"id": str(row["id"].data or f"item-{number}"), "metadata": metadata}
+        metadata, identifier = {"item": item}, row["id"].data or f"item-{number}"
+        if hosted:
+            found = {key: row[key].data for key in ("results", "grades", "passes") if key in row}
+            metadata["results"] = found.get("results", found)
+            # Its number in the data set, so that the cases of two runs are pairs.
+            index = row.first("datasource_item_id", "data_source_idx").data
+            identifier = identifier if index is None else f"item-{index}"
+        case: dict[str, Any] = {"id": str(identifier), "metadata": metadata}
         messages = self._asked(row, item)
         if "sample" in row:
             case["output"] = _output(row["sample"])
@@ -340,8 +345,8 @@ class _Rows:
         return case | asked(json.dumps(item, ensure_ascii=False) if messages is None else messages)
 
     def _asked(self, row: Node, item: Mapping[str, Any]) -> list[Any] | None:
-        if "input" in row["sample"]:
-            return row["sample"]["input"].list()
+        if (said := row["sample"].first("input", "trajectory")).data:
+            return said.list()
         if self._messages.data is None:
             return row["messages"].list() if "messages" in row else None
         kind = self._messages["type"].choice({"template": "template", "item_reference": "item_reference"})
@@ -378,8 +383,8 @@ def _output(node: Node) -> Any:
     error = node["error"].data
     if any(error.values()) if isinstance(error, Mapping) else error:
         return {"error": error}
-    if "output" in node:
-        return node["output"].list()
+    if (said := node.first("output", "outputs")).data is not None:
+        return said.list()
     if "choices" in node:
         message = node["choices"].list() and node["choices"][0]["message"]
         if not message:

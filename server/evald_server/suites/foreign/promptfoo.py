@@ -8,11 +8,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple
 
 from ..documents import Document, InvalidDocument, parse_json_text
-from .assertions import JUDGED, Spec, assertion, judge_settings
+from .assertions import JUDGED, Spec, assertion, judge_settings, least_score
 from .node import (
     Converted,
     Node,
@@ -91,13 +91,17 @@ def is_it(data: Any) -> bool:
 
 def convert(document: Document) -> Converted:
     """Convert a configuration. Raises InvalidDocument for a feature without a counterpart."""
-    root = Node.of(document)
+    root = Node(document, document.data, base=Path(document.file).parent)
+    if "repeat" in root["commandLineOptions"]:
+        raise root["commandLineOptions"]["repeat"].refuse("not supported here; write it into evaluateOptions")
     for key in root.keys(*_KEYS, refused=_REFUSED_KEYS):
         if key in _UNUSED and key != "$schema":
             root[key].warn(
                 _REPORTS if key != "env" else "ignored: set the variables in the environment of evald"
             )
-    suite: dict[str, Any] = {"name": PurePath(document.file).parent.name or PurePath(document.file).stem}
+    path = Path(document.file).resolve()
+    # promptfoo's default name of the file says nothing about the suite.
+    suite: dict[str, Any] = {"name": path.parent.name if path.stem == "promptfooconfig" else path.stem}
     if "description" in root:
         suite["description"] = root["description"].text()
     about = {key: root[key].data for key in ("tags", "metadata") if key in root}
@@ -352,7 +356,7 @@ def _csv_tests(node: Node, name: str) -> Iterator[Node]:
             raise InvalidDocument(file, 1, f"got a duplicate column {twice[0][:80]!r}")
         for row in reader:
             document = Document({}, {(): reader.line_num}, file)
-            place = Node(document, {}, (), node.warnings)
+            place = Node(document, {}, (), node.warnings, node.base)
             yield place.replaced(_csv_test(row, place))
     except csv.Error as problem:
         raise InvalidDocument(file, reader.line_num, f"not valid CSV: {problem}") from None
@@ -380,7 +384,7 @@ def _csv_test(row: Mapping[Any, Any], node: Node) -> dict[str, Any]:
             test["metadata"][key.removesuffix("[]")] = listed if key.endswith("[]") else cell
         elif name == "__metric":
             metric = cell
-        elif name.startswith("__"):
+        elif name.startswith(("__", "_expected")):
             raise node.refuse(f"the column {name!r} has no counterpart")
         else:
             test["vars"][name] = cell
@@ -464,7 +468,8 @@ class _Test:
             raise node.refuse("got no assertion; wanted at least one")
         threshold = node["threshold"] if "threshold" in node else self._default["threshold"]
         if threshold.data is not None:
-            case["options"] = {"aggregation": "weighted_mean", "threshold": threshold.number()}
+            # 0 meant no threshold in older versions of promptfoo.
+            case["options"] = {"aggregation": "weighted_mean", "threshold": least_score(threshold)}
         if self._metadata:
             case["metadata"] = self._metadata
         return case, places
