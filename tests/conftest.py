@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import inspect
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from functools import wraps
@@ -25,6 +26,19 @@ settings.load_profile("evald")
 # Ten thousand collected tests are no garbage: at Python's thresholds a third of the time to collect them, and a
 # tenth of what they take, goes to looking for some among them.
 collect_rarely()
+
+
+# The address of the fork server that the workers of a run share, in their environment.
+_SHARED_FORKS = "FORK_SERVER_OF_TESTS"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start one fork server for all workers of a run: one for each would import evald once more."""
+    if config.getoption("numprocesses", None) and not config.getoption("collectonly"):
+        shared = ForkServer(clean_environment())
+        shared.start()
+        os.environ[_SHARED_FORKS] = str(shared.address)
+        config.add_cleanup(shared.close)
 
 
 def pytest_collection_finish() -> None:
@@ -54,7 +68,7 @@ async def one_event_loop(anyio_backend: str) -> AsyncIterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def one_fork_server() -> Iterator[None]:
     """Share one process, whose forks are the servers and commands under test."""
-    FORKS.append(ForkServer(clean_environment()))
+    FORKS.append(ForkServer(clean_environment(), os.environ.get(_SHARED_FORKS, "")))
     yield
     FORKS.pop().close()
 

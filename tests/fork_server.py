@@ -50,7 +50,7 @@ def main() -> None:
     from evald_server.evaluators import BUILT_INS
 
     for evaluator in BUILT_INS.values():
-        evaluator.definition()  # each class keeps its schema
+        evaluator.definition().config_schema()  # each class keeps its schema
     gc.collect()
     gc.freeze()  # so that no collection in a fork touches, and thereby copies, what all of them share
 

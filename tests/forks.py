@@ -17,11 +17,15 @@ from typing import IO, Any, Final, Self
 
 
 class ForkServer:
-    """The client of the fork server, which starts with the first program. environment: of its imports."""
+    """The client of the fork server, which starts with the first program. environment: of its imports.
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    shared: the address of one that another process has started, and ends.
+    """
+
+    def __init__(self, environment: Mapping[str, str], shared: str = "") -> None:
         self._environment = dict(environment)
-        self._folder = Path(tempfile.mkdtemp(prefix="evald-"))
+        self._shared = shared
+        self._folder = Path(shared).parent if shared else Path(tempfile.mkdtemp(prefix="evald-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._starting = Lock()
 
@@ -30,29 +34,36 @@ class ForkServer:
         """The address of its Unix socket."""
         return self._folder / "socket"
 
-    def connect(self) -> socket.socket:
-        """Return a connection for one program, when the fork server listens."""
+    def start(self) -> None:
+        """Start it, without waiting until it listens. Does nothing the second time."""
         with self._starting:
-            if not self._process:
+            if not self._process and not self._shared:
                 program = str(Path(__file__).with_name("fork_server.py"))
                 command = [sys.executable, "-P", program, str(self.address)]
                 self._process = subprocess.Popen(command, env=self._environment, stdin=subprocess.PIPE)
+
+    def connect(self) -> socket.socket:
+        """Return a connection for one program, when the fork server listens."""
+        self.start()
+        patience = time.monotonic() + 120
         while True:
             connection = socket.socket(socket.AF_UNIX)
             try:
                 connection.connect(str(self.address))
             except (FileNotFoundError, ConnectionRefusedError):
                 connection.close()
-                assert self._process.poll() is None, "the fork server has ended"
+                assert not self._process or self._process.poll() is None, "the fork server has ended"
+                assert time.monotonic() < patience, "the fork server does not listen"
                 time.sleep(0.02)
             else:
                 return connection
 
     def close(self) -> None:
-        """End the fork server. The programs that it has started continue."""
+        """End the fork server, unless it is shared. The programs that it has started continue."""
         if self._process:
             self._process.communicate()  # closes its input
-        shutil.rmtree(self._folder)
+        if not self._shared:
+            shutil.rmtree(self._folder)
 
 
 FORKS: Final[list[ForkServer]] = []

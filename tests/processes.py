@@ -20,8 +20,9 @@ _OWN = ("EVALD_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_", "TERM")
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return this process's environment without variables that affect evald. extra: added to it."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(_OWN)}
-    # The web port's default is one, and servers under test are many.
-    return kept | {"EVALD_WEB": ""} | dict(extra or {})
+    # The web port's default is one, and servers under test are many. A language would have argparse look for its
+    # translation of each of its 200 texts in the file system, and messages under test be others.
+    return kept | {"EVALD_WEB": "", "LANGUAGE": "C"} | dict(extra or {})
 
 
 class ServerProcess:

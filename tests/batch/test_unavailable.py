@@ -1,5 +1,6 @@
 """What nobody measured is reported as 0, and is in no map of metrics and in no mean."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from evald.structs import struct_to_dict
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2, result_pb2
 
-from ..rpc.live import Request, spec
+from ..rpc.live import Live, Request, spec
 from .batches import Message, send, serving_with
 
 # Every metric that may lack its data.
@@ -53,9 +54,14 @@ async def test_the_map_of_metrics_has_what_was_measured_and_nothing_else() -> No
         assert_reported(result)
 
 
+@pytest.fixture(scope="module", params=[0, 2], ids=["inline", "processes"])
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[Live]:
+    async with serving_with(request.param) as live:
+        yield live
+
+
 @pytest.mark.parametrize("brief", [False, True], ids=["whole", "brief"])
-@pytest.mark.parametrize("processes", [0, 2], ids=["inline", "processes"])
-async def test_a_mean_of_a_batch_is_that_of_what_was_measured(processes: int, brief: bool) -> None:
+async def test_a_mean_of_a_batch_is_that_of_what_was_measured(server: Live, brief: bool) -> None:
     contexts = [measured(), unknown()] * 500
     message = Message(
         open=evaluation_service_pb2.BatchOpen(evaluators=specs(), brief=brief),
@@ -65,8 +71,7 @@ async def test_a_mean_of_a_batch_is_that_of_what_was_measured(processes: int, br
         ],
     )
 
-    async with serving_with(processes) as live:
-        responses = await send(live, [message.SerializeToString()])
+    responses = await send(server, [message.SerializeToString()])
     answers = {int(answer.item_id): answer.summary for one in responses for answer in one.answers}
     assert len(answers) == len(contexts)
     for number, summary in answers.items():

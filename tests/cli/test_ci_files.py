@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 
 from evald_server.suites.documents import read_document
 
+from .. import forks
 from ..processes import EVALD, clean_environment
 
+IN_FORK = Path(__file__).parents[1] / "docs/evald_in_fork.py"
 CI = Path(__file__).parents[2] / "examples/ci"
 CASE = (
     "evaluators: [{type: contains, config: {text: 'yes'}}]\ncases: [{id: a, input: x, outputs: [ANSWER]}]\n"
@@ -19,8 +22,20 @@ OUTCOMES = [("'yes'", 0, "passed"), ("'no'", 1, "failed"), ("{messages: []}", 2,
 
 
 def _sh(script: str, folder: Path, **variables: str) -> int:
-    path = f"{Path(EVALD).parent}:{os.environ['PATH']}"
-    environment = clean_environment({"PATH": path, **variables})
+    programs = folder / "bin"
+    programs.mkdir(exist_ok=True)
+    evald = programs / "evald"
+    evald.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {IN_FORK} "$@"\n')
+    evald.chmod(0o755)
+    environment = clean_environment(
+        {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "EVALD_TEST_EVALD": EVALD,
+            "EVALD_TEST_FORKS": str(forks.FORKS[0].address),
+            **variables,
+        }
+    )
+    assert forks.run("-c", "", environment=environment).returncode == 0  # the fork server listens
     command = ["bash", "-e", "-o", "pipefail", "-c", script]
     return subprocess.run(command, check=False, cwd=folder, env=environment, timeout=120).returncode
 

@@ -383,8 +383,10 @@ def test_a_reader_that_goes_away_is_no_failed_conversation(evald_command: str, e
         pytest.param(("evaluate", SAMPLE, "-e", "tool-call-count"), ">/dev/full", 3, "No space", id="full"),
         pytest.param(("validate", "-e", "is-json"), ">/dev/full", 3, "No space", id="full, small"),
         pytest.param(("--version",), ">/dev/full", 3, "No space", id="full, no command"),
-        pytest.param(("evaluate", "--help"), ">/dev/full", 3, "No space", id="full, help"),
-        pytest.param(("--help",), ">&-", 3, "cannot be", id="closed, help"),
+        pytest.param(
+            ("evaluate", "--help"), ">/dev/full", 3, "No space", id="full, help", marks=pytest.mark.thorough
+        ),
+        pytest.param(("--help",), ">&-", 3, "cannot be", id="closed, help", marks=pytest.mark.thorough),
         pytest.param(("evaluate", SAMPLE, "-e", "tool-call-count"), ">&-", 3, "cannot be", id="closed"),
         pytest.param(("evaluate", "none.json", "-e", "is-json"), "2>/dev/full", 2, "", id="full errors"),
         pytest.param(("evaluate", "none.json", "-e", "is-json"), "2>&-", 2, "", id="closed errors"),

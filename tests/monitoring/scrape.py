@@ -46,8 +46,10 @@ def value(telemetry: Telemetry, name: str, **labels: str) -> float | None:
 
 def histogram(telemetry: Telemetry, name: str, **labels: str) -> tuple[Mapping[str, float], float, float]:
     """Return the buckets by upper bound, the sum and the count of a histogram."""
-    buckets = {one.labels["le"]: one.value for one in samples(telemetry, f"{name}_bucket", **labels)}
-    total, count = value(telemetry, f"{name}_sum", **labels), value(telemetry, f"{name}_count", **labels)
-    assert total is not None
-    assert count is not None
-    return buckets, total, count
+    found = {
+        (one.name, one.labels.get("le")): one.value
+        for one in samples(telemetry, **labels)
+        if one.name.startswith(name)
+    }
+    buckets = {le: value for (sample, le), value in found.items() if le and sample == f"{name}_bucket"}
+    return buckets, found[f"{name}_sum", None], found[f"{name}_count", None]

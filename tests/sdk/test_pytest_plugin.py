@@ -1,7 +1,6 @@
 """The pytest plugin, as a project that has evald installed meets it."""
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,8 @@ import pytest
 from evald import Evaluation, Verdict
 from evald_server import testing
 from evald_server.pytest_plugin import TurnChecker
+
+from .. import forks
 
 PLUGIN = '''
 import evald
@@ -49,8 +50,10 @@ OTHERS = ("cacheprovider", "schemathesis", "hypothesispytest", "xdist", "anyio")
 
 def run_pytest(folder: Path, *options: str) -> str:
     without = [f"-pno:{name}" for name in OTHERS]
-    command = [sys.executable, "-W", "error", "-m", "pytest", "-q", *without, *options, str(folder)]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    # In a fork, what is installed has been imported before pytest could rewrite it.
+    warnings = ("-W", "error", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+    command = ["-m", "pytest", *warnings, "-q", *without, *options, str(folder)]
+    run = forks.run(*command, directory=folder, environment=dict(os.environ))
     return run.stdout + run.stderr
 
 
