@@ -18,13 +18,15 @@ PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, 
 
 
 def assertion(telemetry: Telemetry, name: str = "regex", *, enforced: bool = True) -> EvaluatorTally:
-    return telemetry.tally(name, Kind.ASSERTION, enforced=enforced, origin="built_in", metric=None)
+    return telemetry.evaluators.tally(name, Kind.ASSERTION, enforced=enforced, origin="built_in", metric=None)
 
 
 def metric(
     telemetry: Telemetry, descriptor: Metric, name: str = "size", *, enforced: bool = True
 ) -> EvaluatorTally:
-    return telemetry.tally(name, Kind.METRIC, enforced=enforced, origin="plugin", metric=descriptor)
+    return telemetry.evaluators.tally(
+        name, Kind.METRIC, enforced=enforced, origin="plugin", metric=descriptor
+    )
 
 
 class Outcome(NamedTuple):

@@ -29,6 +29,7 @@ from .histogram import (
 from .pass_rate import PassRate
 from .prometheus import (
     ASSERTION_VERDICTS,
+    METRIC_VERDICTS,
     OTHER,
     VERDICT_NAMES,
     add_count,
@@ -148,6 +149,9 @@ class EvaluatorMetrics:
     """The metrics of evaluators: creates and exports the tallies of types. clock: monotonic seconds."""
 
     def __init__(self, limit: SeriesLimit, clock: Callable[[], float]) -> None:
+        # Those of "other".
+        limit.add_fixed(2 * (len(ASSERTION_VERDICTS) + len(METRIC_VERDICTS)))
+        limit.add_fixed(series_count(DURATION_BOUNDS) + len(ERROR_CODES))
         self._limit = limit
         self._clock = clock
         self._announced: dict[str, Kind] = {}

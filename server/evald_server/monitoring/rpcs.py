@@ -31,6 +31,10 @@ GRPC_CODES: Mapping[str, str] = {
 
 _GRPC_INDEX = {code: index for index, code in enumerate(GRPC_CODES)}
 
+_METHOD_SERIES = (
+    series_count(DURATION_BOUNDS) + 3
+)  # started, received and sent; each code reserves its own series
+
 
 class RpcTally:
     """A tally of the calls of one gRPC method. labels: grpc_type, grpc_service, grpc_method.
@@ -83,19 +87,19 @@ class RpcTally:
         assert other.codes is not None
         assert other.durations is not None
         self.codes, self.durations = other.codes, other.durations
-        # + 3: started, received and sent. Each code reserves its own series.
-        if limit.reserve("rpc", series_count(DURATION_BOUNDS) + 3):
+        if limit.reserve("rpc", _METHOD_SERIES):
             self.codes = CodeCounts(len(GRPC_CODES), lambda: limit.reserve("code", 1), other.codes)
             self.durations = Histogram(DURATION_BOUNDS)
         return self.codes, self.durations
 
 
 class RpcMetrics:
-    """The metrics of RPCs: creates and exports the tallies of gRPC methods."""
+    """The metrics of RPCs: creates and exports the tallies of gRPC methods. series: how many they may have."""
 
-    def __init__(self, limit: SeriesLimit) -> None:
-        self._limit = limit
-        self._other = RpcTally((OTHER, OTHER, OTHER), limit, None)
+    def __init__(self, limit: SeriesLimit, series: int) -> None:
+        limit.add_fixed(_METHOD_SERIES + len(GRPC_CODES))  # of "other"
+        self._limit = limit.split(series, "rpc", "code")
+        self._other = RpcTally((OTHER, OTHER, OTHER), self._limit, None)
         self._tallies: dict[tuple[str, str, str], RpcTally] = {}
 
     def tally(self, service: str, method: str, grpc_type: str) -> RpcTally:

@@ -1,24 +1,34 @@
 """A limit on the number of series, so that too many label values do not make scrapes slow."""
 
-from collections import Counter
+import math
 from collections.abc import Callable, Mapping
-
-from prometheus_client.core import Metric
-
-from .prometheus import counts
 
 
 class SeriesLimit:
-    """A limit on new series and on new values of each label.
+    """A limit on series and on values of each label.
 
-    series: how many may still be added in total. values: how many may still be added, by label. overflows: number of
-    refused reservations, by label.
+    series: how many a scrape may have. values: how many values a label may have. fixed: number of the series that are
+    reserved from the start. overflows: number of refused reservations, by label.
     """
 
     def __init__(self, series: int, values: Mapping[str, float]) -> None:
         self._series = series
         self._values = dict(values)
+        self.fixed = 0
         self.overflows = dict.fromkeys(values, 0)
+
+    def add_fixed(self, series: int) -> None:
+        """Reserve the series of a family that it always has. The creator of the limit checks that all of them fit."""
+        self.fixed += series
+        self._series -= series
+
+    def split(self, series: int, *labels: str) -> "SeriesLimit":
+        """Return a limit for so many of the series, without a limit on values of these labels."""
+        self.add_fixed(series)
+        part = SeriesLimit(series, dict.fromkeys(labels, math.inf))
+        self.overflows |= dict.fromkeys(labels, 0)
+        part.overflows = self.overflows
+        return part
 
     def reserve(self, label: str, series: int, values: int = 1) -> bool:
         """Try to reserve series and values of a label. Return whether this succeeded."""
@@ -49,12 +59,3 @@ class CodeCounts:
             self.cells[index] += 1
         else:
             self._overflow.cells[index] += 1
-
-
-def overflow_family(*limits: SeriesLimit) -> Metric:
-    """Return the metric family of refused reservations, by label."""
-    lookups: Counter[str] = Counter()
-    for limit in limits:
-        lookups.update(limit.overflows)
-    text = "Lookups of a label value beyond the limit, counted as other."
-    return counts("evald_label_overflow", text, "label", lookups)

@@ -135,7 +135,7 @@ class RpcServer:
 
     def unary(self, service: str, method: str, handle: UnaryHandler) -> Handler:
         """Return a handler of a unary call."""
-        tally = self._metrics.rpc(service, method, "unary")
+        tally = self._metrics.rpcs.tally(service, method, "unary")
 
         full_name = f"/{service}/{method}"
 
@@ -166,7 +166,7 @@ class RpcServer:
     def _many_in(
         self, service: str, method: str, kind: str, handle: StreamHandler, *, open_streams: bool
     ) -> Handler:
-        tally = self._metrics.rpc(service, method, kind)
+        tally = self._metrics.rpcs.tally(service, method, kind)
 
         async def call(_requests: object, context: Context) -> None:
             await handle(RpcStream(context, tally, self._max_message_bytes))
@@ -177,7 +177,7 @@ class RpcServer:
     def _one_in(
         self, service: str, method: str, handle: ServerStreamHandler, *, open_streams: bool = False
     ) -> Callable[[Any, Context], Awaitable[None]]:
-        tally = self._metrics.rpc(service, method, "server_stream")
+        tally = self._metrics.rpcs.tally(service, method, "server_stream")
 
         full_name = f"/{service}/{method}"
 
@@ -352,7 +352,7 @@ class RpcServer:
                 incident=incident,
             )
         if problem.reason in ("OVERLOADED", "TOO_MANY_STREAMS"):
-            self._metrics.rejected(problem.reason.lower())
+            self._metrics.saturation.rejected(problem.reason.lower())
         self._handled(tally, method, problem.code.name, began)
         await refuse(context, problem)
 

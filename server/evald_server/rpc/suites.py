@@ -95,7 +95,7 @@ class SuiteService:
         self._turns = turns
         self._comparisons = FairSlots(_MAX_COMPARISONS)
         self._stopping = False
-        telemetry.suites.watch(running=lambda: len(self._running))
+        telemetry.suites.running.set_function(lambda: len(self._running))
 
     def handlers(self, rpc: RpcServer) -> dict[str, Handler]:
         """Return the handlers by method."""
@@ -156,7 +156,7 @@ class SuiteService:
                 raise
             del self._running[run.id]
             over.set()
-            self._telemetry.suites.ended(Verdict.Name(ended.verdict).removeprefix("VERDICT_").lower())
+            self._telemetry.suites.ended.add(Verdict.Name(ended.verdict).removeprefix("VERDICT_").lower())
         finally:
             if connector is not None:
                 await connector.aclose()
@@ -410,7 +410,7 @@ class SuiteService:
                 )
             return False
         if count:
-            self._telemetry.suites.ended("interrupted")
+            self._telemetry.suites.ended.add("interrupted")
         return True
 
 
