@@ -24,13 +24,14 @@ def _used() -> Telemetry:
     telemetry.saturation.inflight.set_function(lambda: 1)
     telemetry.saturation.queued.set_function(lambda: 1)
     tally = telemetry.evaluators.tally("regex", Kind.ASSERTION, enforced=True, origin="built_in", metric=None)
-    tally.add(Verdict.PASSED, 0.1, 1.0, None)
+    tally.add(Verdict.PASSED, 0.1, 1.0)
     tally.error("TIMEOUT")
     for unit in UNITS:
         metric = telemetry.evaluators.tally(
             f"metric-{unit}", Kind.METRIC, enforced=True, origin="built_in", metric=Metric(unit)
         )
-        metric.add(Verdict.PASSED, 0.1, None, 1.0)
+        metric.add(Verdict.PASSED, 0.1, None)
+        metric.measure(unit, 1.0)
     telemetry.evaluations.tally("Evaluate").add(Verdict.PASSED, 0.1)
     call = telemetry.rpcs.tally("s", "m", "unary")
     call.started()

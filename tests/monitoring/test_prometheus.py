@@ -67,11 +67,12 @@ def test_a_real_prometheus_computes_the_pass_rates(telemetry: Telemetry, prometh
     prometheus.wait_for('evald_evaluator_results_total{evaluator="contains", verdict="failed"} == 0')
     for verdict, times in ((1, 3), (2, 1), (3, 5), (4, 7)):
         for _ in range(times):
-            regex.add(verdict, 0.3, None, None, TRACE)
-            contains.add(verdict if verdict > 2 else 1, 0.3, None, None)
+            regex.add(verdict, 0.3, None, TRACE)
+            contains.add(verdict if verdict > 2 else 1, 0.3, None)
     for _ in range(100):
-        _assertion(telemetry, "regex", enforced=False).add(Verdict.FAILED, 0.3, None, None)
-        size.add(Verdict.PASSED, 0.001, None, 20.0)
+        _assertion(telemetry, "regex", enforced=False).add(Verdict.FAILED, 0.3, None)
+        size.add(Verdict.PASSED, 0.001, None)
+        size.measure("tokens", 20.0)
     prometheus.wait_for(
         'evald_evaluator_results_total{evaluator="regex", enforcement="shadow", verdict="failed"}'
     )

@@ -33,7 +33,8 @@ def flood(telemetry: Telemetry, names: int) -> None:
             origin="remote",
             metric=Metric(UNITS[number % 6]) if kind is Kind.METRIC else None,
         )
-        tally.add(1 if kind is Kind.METRIC else 1 + number % 4, 0.1, 0.5, 3.0)
+        tally.add(1 if kind is Kind.METRIC else 1 + number % 4, 0.1, 0.5)
+        tally.measure(UNITS[number % 6], 3.0)
         tally.error(codes[number % len(codes)])
         if number % 50 == 0:
             telemetry.rpcs.tally(f"s{number}", f"m{number}", "unary").handled(STATUSES[number % 8], 0.1)
@@ -81,7 +82,7 @@ def test_a_type_that_is_announced_shows_zeros_and_takes_room_for_histograms_only
     assert not list(samples(telemetry, "evald_evaluator_duration_seconds_count"))
     for name in ("acme.pii", "built-in-7"):
         telemetry.evaluators.tally(name, Kind.ASSERTION, enforced=True, origin="remote", metric=None).add(
-            Verdict.PASSED, 0.1, 1.0, None
+            Verdict.PASSED, 0.1, 1.0
         )
         assert value(telemetry, "evald_evaluator_duration_seconds_count", evaluator=name) == 1
         assert value(telemetry, "evald_evaluator_results_total", evaluator=name, verdict="passed") == 1
@@ -96,7 +97,7 @@ def test_an_announced_type_that_is_first_used_as_a_shadow_stays_within_the_serie
         for enforced in (False, True):
             telemetry.evaluators.tally(
                 name, Kind.ASSERTION, enforced=enforced, origin="built_in", metric=None
-            ).add(Verdict.FAILED, 0.1, 0.0, None)
+            ).add(Verdict.FAILED, 0.1, 0.0)
     assert len(list(samples(telemetry))) <= 178
     assert (
         value(
@@ -142,7 +143,7 @@ def test_a_type_without_room_for_histograms_keeps_its_verdicts() -> None:
         tally = telemetry.evaluators.tally(
             name, Kind.ASSERTION, enforced=True, origin="built_in", metric=None
         )
-        tally.add(Verdict.FAILED, 0.1, 0.0, None)
+        tally.add(Verdict.FAILED, 0.1, 0.0)
         tally.error("TIMEOUT")
         assert value(telemetry, "evald_evaluator_results_total", evaluator=name, verdict="failed") == 1, (
             "the pass rate needs this"
@@ -157,7 +158,7 @@ def test_a_type_that_is_called_other_shares_the_series_of_the_rest() -> None:
     telemetry = Telemetry(max_types=1)
     for name in ("other", "first", "third"):
         telemetry.evaluators.tally(name, Kind.ASSERTION, enforced=True, origin="remote", metric=None).add(
-            Verdict.PASSED, 0.1, 1.0, None
+            Verdict.PASSED, 0.1, 1.0
         )
     assert value(telemetry, "evald_evaluator_results_total", evaluator="other", verdict="passed") == 2
 
@@ -199,5 +200,5 @@ def test_a_hundred_label_sets_of_callers_leave_room_for_evaluators() -> None:
     assert len(shown) == 51
     assert value(telemetry, "evald_evaluations_total", suite="other", verdict="passed") == 50
     tally = telemetry.evaluators.tally("regex", Kind.ASSERTION, enforced=True, origin="built_in", metric=None)
-    tally.add(Verdict.PASSED, 0.1, 1.0, None)
+    tally.add(Verdict.PASSED, 0.1, 1.0)
     assert value(telemetry, "evald_evaluator_duration_seconds_count", evaluator="regex") == 1

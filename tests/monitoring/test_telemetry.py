@@ -127,8 +127,8 @@ def test_the_lag_keeps_the_worst_when_smaller_ones_follow() -> None:
 def test_exemplars_lead_to_traces_in_openmetrics_only() -> None:
     telemetry = Telemetry()
     tally = telemetry.evaluators.tally("regex", Kind.ASSERTION, enforced=True, origin="built_in", metric=None)
-    tally.add(Verdict.FAILED, 0.3, 0.0, None, TRACE)
-    tally.add(Verdict.PASSED, 0.0, 1.0, None)
+    tally.add(Verdict.FAILED, 0.3, 0.0, TRACE)
+    tally.add(Verdict.PASSED, 0.0, 1.0)
     telemetry.evaluations.tally("Evaluate").add(Verdict.FAILED, 0.4, TRACE)
     shown = {
         (one.name, one.labels.get("le") or one.labels["verdict"]): (
@@ -150,7 +150,7 @@ def test_exemplars_lead_to_traces_in_openmetrics_only() -> None:
 def test_what_is_no_trace_id_is_no_exemplar(trace_id: str) -> None:
     telemetry = Telemetry()
     tally = telemetry.evaluators.tally("regex", Kind.ASSERTION, enforced=True, origin="built_in", metric=None)
-    tally.add(Verdict.PASSED, 0.3, 1.0, None, trace_id)
+    tally.add(Verdict.PASSED, 0.3, 1.0, trace_id)
     assert not any(one.exemplar for one in samples(telemetry, accept=OPENMETRICS))
 
 
@@ -216,7 +216,8 @@ def test_scrapes_beside_a_writer_are_whole() -> None:
             origin="remote",
             metric=Metric("tokens") if number % 2 else None,
         )
-        tally.add(1 + number % 4, number % 7 / 10, 0.5, 12.0, TRACE)
+        tally.add(1 + number % 4, number % 7 / 10, 0.5, TRACE)
+        tally.measure("tokens", 12.0)
         tally.error("TIMEOUT")
         telemetry.rpcs.tally("s", f"m{number % 20}", "unary").handled("OK", 0.1)
         written.set()

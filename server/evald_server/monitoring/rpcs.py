@@ -29,8 +29,6 @@ GRPC_CODES: Mapping[str, str] = {
     "UNAUTHENTICATED": "Unauthenticated",
 }
 
-_GRPC_INDEX = {code: index for index, code in enumerate(GRPC_CODES)}
-
 _METHOD_SERIES = (
     series_count(DURATION_BOUNDS) + 3
 )  # started, received and sent; each code reserves its own series
@@ -53,7 +51,7 @@ class RpcTally:
         self._limit = limit
         self._other = other
         if other is None:
-            self.durations, self.codes = Histogram(DURATION_BOUNDS), CodeCounts(len(GRPC_CODES))
+            self.durations, self.codes = Histogram(DURATION_BOUNDS), CodeCounts()
 
     @property
     def shared(self) -> bool:
@@ -70,7 +68,7 @@ class RpcTally:
         """Count the end of a call. code_name: name of a `grpc.StatusCode`; any other counts as UNKNOWN."""
         if self.codes is None or self.durations is None:
             self.codes, self.durations = self._open()
-        self.codes.add(_GRPC_INDEX.get(code_name, _GRPC_INDEX["UNKNOWN"]))
+        self.codes.add(GRPC_CODES.get(code_name, "Unknown"))
         self.durations.observe(seconds)
 
     def received(self) -> None:
@@ -88,7 +86,7 @@ class RpcTally:
         assert other.durations is not None
         self.codes, self.durations = other.codes, other.durations
         if limit.reserve("rpc", _METHOD_SERIES):
-            self.codes = CodeCounts(len(GRPC_CODES), lambda: limit.reserve("code", 1), other.codes)
+            self.codes = CodeCounts(limit, other.codes)
             self.durations = Histogram(DURATION_BOUNDS)
         return self.codes, self.durations
 
@@ -136,7 +134,6 @@ class RpcMetrics:
             add_count(received, labels, sum(one.received_count for one in counted))
             add_count(sent, labels, sum(one.sent_count for one in counted))
             add_histogram(durations, tally.labels, tally.durations)
-            for code, count in zip(GRPC_CODES.values(), tally.codes.cells[:], strict=True):
-                if count:
-                    add_count(handled, {**labels, "grpc_code": code}, count)
+            for code, count in tally.codes.counts.copy().items():
+                add_count(handled, {**labels, "grpc_code": code}, count)
         yield from (started, handled, received, sent, durations)

@@ -1,7 +1,7 @@
 """A limit on the number of series, so that too many label values do not make scrapes slow."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 
 class SeriesLimit:
@@ -43,19 +43,21 @@ class SeriesLimit:
 class CodeCounts:
     """Counts by code, for a closed list of codes.
 
-    The first count of a code reserves its series. If that fails, `overflow` counts the code instead.
+    The first count of a code reserves its series. If that fails, `overflow` counts the code instead. limit, overflow:
+    None if the series of all codes are reserved.
     """
 
-    def __init__(
-        self, size: int, reserve: Callable[[], bool] = lambda: True, overflow: "CodeCounts | None" = None
-    ) -> None:
-        self.cells = [0] * size
-        self._reserve = reserve
+    def __init__(self, limit: SeriesLimit | None = None, overflow: "CodeCounts | None" = None) -> None:
+        self.counts: dict[str, int] = {}
+        self._limit = limit
         self._overflow = overflow
 
-    def add(self, index: int) -> None:
-        """Count one code, by its index in the list."""
-        if self.cells[index] or self._overflow is None or self._reserve():
-            self.cells[index] += 1
+    def add(self, code: str) -> None:
+        """Count one code."""
+        counts = self.counts
+        if code in counts:
+            counts[code] += 1
+        elif self._limit is None or self._overflow is None or self._limit.reserve("code", 1):
+            counts[code] = 1
         else:
-            self._overflow.cells[index] += 1
+            self._overflow.add(code)

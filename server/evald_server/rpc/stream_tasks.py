@@ -132,7 +132,10 @@ def count_chunk(
     for verdict, seconds in counts.durations:
         evaluations.add(verdict, seconds)
     for (index, verdict, score, value, code), count, seconds in counts.results:
-        tally = telemetry.evaluators.of(plan.evaluators[index])
-        tally.add(verdict, seconds, score, value, None, count)
+        planned = plan.evaluators[index]
+        tally = telemetry.evaluators.of(planned)
+        tally.add(verdict, seconds, score, count=count)
+        if planned.metric is not None and value is not None:
+            tally.measure(planned.metric.unit, value, count)
         for _ in range(count if code else 0):
             tally.error(code)
