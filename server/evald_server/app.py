@@ -195,7 +195,7 @@ class App:
         engine = Engine(planner, Contexts(settings.max_messages), self.threads)
         # Before the first call, so that remote types cannot use up the metric series of these types.
         for entry in self.registry.types():
-            self.telemetry.evaluators.announce(entry.definition.type, int(entry.definition.kind))
+            self.telemetry.evaluators.export_zeros(entry.definition.type, int(entry.definition.kind))
         self._rpc = RpcServer(
             self.telemetry,
             max_message_bytes=settings.max_message_bytes,

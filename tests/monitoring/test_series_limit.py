@@ -77,7 +77,7 @@ def test_no_flood_exceeds_the_series_allowed(max_types: int, max_series: int) ->
 def test_a_type_that_is_announced_shows_zeros_and_takes_room_for_histograms_only_when_used() -> None:
     telemetry = Telemetry(max_series=1500)
     for number in range(100):
-        telemetry.evaluators.announce(f"built-in-{number}", Kind.ASSERTION)
+        telemetry.evaluators.export_zeros(f"built-in-{number}", Kind.ASSERTION)
     assert value(telemetry, "evald_evaluator_results_total", evaluator="built-in-7", verdict="passed") == 0
     assert not list(samples(telemetry, "evald_evaluator_duration_seconds_count"))
     for name in ("acme.pii", "built-in-7"):
@@ -93,7 +93,7 @@ def test_a_type_that_is_announced_shows_zeros_and_takes_room_for_histograms_only
 def test_an_announced_type_that_is_first_used_as_a_shadow_stays_within_the_series_allowed() -> None:
     telemetry = Telemetry(max_types=2, max_series=FIXED + 508)
     for name in ("regex", "contains"):
-        telemetry.evaluators.announce(name, Kind.ASSERTION)
+        telemetry.evaluators.export_zeros(name, Kind.ASSERTION)
         for enforced in (False, True):
             telemetry.evaluators.tally(
                 name, Kind.ASSERTION, enforced=enforced, origin="built_in", metric=None

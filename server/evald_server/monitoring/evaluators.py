@@ -165,7 +165,7 @@ class EvaluatorMetrics:
         tally = self._tallies.get((type, enforced)) or self._new_tally(series, Kind(kind), enforced=enforced)
         if metric is not None and tally.series is not self._other and metric.unit not in series.measured:
             bounds = value_bounds(metric)
-            if self._limit.reserve("detail", series_count(bounds) + 1, values=0):  # + 1: the last value
+            if self._limit.reserve("histograms", series_count(bounds) + 1, values=0):  # + 1: the last value
                 series.measured[metric.unit] = MeasuredValues(bounds)
         return tally
 
@@ -199,7 +199,7 @@ class EvaluatorMetrics:
             metric=planned.metric,
         )
 
-    def announce(self, type: str, kind: int) -> None:  # noqa: A002 - the word of the contract
+    def export_zeros(self, type: str, kind: int) -> None:  # noqa: A002 - the word of the contract
         """Export a type's verdicts as zeros from now on, so that a Prometheus rate sees their first increase.
 
         Its histograms are reserved only at its first use: those of all built-ins would leave none for other types.
@@ -223,7 +223,7 @@ class EvaluatorMetrics:
         needed = series_count(DURATION_BOUNDS)
         if kind is Kind.ASSERTION:
             needed += series_count(RATIO_BOUNDS) + 1  # + 1: the pass ratio
-        if self._limit.reserve("detail", needed):
+        if self._limit.reserve("histograms", needed):
             series.errors = CodeCounts(self._limit, self._other.errors)
             if kind is Kind.ASSERTION:
                 series.scores = Histogram(RATIO_BOUNDS)

@@ -35,7 +35,7 @@ class RemoteMetrics:
         found = self._tasks.get(type)
         if found is not None:
             return found
-        if type == OTHER or not self._limit.reserve("detail", _TYPE_SERIES):
+        if type == OTHER or not self._limit.reserve("histograms", _TYPE_SERIES):
             return self._other
         return self._tasks.setdefault(type, Histogram(DURATION_BOUNDS))
 

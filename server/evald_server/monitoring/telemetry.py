@@ -25,9 +25,12 @@ from .series_limit import SeriesLimit
 
 # Series of the library's collectors: process (6), platform (1) and garbage collection (9).
 _LIBRARY_SERIES = 16
-# "detail": histograms, last value and pass ratio of a type. "caller": combinations of callers' labels. "code": a
+# "histograms": histograms, last value and pass ratio of a type. "caller": combinations of callers' labels. "code": a
 # closed list for each evaluator and method.
-_MAX_VALUES = {"detail": float("inf"), "code": float("inf"), "caller": 50, "reason": 16}
+_MAX_VALUES = {"histograms": float("inf"), "code": float("inf"), "caller": 50, "reason": 16}
+
+# Dashboards and alerts know this label by its first name.
+_EXPORTED_LABELS = {"histograms": "detail"}
 
 # One in so many passed evaluations gets an exemplar: reading the metadata of every call costs 2 % of the throughput.
 _TRACED_ONE_IN = 64
@@ -136,7 +139,7 @@ class Telemetry(Collector):
             "evald_label_overflow", "Lookups of a label value beyond the limit, counted as other."
         )
         for label, count in self._limit.overflows.items():
-            add_count(overflows, {"label": label}, count)
+            add_count(overflows, {"label": _EXPORTED_LABELS.get(label, label)}, count)
         yield overflows
         build = GaugeMetricFamily(
             "evald_build_info", "Always 1. The labels describe the server.", labels=list(self._build)
