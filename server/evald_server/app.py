@@ -167,9 +167,9 @@ class App:
         with _start_errors():
             self.models = build_models(
                 settings,
-                self.telemetry.judge(JUDGE),
+                self.telemetry.judges,
                 caller=_judge_caller,
-                limited=partial(self.telemetry.access.limited, "judge_usd_per_day"),
+                limited=partial(self.telemetry.access.limited.add, "judge_usd_per_day"),
             )
             self.scripts = build_scripts(settings)
         self.registry = build_registry(settings, self.threads, self.scripts, self.models)
@@ -181,7 +181,7 @@ class App:
         limits = PlanLimits(settings.max_evaluators, settings.max_config_bytes, settings.plan_cache_bytes)
         planner = Planner(self.registry, limits, fail_open=settings.on_error == "fail_open")
         self.batch_processes = build_batch_processes(settings, limits)
-        self.turns = TurnLimits(self.telemetry.access.limited, build_turn_totals(settings))
+        self.turns = TurnLimits(self.telemetry.access.limited.add, build_turn_totals(settings))
         self.admission = Admission(
             settings.max_inflight,
             settings.max_queued,
@@ -191,11 +191,12 @@ class App:
             max_timeout=settings.max_timeout,
             turns=self.turns,
         )
-        self.telemetry.watch(inflight=lambda: self.admission.inflight, queued=lambda: self.admission.queued)
+        self.telemetry.saturation.inflight.set_function(lambda: self.admission.inflight)
+        self.telemetry.saturation.queued.set_function(lambda: self.admission.queued)
         engine = Engine(planner, Contexts(settings.max_messages), self.threads)
         # Before the first call, so that remote types cannot use up the metric series of these types.
         for entry in self.registry.types():
-            self.telemetry.announce(entry.definition.type, int(entry.definition.kind))
+            self.telemetry.evaluators.export_zeros(entry.definition.type, int(entry.definition.kind))
         self._rpc = RpcServer(
             self.telemetry,
             max_message_bytes=settings.max_message_bytes,
@@ -204,12 +205,15 @@ class App:
         )
         with _start_errors():
             self.remotes = Remotes(
-                settings, self.registry, self.telemetry, LeaseStore(self.database), self._current_plugin
+                settings,
+                self.registry,
+                self.telemetry.remotes,
+                LeaseStore(self.database),
+                self._current_plugin,
             )
             self._connectors = Connectors(settings, give_way=self._rpc.give_way)
-        self.telemetry.watch_remotes(
-            instances=self.remotes.instances.counts, open_circuits=self.remotes.instances.open_circuits
-        )
+        self.telemetry.remotes.instances = self.remotes.instances.counts
+        self.telemetry.remotes.open_circuits.set_function(self.remotes.instances.open_circuits)
         self.runner = Runner(
             RunStore(self.database),
             self._connectors,
@@ -229,13 +233,13 @@ class App:
             self._rpc,
             self._table(engine),
             self._authenticator,
-            self.telemetry.access.limited,
+            self.telemetry.access.limited.add,
             audit_calls=settings.audit_calls,
             max_principal_calls=settings.max_principal_calls or max(1, settings.max_calls // 4),
             max_open_calls=settings.max_open_calls,
             message_timeout=settings.message_timeout,
-            timed_out=partial(self.telemetry.rejected, "message_timeout"),
-            file_read=self.telemetry.access.file_read,
+            timed_out=partial(self.telemetry.saturation.rejected, "message_timeout"),
+            file_read=self.telemetry.access.file_reads.add,
         )
         self._audit = Audit()
         self._data_dir: DataDir | None = None
@@ -485,20 +489,20 @@ class App:
     async def _reload_certificates(self, certificates: CertificateStore) -> None:
         """Poll the certificate files. Use changed certificates for new connections if they are valid."""
         access = self.telemetry.access
-        access.expire_at(certificates.current.expiries)
+        access.expiries = certificates.current.expiries
         while True:
             await asyncio.sleep(self.settings.tls_reload_seconds)
             try:
                 if not await in_reader(certificates.reload):
                     continue
             except CertificateProblem as problem:
-                access.reloaded("failed")
+                access.reloads.add("failed")
                 _log.error("%s; the previous certificates stay in use", problem)
                 continue
             for port in self._ports.values():
                 port.publish(certificates.current)
-            access.reloaded("ok")
-            access.expire_at(certificates.current.expiries)
+            access.reloads.add("ok")
+            access.expiries = certificates.current.expiries
             _log.info("new certificates are in use")
             record("certificates changed", None)
 
@@ -596,7 +600,7 @@ class App:
         while True:
             wanted = loop.time() + _LAG_PERIOD_SECONDS
             await asyncio.sleep(_LAG_PERIOD_SECONDS)
-            self.telemetry.loop_lag(max(0.0, loop.time() - wanted))
+            self.telemetry.saturation.loop_lag(max(0.0, loop.time() - wanted))
 
 
 async def _restarting(watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -674,7 +678,7 @@ def build_authenticator(settings: Settings, telemetry: Telemetry) -> Authenticat
         )
     return Authenticator(
         keys,
-        telemetry.access.checked,
+        telemetry.access.checks.add,
         tokens=tokens,
         clients=clients,
         anonymous=anonymous(roles) if roles else None,
@@ -688,7 +692,7 @@ def build_tokens(settings: Settings, telemetry: Telemetry) -> "TokenVerifier":
         from evald_server.auth.tokens import TokenVerifier
     except ImportError as problem:
         raise StartError(f"jwt_issuer: {problem.name} is not installed: pip install 'evald[jwt]'") from None
-    outcome, url, source = telemetry.access.key_set_read, settings.jwt_jwks_url, None
+    outcome, url, source = telemetry.access.key_set_reads.add, settings.jwt_jwks_url, None
     if settings.jwt_jwks_file is not None:
         with _start_errors("jwt_jwks_file"):
             source = JwksFile(settings.jwt_jwks_file, outcome)

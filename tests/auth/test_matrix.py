@@ -122,7 +122,7 @@ STATES = {
 
 
 def _count(live: Live, kind: str, outcome: str) -> int:
-    return live.app.telemetry.access._checks.get((kind, outcome), 0)
+    return live.app.telemetry.access.checks.counts.get((kind, outcome), 0)
 
 
 def test_every_method_is_served_or_said_not_to_be(server: Asked) -> None:

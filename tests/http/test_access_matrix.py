@@ -168,7 +168,7 @@ STATES = {
 
 
 def _counts(server: Guarded) -> Counter[tuple[str, str]]:
-    return Counter(server.live.app.telemetry.access._checks)
+    return Counter(server.live.app.telemetry.access.checks.counts)
 
 
 async def _unsent(server: Guarded, route: WebRoute, headers: dict[str, str]) -> Exchange:

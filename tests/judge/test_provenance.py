@@ -176,7 +176,7 @@ def test_a_card_that_cannot_be_read_stops_the_start(
         path.write_bytes(content)
     settings = Settings(**judges(m1=path))
     with pytest.raises(ValueError, match=words) as raised:
-        build_models(settings, Telemetry().judge("llm-judge"))
+        build_models(settings, Telemetry().judges)
     assert str(raised.value).startswith("judges.one.cards.m1 ")
 
 

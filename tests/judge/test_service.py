@@ -249,10 +249,10 @@ async def test_the_catalogue_says_whether_the_judge_can_be_reached(monkeypatch: 
 
 def test_models_without_room_count_in_total_only() -> None:
     telemetry = Telemetry()
-    tally = telemetry.judge("llm-judge")
+    judges = telemetry.judges
     for number in range(1000):
-        tally.request(f"model-{number}", "ok", 0.1)
-        tally.spent(f"model-{number}", None, 0.5)
+        judges.request(f"model-{number}", "ok", 0.1)
+        judges.spent(f"model-{number}", None, 0.5)
     assert value(telemetry, "evald_judge_requests_total", outcome="ok") == 1000
     assert value(telemetry, "evald_judge_cost_usd_total") == 500
     shown = {
@@ -262,6 +262,5 @@ def test_models_without_room_count_in_total_only() -> None:
     assert len(shown) < 5
     assert value(telemetry, "evald_label_overflow_total", label="model")
     assert len(list(samples(telemetry))) < 2000
-    assert telemetry.judge("llm-judge") is tally
-    tally.request("model-1", "something new", 0.1)
+    judges.request("model-1", "something new", 0.1)
     assert value(telemetry, "evald_judge_requests_total", outcome="other") == 1

@@ -18,13 +18,15 @@ PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, 
 
 
 def assertion(telemetry: Telemetry, name: str = "regex", *, enforced: bool = True) -> EvaluatorTally:
-    return telemetry.tally(name, Kind.ASSERTION, enforced=enforced, origin="built_in", metric=None)
+    return telemetry.evaluators.tally(name, Kind.ASSERTION, enforced=enforced, origin="built_in", metric=None)
 
 
 def metric(
     telemetry: Telemetry, descriptor: Metric, name: str = "size", *, enforced: bool = True
 ) -> EvaluatorTally:
-    return telemetry.tally(name, Kind.METRIC, enforced=enforced, origin="plugin", metric=descriptor)
+    return telemetry.evaluators.tally(
+        name, Kind.METRIC, enforced=enforced, origin="plugin", metric=descriptor
+    )
 
 
 class Outcome(NamedTuple):
@@ -53,9 +55,7 @@ OUTCOMES = st.lists(
 def test_every_result_is_counted_once_under_its_labels(outcomes: list[Outcome]) -> None:
     telemetry = Telemetry()
     for one in outcomes:
-        assertion(telemetry, one.evaluator, enforced=one.enforced).add(
-            one.verdict, one.seconds, one.score, None
-        )
+        assertion(telemetry, one.evaluator, enforced=one.enforced).add(one.verdict, one.seconds, one.score)
     wanted = Counter(
         (one.evaluator, "enforced" if one.enforced else "shadow", one.verdict.name.lower())
         for one in outcomes
@@ -72,9 +72,7 @@ def test_every_result_is_counted_once_under_its_labels(outcomes: list[Outcome]) 
 def test_durations_hold_all_but_skips_and_scores_only_what_was_judged(outcomes: list[Outcome]) -> None:
     telemetry = Telemetry()
     for one in outcomes:
-        assertion(telemetry, one.evaluator, enforced=one.enforced).add(
-            one.verdict, one.seconds, one.score, None
-        )
+        assertion(telemetry, one.evaluator, enforced=one.enforced).add(one.verdict, one.seconds, one.score)
     for name in {one.evaluator for one in outcomes}:
         mine = [one for one in outcomes if one.evaluator == name]
         took = [one.seconds for one in mine if one.verdict is not SKIPPED]
@@ -107,7 +105,7 @@ def test_the_pass_ratio_is_that_of_five_minutes(
     judged: list[tuple[float, Verdict]] = []
     for wait, verdict, enforced in steps:
         clock.now += wait
-        assertion(telemetry, enforced=enforced).add(verdict, 0.001, None, None)
+        assertion(telemetry, enforced=enforced).add(verdict, 0.001, None)
         if enforced and verdict in (PASSED, FAILED):
             judged.append((clock.now, verdict))
     clock.now += idle
@@ -129,7 +127,7 @@ def test_a_verdict_leaves_the_pass_ratio_after_five_minutes(
     clock = Clock()
     telemetry = Telemetry(clock=clock)
     clock.now = said
-    assertion(telemetry).add(PASSED, 0.001, None, None)
+    assertion(telemetry).add(PASSED, 0.001, None)
     clock.now = asked
     assert value(telemetry, "evald_assertion_pass_ratio", evaluator="regex") == shown
 
@@ -137,8 +135,8 @@ def test_a_verdict_leaves_the_pass_ratio_after_five_minutes(
 @pytest.mark.parametrize("score", [math.nan, math.inf, -0.1, 1.1], ids=str)
 def test_a_score_outside_0_to_1_spoils_no_sum(score: float) -> None:
     telemetry = Telemetry()
-    assertion(telemetry).add(PASSED, 0.001, score, None)
-    assertion(telemetry).add(PASSED, 0.001, 0.5, None)
+    assertion(telemetry).add(PASSED, 0.001, score)
+    assertion(telemetry).add(PASSED, 0.001, 0.5)
     assert histogram(telemetry, "evald_assertion_score_ratio", evaluator="regex")[1:] == (0.5, 1)
 
 
@@ -150,7 +148,7 @@ UNITS = ["seconds", "tokens", "characters", "words", "count", "ratio", "bytes", 
 )
 def test_a_value_lands_in_the_family_of_its_unit(unit: str, family: str) -> None:
     telemetry = Telemetry()
-    metric(telemetry, Metric(unit)).add(PASSED, 0.001, None, 0.75)
+    metric(telemetry, Metric(unit)).measure(unit, 0.75)
     for other in UNITS:
         found = list(samples(telemetry, f"evald_metric_value_{other}_sum", evaluator="size"))
         assert [one.value for one in found] == ([0.75] if other == family else [])
@@ -161,7 +159,7 @@ def test_a_bound_is_the_upper_one_of_its_bucket() -> None:
     telemetry = Telemetry()
     tally = metric(telemetry, Metric("count"))
     for number in (0, 1, 2, 2, 4, 1000):
-        tally.add(PASSED, 0.001, None, number)
+        tally.measure("count", number)
     buckets, total, count = histogram(telemetry, "evald_metric_value_count", evaluator="size")
     assert [buckets[bound] for bound in ("0.0", "1.0", "2.0", "3.0", "5.0", "100.0", "+Inf")] == [
         1,
@@ -192,7 +190,7 @@ def test_a_bound_is_the_upper_one_of_its_bucket() -> None:
 )
 def test_a_metric_keeps_its_own_buckets_when_they_are_valid(bounds: tuple[float, ...], own: bool) -> None:
     telemetry = Telemetry()
-    metric(telemetry, Metric("tokens", bucket_bounds=bounds)).add(PASSED, 0.001, None, 7.0)
+    metric(telemetry, Metric("tokens", bucket_bounds=bounds)).measure("tokens", 7.0)
     shown = [
         float(one.labels["le"])
         for one in samples(telemetry, "evald_metric_value_tokens_bucket", evaluator="size")
@@ -206,22 +204,22 @@ def test_a_metric_keeps_its_own_buckets_when_they_are_valid(bounds: tuple[float,
 def test_a_value_that_cannot_be_added_up_spoils_no_sum(number: float) -> None:
     telemetry = Telemetry()
     tally = metric(telemetry, Metric("tokens"))
-    tally.add(PASSED, 0.001, None, number)
-    tally.add(PASSED, 0.001, None, 5.0)
+    tally.measure("tokens", number)
+    tally.measure("tokens", 5.0)
     assert histogram(telemetry, "evald_metric_value_tokens", evaluator="size")[1:] == (5.0, 1)
 
 
 def test_values_measured_in_shadow_count_and_those_without_a_descriptor_do_not() -> None:
     telemetry = Telemetry()
-    metric(telemetry, Metric("tokens"), enforced=False).add(PASSED, 0.001, None, 5.0)
-    assertion(telemetry).add(PASSED, 0.001, 1.0, 1234.0)
+    metric(telemetry, Metric("tokens"), enforced=False).measure("tokens", 5.0)
+    assertion(telemetry).measure("count", 1234.0)
     assert value(telemetry, "evald_metric_value_tokens_count", evaluator="size") == 1
     assert not list(samples(telemetry, "evald_metric_value_count_count", evaluator="regex"))
 
 
 def test_a_metric_has_no_failed_no_score_and_no_pass_ratio() -> None:
     telemetry = Telemetry()
-    metric(telemetry, Metric("tokens")).add(PASSED, 0.001, None, 5.0)
+    metric(telemetry, Metric("tokens")).add(PASSED, 0.001, None)
     shown = {one.labels["verdict"] for one in samples(telemetry, "evald_evaluator_results_total")}
     assert shown == {"passed", "error", "skipped"}
     assert not list(samples(telemetry, "evald_assertion_pass_ratio"))

@@ -21,37 +21,39 @@ LIBRARY = re.compile(r"(process|python)_")
 def _used() -> Telemetry:
     """Telemetry in which every family has a series."""
     telemetry = Telemetry()
-    telemetry.watch(inflight=lambda: 1, queued=lambda: 1)
-    tally = telemetry.tally("regex", Kind.ASSERTION, enforced=True, origin="built_in", metric=None)
-    tally.add(Verdict.PASSED, 0.1, 1.0, None)
+    telemetry.saturation.inflight.set_function(lambda: 1)
+    telemetry.saturation.queued.set_function(lambda: 1)
+    tally = telemetry.evaluators.tally("regex", Kind.ASSERTION, enforced=True, origin="built_in", metric=None)
+    tally.add(Verdict.PASSED, 0.1, 1.0)
     tally.error("TIMEOUT")
     for unit in UNITS:
-        metric = telemetry.tally(
+        metric = telemetry.evaluators.tally(
             f"metric-{unit}", Kind.METRIC, enforced=True, origin="built_in", metric=Metric(unit)
         )
-        metric.add(Verdict.PASSED, 0.1, None, 1.0)
-    telemetry.evaluation("Evaluate").add(Verdict.PASSED, 0.1)
-    call = telemetry.rpc("s", "m", "unary")
+        metric.add(Verdict.PASSED, 0.1, None)
+        metric.measure(unit, 1.0)
+    telemetry.evaluations.tally("Evaluate").add(Verdict.PASSED, 0.1)
+    call = telemetry.rpcs.tally("s", "m", "unary")
     call.started()
     call.handled("OK", 0.1)
-    judge = telemetry.judge("llm-judge")
+    judge = telemetry.judges
     judge.request("gpt", "ok", 0.1)
     judge.spent("gpt", TokenUsage(10, 1), 0.001)
-    telemetry.watch_remotes(
-        instances=lambda: {("acme.pii", "connected", "active"): 1}, open_circuits=lambda: 0
-    )
-    telemetry.remote_tasks("acme.pii").observe(0.1)
-    telemetry.runs.watch(running=lambda: 1, queued=lambda: 1)
+    telemetry.remotes.instances = lambda: {("acme.pii", "connected", "active"): 1}
+    telemetry.remotes.open_circuits.set_function(lambda: 0)
+    telemetry.remotes.tasks("acme.pii").observe(0.1)
+    telemetry.runs.running.set_function(lambda: 1)
+    telemetry.runs.queued.set_function(lambda: 1)
     telemetry.runs.ended("passed", 1.0)
-    telemetry.suites.watch(running=lambda: 1)
-    telemetry.access.checked("key", "ok")
-    telemetry.access.limited("rate")
-    telemetry.access.reloaded("ok")
-    telemetry.access.key_set_read("ok")
-    telemetry.access.file_read("keys_file", "ok")
-    telemetry.access.expire_at({"tls_cert_file": 1.0})
-    telemetry.rejected("overloaded")
-    telemetry.loop_lag(0.1)
+    telemetry.suites.running.set_function(lambda: 1)
+    telemetry.access.checks.add("key", "ok")
+    telemetry.access.limited.add("rate")
+    telemetry.access.reloads.add("ok")
+    telemetry.access.key_set_reads.add("ok")
+    telemetry.access.file_reads.add("keys_file", "ok")
+    telemetry.access.expiries = {"tls_cert_file": 1.0}
+    telemetry.saturation.rejected("overloaded")
+    telemetry.saturation.loop_lag(0.1)
     return telemetry
 
 

@@ -22,7 +22,8 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 @pytest.mark.parametrize("names", [0, 10, 5000])
 def test_promtool_finds_nothing_wrong_with_a_scrape(names: int) -> None:
     telemetry = Telemetry()
-    telemetry.watch(inflight=lambda: 1, queued=lambda: 0)
+    telemetry.saturation.inflight.set_function(lambda: 1)
+    telemetry.saturation.queued.set_function(lambda: 0)
     flood(telemetry, names)
     assert promtool("check", "metrics", sent=telemetry.exposition("")[0]) == ""
 
@@ -55,20 +56,23 @@ def prometheus(telemetry: Telemetry, tmp_path: Path) -> Iterator[Prometheus]:
 
 
 def _assertion(telemetry: Telemetry, name: str, *, enforced: bool = True) -> EvaluatorTally:
-    return telemetry.tally(name, Kind.ASSERTION, enforced=enforced, origin="built_in", metric=None)
+    return telemetry.evaluators.tally(name, Kind.ASSERTION, enforced=enforced, origin="built_in", metric=None)
 
 
 def test_a_real_prometheus_computes_the_pass_rates(telemetry: Telemetry, prometheus: Prometheus) -> None:
     regex, contains = _assertion(telemetry, "regex"), _assertion(telemetry, "contains")
-    size = telemetry.tally("size", Kind.METRIC, enforced=True, origin="built_in", metric=Metric("tokens"))
+    size = telemetry.evaluators.tally(
+        "size", Kind.METRIC, enforced=True, origin="built_in", metric=Metric("tokens")
+    )
     prometheus.wait_for('evald_evaluator_results_total{evaluator="contains", verdict="failed"} == 0')
     for verdict, times in ((1, 3), (2, 1), (3, 5), (4, 7)):
         for _ in range(times):
-            regex.add(verdict, 0.3, None, None, TRACE)
-            contains.add(verdict if verdict > 2 else 1, 0.3, None, None)
+            regex.add(verdict, 0.3, None, TRACE)
+            contains.add(verdict if verdict > 2 else 1, 0.3, None)
     for _ in range(100):
-        _assertion(telemetry, "regex", enforced=False).add(Verdict.FAILED, 0.3, None, None)
-        size.add(Verdict.PASSED, 0.001, None, 20.0)
+        _assertion(telemetry, "regex", enforced=False).add(Verdict.FAILED, 0.3, None)
+        size.add(Verdict.PASSED, 0.001, None)
+        size.measure("tokens", 20.0)
     prometheus.wait_for(
         'evald_evaluator_results_total{evaluator="regex", enforcement="shadow", verdict="failed"}'
     )

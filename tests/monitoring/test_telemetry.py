@@ -17,7 +17,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 def test_a_call_is_counted_as_dashboards_for_grpc_expect() -> None:
     telemetry = Telemetry()
-    tally = telemetry.rpc("evald.v1.EvaluationService", "Evaluate", "server_stream")
+    tally = telemetry.rpcs.tally("evald.v1.EvaluationService", "Evaluate", "server_stream")
     tally.started()
     tally.started()
     tally.received()
@@ -36,13 +36,13 @@ def test_a_call_is_counted_as_dashboards_for_grpc_expect() -> None:
     assert value(telemetry, "grpc_server_handled_total", **labels, grpc_code="OK") == 1
     assert value(telemetry, "grpc_server_handled_total", **labels, grpc_code="InvalidArgument") == 1
     assert histogram(telemetry, "grpc_server_handling_seconds", **labels)[1:] == (0.2, 2)
-    assert telemetry.rpc("evald.v1.EvaluationService", "Evaluate", "server_stream") is tally
+    assert telemetry.rpcs.tally("evald.v1.EvaluationService", "Evaluate", "server_stream") is tally
 
 
 def test_every_status_code_has_a_name_of_its_own() -> None:
     telemetry = Telemetry()
     for code in grpc.StatusCode:
-        telemetry.rpc("s", "m", "unary").handled(code.name, 0.0)
+        telemetry.rpcs.tally("s", "m", "unary").handled(code.name, 0.0)
     shown = {one.labels["grpc_code"]: one.value for one in samples(telemetry, "grpc_server_handled_total")}
     assert len(shown) == len(grpc.StatusCode)
     assert set(shown.values()) == {1}
@@ -51,14 +51,14 @@ def test_every_status_code_has_a_name_of_its_own() -> None:
 
 def test_an_unknown_status_code_is_unknown() -> None:
     telemetry = Telemetry()
-    telemetry.rpc("s", "m", "unary").handled("TEAPOT", 0.0)
+    telemetry.rpcs.tally("s", "m", "unary").handled("TEAPOT", 0.0)
     assert value(telemetry, "grpc_server_handled_total", grpc_code="Unknown") == 1
 
 
 def test_evaluations_are_counted_by_rpc_and_verdict() -> None:
     telemetry = Telemetry()
-    telemetry.evaluation("Evaluate").add(Verdict.PASSED, 0.3)
-    telemetry.evaluation("EvaluateBatch").add(Verdict.ERROR, 0.1)
+    telemetry.evaluations.tally("Evaluate").add(Verdict.PASSED, 0.3)
+    telemetry.evaluations.tally("EvaluateBatch").add(Verdict.ERROR, 0.1)
     assert value(telemetry, "evald_evaluations_total", rpc="Evaluate", verdict="passed") == 1
     assert value(telemetry, "evald_evaluations_total", rpc="Evaluate", verdict="failed") == 0
     assert value(telemetry, "evald_evaluations_total", rpc="EvaluateBatch", verdict="error") == 1
@@ -67,10 +67,12 @@ def test_evaluations_are_counted_by_rpc_and_verdict() -> None:
 
 def test_only_allowed_labels_of_a_caller_are_shown() -> None:
     telemetry = Telemetry(allowed_labels=["suite"])
-    telemetry.evaluation("Evaluate", {"suite": "checkout", "secret": "hunter2"}).add(Verdict.PASSED, 0.1)
-    telemetry.evaluation("Evaluate").add(Verdict.PASSED, 0.1)
-    telemetry.evaluation("Evaluate", {"suite": "x" * 65}).add(Verdict.PASSED, 0.1)
-    telemetry.evaluation("Evaluate", {"suite": "a\nb"}).add(Verdict.PASSED, 0.1)
+    telemetry.evaluations.tally("Evaluate", {"suite": "checkout", "secret": "hunter2"}).add(
+        Verdict.PASSED, 0.1
+    )
+    telemetry.evaluations.tally("Evaluate").add(Verdict.PASSED, 0.1)
+    telemetry.evaluations.tally("Evaluate", {"suite": "x" * 65}).add(Verdict.PASSED, 0.1)
+    telemetry.evaluations.tally("Evaluate", {"suite": "a\nb"}).add(Verdict.PASSED, 0.1)
     shown = {
         one.labels["suite"]: one.value
         for one in samples(telemetry, "evald_evaluations_total", verdict="passed")
@@ -89,13 +91,14 @@ def test_saturation_is_asked_for_at_the_scrape() -> None:
     telemetry = Telemetry()
     assert value(telemetry, "evald_inflight_evaluations") is None
     running = [3]
-    telemetry.watch(inflight=lambda: running[-1], queued=lambda: 7)
+    telemetry.saturation.inflight.set_function(lambda: running[-1])
+    telemetry.saturation.queued.set_function(lambda: 7)
     assert value(telemetry, "evald_inflight_evaluations") == 3
     running.append(5)
     assert value(telemetry, "evald_inflight_evaluations") == 5
     assert value(telemetry, "evald_queued_evaluations") == 7
-    telemetry.rejected("overloaded")
-    telemetry.rejected("overloaded")
+    telemetry.saturation.rejected("overloaded")
+    telemetry.saturation.rejected("overloaded")
     assert value(telemetry, "evald_evaluations_rejected_total", reason="overloaded") == 2
 
 
@@ -106,8 +109,8 @@ def test_a_spike_of_the_loop_shows_for_at_least_30_seconds_and_at_most_60(wait: 
     clock = Clock()
     clock.now = 1018.0  # 28 s into a window of 30 s
     telemetry = Telemetry(clock=clock)
-    telemetry.loop_lag(0.8)
-    telemetry.loop_lag(0.001)
+    telemetry.saturation.loop_lag(0.8)
+    telemetry.saturation.loop_lag(0.001)
     clock.now += wait
     assert value(telemetry, "evald_event_loop_lag_seconds") == wanted
 
@@ -116,17 +119,17 @@ def test_the_lag_keeps_the_worst_when_smaller_ones_follow() -> None:
     clock = Clock()
     telemetry = Telemetry(clock=clock)
     for lag in (0.1, 0.8, 0.2):
-        telemetry.loop_lag(lag)
+        telemetry.saturation.loop_lag(lag)
         clock.now += 10
     assert value(telemetry, "evald_event_loop_lag_seconds") == 0.8
 
 
 def test_exemplars_lead_to_traces_in_openmetrics_only() -> None:
     telemetry = Telemetry()
-    tally = telemetry.tally("regex", Kind.ASSERTION, enforced=True, origin="built_in", metric=None)
-    tally.add(Verdict.FAILED, 0.3, 0.0, None, TRACE)
-    tally.add(Verdict.PASSED, 0.0, 1.0, None)
-    telemetry.evaluation("Evaluate").add(Verdict.FAILED, 0.4, TRACE)
+    tally = telemetry.evaluators.tally("regex", Kind.ASSERTION, enforced=True, origin="built_in", metric=None)
+    tally.add(Verdict.FAILED, 0.3, 0.0, TRACE)
+    tally.add(Verdict.PASSED, 0.0, 1.0)
+    telemetry.evaluations.tally("Evaluate").add(Verdict.FAILED, 0.4, TRACE)
     shown = {
         (one.name, one.labels.get("le") or one.labels["verdict"]): (
             one.exemplar.labels["trace_id"],
@@ -146,8 +149,8 @@ def test_exemplars_lead_to_traces_in_openmetrics_only() -> None:
 @pytest.mark.parametrize("trace_id", ["", "abc", TRACE.upper(), TRACE + "0", '"} 1\nevil 1', "é" * 32])
 def test_what_is_no_trace_id_is_no_exemplar(trace_id: str) -> None:
     telemetry = Telemetry()
-    tally = telemetry.tally("regex", Kind.ASSERTION, enforced=True, origin="built_in", metric=None)
-    tally.add(Verdict.PASSED, 0.3, 1.0, None, trace_id)
+    tally = telemetry.evaluators.tally("regex", Kind.ASSERTION, enforced=True, origin="built_in", metric=None)
+    tally.add(Verdict.PASSED, 0.3, 1.0, trace_id)
     assert not any(one.exemplar for one in samples(telemetry, accept=OPENMETRICS))
 
 
@@ -174,7 +177,7 @@ def test_the_format_is_what_the_scraper_asks_for(accept: str, wanted: str) -> No
 
 def test_build_and_process_are_shown_and_no_series_tells_when_it_was_created() -> None:
     telemetry = Telemetry()
-    telemetry.evaluation("Evaluate").add(Verdict.PASSED, 0.1)
+    telemetry.evaluations.tally("Evaluate").add(Verdict.PASSED, 0.1)
     names = {one.name for one in samples(telemetry, accept=OPENMETRICS)}
     assert {"evald_build_info", "process_cpu_seconds_total", "python_info"} <= names
     assert not [name for name in names if name.endswith("_created")]
@@ -183,7 +186,7 @@ def test_build_and_process_are_shown_and_no_series_tells_when_it_was_created() -
 
 def test_each_server_has_a_registry_of_its_own() -> None:
     first, second = Telemetry(), Telemetry()
-    first.evaluation("Evaluate").add(Verdict.PASSED, 0.1)
+    first.evaluations.tally("Evaluate").add(Verdict.PASSED, 0.1)
     assert value(second, "evald_evaluations_total", rpc="Evaluate", verdict="passed") is None
     assert REGISTRY.get_sample_value("evald_build_info") is None
 
@@ -206,16 +209,17 @@ def test_scrapes_beside_a_writer_are_whole() -> None:
     number = 0
     while thread.is_alive():
         number += 1
-        tally = telemetry.tally(
+        tally = telemetry.evaluators.tally(
             f"type-{number % 50}",
             1 + number % 2,
             enforced=number % 3 > 0,
             origin="remote",
             metric=Metric("tokens") if number % 2 else None,
         )
-        tally.add(1 + number % 4, number % 7 / 10, 0.5, 12.0, TRACE)
+        tally.add(1 + number % 4, number % 7 / 10, 0.5, TRACE)
+        tally.measure("tokens", 12.0)
         tally.error("TIMEOUT")
-        telemetry.rpc("s", f"m{number % 20}", "unary").handled("OK", 0.1)
+        telemetry.rpcs.tally("s", f"m{number % 20}", "unary").handled("OK", 0.1)
         written.set()
     thread.join()
     totals = [

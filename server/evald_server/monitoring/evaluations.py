@@ -8,7 +8,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 
 from evald.result import Verdict
 
-from .histogram import DURATION_BOUNDS, Histogram, is_trace_id
+from .histogram import DURATION_BOUNDS, Histogram, is_trace_id, series_count
 from .prometheus import (
     ASSERTION_VERDICTS,
     OTHER,
@@ -57,6 +57,7 @@ class EvaluationMetrics:
                     f"allowed_labels: got {name!r}, wanted letters, digits and '_', without a digit or '__' at the "
                     "start; 'rpc' and 'verdict' are reserved"
                 )
+        limit.add_fixed(len(ASSERTION_VERDICTS) + series_count(DURATION_BOUNDS))  # the verdicts of "other"
         self._limit = limit
         self._allowed_labels = tuple(dict.fromkeys(allowed_labels))
         self._tallies: dict[tuple[str, ...], EvaluationTally] = {}

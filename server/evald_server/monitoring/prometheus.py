@@ -1,6 +1,7 @@
-"""Helpers to export counters as Prometheus metric families, shared by all modules with metrics."""
+"""Metric families of Prometheus, and helpers to export counters as such, shared by all modules with metrics."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 
 from prometheus_client import samples
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -8,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from evald.result import Kind, Verdict
 
 from .histogram import Exemplar, Histogram
+from .series_limit import SeriesLimit
 
 OTHER = "other"
 """The label value for everything above a limit."""
@@ -43,19 +45,55 @@ def add_count(
     family.samples.append(samples.Sample(f"{family.name}_total", dict(labels), value, None, exported))
 
 
-def counts(
-    name: str, documentation: str, label: str, found: Mapping[str, float], **more: str
-) -> CounterMetricFamily:
-    """Return a counter family with the counts by the values of a label. more: labels of all of them."""
-    family = counter(name, documentation)
-    for value, count in dict(found).items():
-        add_count(family, {**more, label: value}, count)
-    return family
+class Counts:
+    """A counter family and its counts, by the values of its labels.
+
+    labels: the values of each label; the counts of all their combinations are exported as 0 from the start. more: the
+    number of other counts, with values that are not known in advance.
+    """
+
+    def __init__(
+        self, limit: SeriesLimit, name: str, documentation: str, /, *, more: int = 0, **labels: Sequence[str]
+    ) -> None:
+        self._name = name
+        self._documentation = documentation
+        self._labels = tuple(labels)
+        self.counts: dict[tuple[str, ...], float] = dict.fromkeys(product(*labels.values()), 0)
+        limit.add_fixed(len(self.counts) + more)
+
+    def add(self, *values: str, count: float = 1) -> None:
+        """Add to a count. values: of the labels, in their order."""
+        self.counts[values] = self.counts.get(values, 0) + count
+
+    def family(self) -> Metric:
+        """Return the current metric family."""
+        family = counter(self._name, self._documentation)
+        for values, count in self.counts.copy().items():
+            add_count(family, dict(zip(self._labels, values, strict=True)), count)
+        return family
 
 
-def gauge(name: str, documentation: str, read: Callable[[], float] | None) -> Metric:
-    """Return a gauge family with one number, without labels. read: returns the number; None for an empty family."""
-    return GaugeMetricFamily(name, documentation, value=None if read is None else read())
+class Gauge:
+    """A gauge family with one number and no labels. It has no series before `set_function`."""
+
+    def __init__(self, limit: SeriesLimit, name: str, documentation: str) -> None:
+        limit.add_fixed(1)
+        self._name = name
+        self._documentation = documentation
+        self._read: Callable[[], float] | None = None
+
+    def set_function(self, read: Callable[[], float]) -> None:
+        """Set the function that returns the number. Each scrape calls it in its thread."""
+        self._read = read
+
+    def value(self) -> float:
+        """Return the number; 0 before `set_function`."""
+        return 0 if self._read is None else self._read()
+
+    def family(self) -> Metric:
+        """Return the current metric family."""
+        value = None if self._read is None else self.value()
+        return GaugeMetricFamily(self._name, self._documentation, value=value)
 
 
 def add_histogram(family: HistogramMetricFamily, labels: Iterable[str], histogram: Histogram) -> None:

@@ -5,51 +5,43 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from .histogram import DURATION_BOUNDS, Histogram, series_count
-from .prometheus import OTHER, add_count, add_histogram, counter, gauge
+from .prometheus import OTHER, Counts, Gauge, add_histogram
 from .series_limit import SeriesLimit
 
-_INSTANCE_SERIES = 12  # per remote type: three modes in four states
+_TYPE_SERIES = series_count(DURATION_BOUNDS) + 12  # of a type: instances in three modes and four states
 
 
 class RemoteMetrics:
-    """The metrics of remote evaluators: task durations by type, instances, leases and circuit breakers."""
+    """The metrics of remote evaluators: task durations by type, instances, leases and circuit breakers.
+
+    instances: returns the number of instances by (type, mode, state). Each scrape calls it in its thread.
+    """
 
     def __init__(self, limit: SeriesLimit) -> None:
         self._limit = limit
         self._tasks: dict[str, Histogram] = {}  # durations by type
         self._other = Histogram(DURATION_BOUNDS)
-        self._instances: Callable[[], Mapping[tuple[str, str, str], int]] = dict
-        self._open_circuits: Callable[[], int] = int
-        self._leases_expired = 0
+        self.instances: Callable[[], Mapping[tuple[str, str, str], int]] = dict
+        limit.add_fixed(_TYPE_SERIES)  # of "other"
+        self._leases_expired = Counts(
+            limit, "evald_remote_lease_expirations", "Leases that expired because they were not renewed."
+        )
+        self.open_circuits = Gauge(
+            limit, "evald_remote_circuit_open", "Remote instances whose circuit breaker is open."
+        )
 
     def tasks(self, type: str) -> Histogram:  # noqa: A002 - the word of the contract
         """Return the duration histogram of a remote type's tasks, the same object each time."""
         found = self._tasks.get(type)
         if found is not None:
             return found
-        if type == OTHER or not self._limit.reserve(
-            "detail", series_count(DURATION_BOUNDS) + _INSTANCE_SERIES
-        ):
+        if type == OTHER or not self._limit.reserve("histograms", _TYPE_SERIES):
             return self._other
         return self._tasks.setdefault(type, Histogram(DURATION_BOUNDS))
 
     def lease_expired(self) -> None:
         """Count an expired lease."""
-        self._leases_expired += 1
-
-    def watch(
-        self,
-        *,
-        instances: Callable[[], Mapping[tuple[str, str, str], int]],
-        open_circuits: Callable[[], int],
-    ) -> None:
-        """Set the functions that each scrape calls in its thread.
-
-        instances: returns the number of instances by (type, mode, state). open_circuits: returns the number of open
-        circuit breakers.
-        """
-        self._instances = instances
-        self._open_circuits = open_circuits
+        self._leases_expired.add()
 
     def families(self) -> Iterator[Metric]:
         """Yield the current metric families."""
@@ -59,7 +51,7 @@ class RemoteMetrics:
             labels=["evaluator", "mode", "state"],
         )
         counts: dict[tuple[str, str, str], int] = {}
-        for (name, mode, state), count in self._instances().items():
+        for (name, mode, state), count in self.instances().items():
             label = name if name in self._tasks else OTHER
             counts[label, mode, state] = counts.get((label, mode, state), 0) + count
         for labels, count in counts.items():
@@ -73,13 +65,4 @@ class RemoteMetrics:
         for label, histogram in (self._tasks | {OTHER: self._other}).items():
             add_histogram(durations, [label], histogram)
         yield durations
-        expired = counter(
-            "evald_remote_lease_expirations", "Leases that expired because they were not renewed."
-        )
-        add_count(expired, {}, self._leases_expired)
-        yield expired
-        yield gauge(
-            "evald_remote_circuit_open",
-            "Remote instances whose circuit breaker is open.",
-            self._open_circuits,
-        )
+        yield from (self._leases_expired.family(), self.open_circuits.family())

@@ -29,7 +29,9 @@ GRPC_CODES: Mapping[str, str] = {
     "UNAUTHENTICATED": "Unauthenticated",
 }
 
-_GRPC_INDEX = {code: index for index, code in enumerate(GRPC_CODES)}
+_METHOD_SERIES = (
+    series_count(DURATION_BOUNDS) + 3
+)  # started, received and sent; each code reserves its own series
 
 
 class RpcTally:
@@ -49,7 +51,7 @@ class RpcTally:
         self._limit = limit
         self._other = other
         if other is None:
-            self.durations, self.codes = Histogram(DURATION_BOUNDS), CodeCounts(len(GRPC_CODES))
+            self.durations, self.codes = Histogram(DURATION_BOUNDS), CodeCounts()
 
     @property
     def shared(self) -> bool:
@@ -66,7 +68,7 @@ class RpcTally:
         """Count the end of a call. code_name: name of a `grpc.StatusCode`; any other counts as UNKNOWN."""
         if self.codes is None or self.durations is None:
             self.codes, self.durations = self._open()
-        self.codes.add(_GRPC_INDEX.get(code_name, _GRPC_INDEX["UNKNOWN"]))
+        self.codes.add(GRPC_CODES.get(code_name, "Unknown"))
         self.durations.observe(seconds)
 
     def received(self) -> None:
@@ -83,19 +85,19 @@ class RpcTally:
         assert other.codes is not None
         assert other.durations is not None
         self.codes, self.durations = other.codes, other.durations
-        # + 3: started, received and sent. Each code reserves its own series.
-        if limit.reserve("rpc", series_count(DURATION_BOUNDS) + 3):
-            self.codes = CodeCounts(len(GRPC_CODES), lambda: limit.reserve("code", 1), other.codes)
+        if limit.reserve("rpc", _METHOD_SERIES):
+            self.codes = CodeCounts(limit, other.codes)
             self.durations = Histogram(DURATION_BOUNDS)
         return self.codes, self.durations
 
 
 class RpcMetrics:
-    """The metrics of RPCs: creates and exports the tallies of gRPC methods."""
+    """The metrics of RPCs: creates and exports the tallies of gRPC methods. series: how many they may have."""
 
-    def __init__(self, limit: SeriesLimit) -> None:
-        self._limit = limit
-        self._other = RpcTally((OTHER, OTHER, OTHER), limit, None)
+    def __init__(self, limit: SeriesLimit, series: int) -> None:
+        limit.add_fixed(_METHOD_SERIES + len(GRPC_CODES))  # of "other"
+        self._limit = limit.split(series, "rpc", "code")
+        self._other = RpcTally((OTHER, OTHER, OTHER), self._limit, None)
         self._tallies: dict[tuple[str, str, str], RpcTally] = {}
 
     def tally(self, service: str, method: str, grpc_type: str) -> RpcTally:
@@ -132,7 +134,6 @@ class RpcMetrics:
             add_count(received, labels, sum(one.received_count for one in counted))
             add_count(sent, labels, sum(one.sent_count for one in counted))
             add_histogram(durations, tally.labels, tally.durations)
-            for code, count in zip(GRPC_CODES.values(), tally.codes.cells[:], strict=True):
-                if count:
-                    add_count(handled, {**labels, "grpc_code": code}, count)
+            for code, count in tally.codes.counts.copy().items():
+                add_count(handled, {**labels, "grpc_code": code}, count)
         yield from (started, handled, received, sent, durations)

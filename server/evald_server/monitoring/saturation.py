@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import Metric
 
-from .prometheus import OTHER, counts, gauge
+from .prometheus import OTHER, Counts, Gauge
 from .series_limit import SeriesLimit
 
 _MAXIMUM_SECONDS = 30
@@ -41,37 +41,28 @@ class Saturation:
     def __init__(self, limit: SeriesLimit, clock: Callable[[], float]) -> None:
         self._limit = limit
         self._clock = clock
-        self._rejections: dict[str, int] = {}
-        self._inflight: Callable[[], int] | None = None
-        self._queued: Callable[[], int] | None = None
-        self._lag = RecentMaximum()
+        self.inflight = Gauge(limit, "evald_inflight_evaluations", "Evaluations that are running now.")
+        self.queued = Gauge(limit, "evald_queued_evaluations", "Evaluations in the queue.")
+        text = "Evaluations refused before they started, by reason."
+        self._rejections = Counts(limit, "evald_evaluations_rejected", text, more=1, reason=())  # 1: "other"
+        self._lag = Gauge(
+            limit,
+            "evald_event_loop_lag_seconds",
+            "Delay of the event loop: the maximum of the last 30 to 60 seconds.",
+        )
+        self._maximum = RecentMaximum()
+        self._lag.set_function(lambda: self._maximum.value(clock()))
 
     def rejected(self, reason: str) -> None:
         """Count an evaluation refused before it started. reason: from a short fixed list."""
-        if reason not in self._rejections and not self._limit.reserve("reason", 1):
+        if (reason,) not in self._rejections.counts and not self._limit.reserve("reason", 1):
             reason = OTHER
-        self._rejections[reason] = self._rejections.get(reason, 0) + 1
-
-    def watch(self, *, inflight: Callable[[], int], queued: Callable[[], int]) -> None:
-        """Set the functions that return the numbers of running and queued evaluations.
-
-        Each scrape calls them in its thread.
-        """
-        self._inflight = inflight
-        self._queued = queued
+        self._rejections.add(reason)
 
     def loop_lag(self, seconds: float) -> None:
         """Record the delay between requested and actual wake-up of the event loop. Call at least once a second."""
-        self._lag.observe(seconds, self._clock())
+        self._maximum.observe(seconds, self._clock())
 
     def families(self) -> Iterator[Metric]:
         """Yield the current metric families."""
-        yield gauge("evald_inflight_evaluations", "Evaluations that are running now.", self._inflight)
-        yield gauge("evald_queued_evaluations", "Evaluations in the queue.", self._queued)
-        text = "Evaluations refused before they started, by reason."
-        yield counts("evald_evaluations_rejected", text, "reason", self._rejections)
-        yield gauge(
-            "evald_event_loop_lag_seconds",
-            "Delay of the event loop: the maximum of the last 30 to 60 seconds.",
-            lambda: self._lag.value(self._clock()),
-        )
+        return (one.family() for one in (self.inflight, self.queued, self._rejections, self._lag))

@@ -17,20 +17,21 @@ from .access import AccessMetrics
 from .evaluations import EvaluationMetrics
 from .evaluators import EvaluatorMetrics
 from .judges import JudgeMetrics
-from .prometheus import ASSERTION_VERDICTS
+from .prometheus import ASSERTION_VERDICTS, add_count, counter
 from .remotes import RemoteMetrics
 from .rpcs import RpcMetrics
 from .runs import RunMetrics, SuiteMetrics
 from .saturation import Saturation
-from .series_limit import SeriesLimit, overflow_family
+from .series_limit import SeriesLimit
 
-# Number of series in every scrape: the "other" of evaluators (51), RPCs (36), evaluations (4) and reasons (1);
-# durations of evaluations (16); process and Python (16); build, saturation and overflow (9); remotes (30); runs (24);
-# suite runs (5); access control (28: checks 15, limits 5, reloads 2, key sets 2, certificates 4).
-_FIXED_SERIES = 231
-# "detail": histograms, last value and pass ratio of a type. "caller": combinations of callers' labels. "code": a
+# Series of the library's collectors: process (6), platform (1) and garbage collection (9).
+_LIBRARY_SERIES = 16
+# "histograms": histograms, last value and pass ratio of a type. "caller": combinations of callers' labels. "code": a
 # closed list for each evaluator and method.
-_MAX_VALUES = {"detail": float("inf"), "code": float("inf"), "caller": 50, "reason": 16}
+_MAX_VALUES = {"histograms": float("inf"), "code": float("inf"), "caller": 50, "reason": 16}
+
+# Dashboards and alerts know this label by its first name.
+_EXPORTED_LABELS = {"histograms": "detail"}
 
 # One in so many passed evaluations gets an exemplar: reading the metadata of every call costs 2 % of the throughput.
 _TRACED_ONE_IN = 64
@@ -59,41 +60,25 @@ class Telemetry(Collector):
         max_rpc_series: int = 500,
         allowed_labels: Sequence[str] = (),
     ) -> None:
-        fixed = _FIXED_SERIES + max_rpc_series + len(ASSERTION_VERDICTS) * max_types
-        if max_series < fixed:
-            raise ValueError(
-                f"max_series: got {max_series}, wanted at least {fixed}: {_FIXED_SERIES} that are always there, "
-                f"{max_rpc_series} of RPCs, and {len(ASSERTION_VERDICTS)} for each of max_types {max_types}"
-            )
-        limit = self._limit = SeriesLimit(max_series - fixed, {**_MAX_VALUES, "evaluator": max_types})
-        self._evaluators = EvaluatorMetrics(limit, clock)
-        self._evaluations = EvaluationMetrics(limit, allowed_labels)
-        self._judges = JudgeMetrics(limit)
-        self._rpc_limit = SeriesLimit(max_rpc_series, {"rpc": float("inf"), "code": float("inf")})
-        self._rpcs = RpcMetrics(self._rpc_limit)
-        self._remotes = RemoteMetrics(limit)
-        self._saturation = Saturation(limit, clock)
-        self.runs = RunMetrics()
-        self.access = AccessMetrics()
-        self.suites = SuiteMetrics()
+        limit = self._limit = SeriesLimit(max_series, {**_MAX_VALUES, "evaluator": max_types})
+        self.evaluators = EvaluatorMetrics(limit, clock)
+        self.evaluations = EvaluationMetrics(limit, allowed_labels)
+        self.rpcs = RpcMetrics(limit, max_rpc_series)
+        self.judges = JudgeMetrics(limit)
+        self.remotes = RemoteMetrics(limit)
+        self.saturation = Saturation(limit, clock)
+        self.runs = RunMetrics(limit)
+        self.access = AccessMetrics(limit)
+        self.suites = SuiteMetrics(limit)
         self._untraced = 0
         self._build = _versions()
-
-        # The methods of the parts; each is documented at its definition.
-        self.tally = self._evaluators.tally
-        self.tally_of = self._evaluators.of
-        self.announce = self._evaluators.announce
-        self.evaluation = self._evaluations.tally
-        self.evaluation_counts = self._evaluations.counts
-        self.judges_spent_usd = self._judges.spent_usd
-        self.judge = self._judges.tally
-        self.rpc = self._rpcs.tally
-        self.remote_tasks = self._remotes.tasks
-        self.lease_expired = self._remotes.lease_expired
-        self.watch_remotes = self._remotes.watch
-        self.rejected = self._saturation.rejected
-        self.watch = self._saturation.watch
-        self.loop_lag = self._saturation.loop_lag
+        limit.add_fixed(len(ASSERTION_VERDICTS) * max_types)
+        limit.add_fixed(len(limit.overflows) + 1 + _LIBRARY_SERIES)  # 1: the build
+        if limit.fixed > max_series:
+            raise ValueError(
+                f"max_series: got {max_series}, wanted at least {limit.fixed}: {max_rpc_series} of RPCs, "
+                f"{len(ASSERTION_VERDICTS)} for each of max_types {max_types}, and those of every scrape"
+            )
 
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
@@ -114,10 +99,10 @@ class Telemetry(Collector):
         runs, because people search for those.
         """
         verdict = run.aggregate.verdict
-        self._evaluators.count(run)
+        self.evaluators.count(run)
         self._untraced = (self._untraced + 1) % _TRACED_ONE_IN
         traced = verdict is not Verdict.PASSED or not self._untraced
-        tally = self._evaluations.tally(rpc, labels)
+        tally = self.evaluations.tally(rpc, labels)
         tally.add(verdict, run.nanos * 1e-9, trace_id() if traced else None)
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
@@ -138,16 +123,25 @@ class Telemetry(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current metric families, for the registry."""
-        yield from self._evaluators.families()
-        yield from self._evaluations.families()
-        yield from self._judges.families()
-        yield from self._rpcs.families()
-        yield from self._remotes.families()
-        yield from self._saturation.families()
-        yield from self.runs.families()
-        yield from self.access.families()
-        yield from self.suites.families()
-        yield overflow_family(self._limit, self._rpc_limit, self._judges.model_limit)
+        parts = (
+            self.evaluators,
+            self.evaluations,
+            self.judges,
+            self.rpcs,
+            self.remotes,
+            self.saturation,
+            self.runs,
+            self.access,
+            self.suites,
+        )
+        for part in parts:
+            yield from part.families()
+        overflows = counter(
+            "evald_label_overflow", "Lookups of a label value beyond the limit, counted as other."
+        )
+        for label, count in self._limit.overflows.items():
+            add_count(overflows, {"label": _EXPORTED_LABELS.get(label, label)}, count)
+        yield overflows
         build = GaugeMetricFamily(
             "evald_build_info", "Always 1. The labels describe the server.", labels=list(self._build)
         )

@@ -28,7 +28,7 @@ _POLL_SECONDS: Final = 0.05
 class RemoteObserver(Protocol):
     """Telemetry of remote evaluators."""
 
-    def remote_tasks(self, type: str, /) -> LatencyObserver:  # noqa: A002 - the word of the contract
+    def tasks(self, type: str, /) -> LatencyObserver:  # noqa: A002 - the word of the contract
         """Return the observer of a type's tasks."""
 
     def lease_expired(self) -> None:
@@ -111,7 +111,7 @@ class Remotes:
             ping_timeout=settings.remote_ping_seconds,
         )
         self.server_id = secrets.token_hex(8)
-        self.instances = InstanceRegistry(catalogue, limits, observer.remote_tasks)
+        self.instances = InstanceRegistry(catalogue, limits, observer.tasks)
         self.sessions = WorkerSessions(self.instances, self.server_id)
         self.leases = LeaseRegistry(
             self.instances,

@@ -163,7 +163,7 @@ class RpcServer:
 
     def unary(self, service: str, method: str, handle: UnaryHandler) -> Handler:
         """Return a handler of a unary call."""
-        tally = self._metrics.rpc(service, method, "unary")
+        tally = self._metrics.rpcs.tally(service, method, "unary")
 
         full_name = f"/{service}/{method}"
 
@@ -184,7 +184,7 @@ class RpcServer:
         not wait for it. Watches send in time slices of the event loop, because many may begin at once, each with
         thousands of messages.
         """
-        tally = self._metrics.rpc(service, method, "server_stream")
+        tally = self._metrics.rpcs.tally(service, method, "server_stream")
 
         full_name = f"/{service}/{method}"
 
@@ -209,7 +209,7 @@ class RpcServer:
 
         kind: of method, for the metrics. open_streams: its calls count as open streams.
         """
-        tally = self._metrics.rpc(service, method, kind)
+        tally = self._metrics.rpcs.tally(service, method, kind)
 
         async def call(_requests: object, context: Context) -> None:
             await handle(RpcStream(context, tally, self._max_message_bytes))
@@ -369,7 +369,7 @@ class RpcServer:
                 incident=incident,
             )
         if problem.reason in ("OVERLOADED", "TOO_MANY_STREAMS"):
-            self._metrics.rejected(problem.reason.lower())
+            self._metrics.saturation.rejected(problem.reason.lower())
         self._handled(tally, method, code_of(problem).name, began)
         await refuse(context, problem)
 

@@ -95,7 +95,7 @@ class SuiteService:
         self._slices = slices
         self._comparisons = FairSlots(_MAX_COMPARISONS)
         self._stopping = False
-        telemetry.suites.watch(running=lambda: len(self._running))
+        telemetry.suites.running.set_function(lambda: len(self._running))
 
     def methods(self) -> Methods:
         """Return the handlers by method."""
@@ -155,7 +155,7 @@ class SuiteService:
                 raise
             del self._running[run.id]
             over.set()
-            self._telemetry.suites.ended(Verdict.Name(ended.verdict).removeprefix("VERDICT_").lower())
+            self._telemetry.suites.ended.add(Verdict.Name(ended.verdict).removeprefix("VERDICT_").lower())
         finally:
             if connector is not None:
                 await connector.aclose()
@@ -386,7 +386,7 @@ class SuiteService:
                     lambda: self._store.interrupt(run_id), math.inf, give_up=lambda: self._stopping
                 )
                 if interrupted:
-                    self._telemetry.suites.ended("interrupted")
+                    self._telemetry.suites.ended.add("interrupted")
             except StoreProblem:
                 _log.error(
                     "suite run %s: could not store that it was interrupted; the server stores it at its next start",

@@ -195,7 +195,8 @@ class Runner:
         self._paused = False
         self._wait_for_types_until = 0.0
         self._draining = False
-        telemetry.runs.watch(running=lambda: len(self._tasks), queued=lambda: len(self._queue))
+        telemetry.runs.running.set_function(lambda: len(self._tasks))
+        telemetry.runs.queued.set_function(lambda: len(self._queue))
 
     async def start(self, principal: Principal = LOCAL) -> None:
         """Mark running runs as interrupted, because the server stopped during them, and load the queued ones.
@@ -516,7 +517,7 @@ class Runner:
         )
 
     def _count_turn(self, run: EvaluationRun) -> None:
-        self._telemetry.runs.turn()
+        self._telemetry.runs.turns.add()
         self._telemetry.evaluated(run, "Run", None, lambda: None)
 
 

@@ -72,7 +72,6 @@ async def overview(site: Site, request: Request) -> Response:
     spread = spreads(await store.metric_values(pieces.since, now, width, names))
     newest = sorted([*failed, *broken], key=lambda run: run.create_time.ToNanoseconds(), reverse=True)
     groups = problems(newest)
-    running, queued = site.telemetry.runs.now()
     return await render(
         site,
         request,
@@ -87,9 +86,9 @@ async def overview(site: Site, request: Request) -> Response:
         problems=groups[:_PROBLEMS],
         problems_left_out=sum(one.runs for one in groups[_PROBLEMS:]),
         problem_runs=len(newest),
-        running=running,
-        queued=queued,
-        spent_usd=site.telemetry.judges_spent_usd(),
+        running=site.telemetry.runs.running.value(),
+        queued=site.telemetry.runs.queued.value(),
+        spent_usd=site.telemetry.judges.spent_usd(),
         day_limit_usd=site.settings.judge_max_usd_per_day,
         suites=suite_rows(suite_runs.suite_runs)[:_SUITE_ROWS],
         calls=_calls(site),
@@ -98,6 +97,6 @@ async def overview(site: Site, request: Request) -> Response:
 
 def _calls(site: Site) -> list[CallRow]:
     shown = (Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED)
-    found = sorted(site.telemetry.evaluation_counts().items())
+    found = sorted(site.telemetry.evaluations.counts().items())
     rows = [CallRow(name, *(counts[verdict] for verdict in shown)) for name, counts in found]
     return [row for row in rows if any(row[1:])]
