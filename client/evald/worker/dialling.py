@@ -86,8 +86,6 @@ class DiallingWorker:
         self._retiring: set[asyncio.Task[None]] = set()
         self._listed = len(listed_addresses(self.server)) or 1
         self._wanted = self._listed
-        # The last session with a broken stream: the next hello offers to resume it.
-        self._broken: ServerSession | None = None
         self._stay_away_until = 0.0
         self._backoff = Backoff()
         self._search = Backoff(maximum=_MAX_SEARCH_SECONDS)
@@ -115,8 +113,6 @@ class DiallingWorker:
         for attending in self._attending.values():
             attending.cancel()
         await asyncio.gather(*self._attending.values(), *self._retiring, return_exceptions=True)
-        if self._broken is not None:
-            self._broken.abandon()
         self._tasks.close()
         _log.info("stopped")
 
@@ -189,30 +185,16 @@ class DiallingWorker:
         """Open a session. Returns False if its server is already connected."""
         target, authority = await self._next_target()
         channel = new_channel(target, self._access, authority)
-        broken, self._broken = self._broken, None
         credit = shares(self._offer.max_concurrency, max(self._wanted, len(self._sessions) + 1))[-1]
-        hello = pb.WorkerHello(
-            plugin=self._info,
-            instance_id=self._offer.instance_id,
-            initial_credit=credit if broken is None else max(0, credit - broken.open_tasks),
-            resume_session_id="" if broken is None else broken.id,
-        )
+        hello = pb.WorkerHello(plugin=self._info, instance_id=self._offer.instance_id, initial_credit=credit)
         try:
             stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
             call = stub.Connect(metadata=self._access.headers())
             welcome = await greet(call, hello)
         except BaseException:
-            self._broken = broken
             await channel.close()
             raise
-        if broken is not None and broken.id == welcome.session_id:
-            session = broken
-        else:
-            session = ServerSession(self._tasks)
-            if broken is not None:
-                broken.abandon()
-        session.attach(call, welcome, hello.initial_credit)
-        session.target = target
+        session = ServerSession(self._tasks, call, welcome, credit, target)
         return self._welcomed(session, channel, welcome.server_count)
 
     def _welcomed(self, session: ServerSession, channel: Any, server_count: int) -> bool:
@@ -257,9 +239,7 @@ class DiallingWorker:
             # If the server has replaced the session, it sends the open tasks again over the newer session, where
             # they join the running ones.
             if self._sessions.get(session.server_id) in (None, session):
-                if self._broken is not None:
-                    self._broken.abandon()
-                self._broken = session
+                session.abandon()
         finally:
             self._leave(session, began)
             stops.cancel()

@@ -162,7 +162,6 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
         self.info = task_pb2.PluginInfo()  # until its hello
         self.address = listen
         self.streams: list[ConnectStream] = []
-        self.resume_offered: list[str] = []
         self._arrived = asyncio.Condition()
         self._server: Any = None
 
@@ -283,7 +282,6 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
         await context.write(pb.ConnectResponse(welcome=welcome).SerializeToString())
         async with self._arrived:
             self.streams.append(stream)
-            self.resume_offered.append(hello.resume_session_id if hello else "")
             self._arrived.notify_all()
         await stream.serve()
 

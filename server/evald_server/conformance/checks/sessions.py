@@ -8,7 +8,7 @@ from evald_server.remote.errors import Refusal
 from evald_server.remote.instances import check_instance_id
 
 from ..link import PluginGone
-from ..rules import CONNECT, RuleBroken, Severity, Trial, rule
+from ..rules import CONNECT, RuleBroken, Trial, rule
 from ..samples import new_task
 from ..session_link import ConnectStream
 
@@ -106,15 +106,7 @@ async def _comes_back(trial: Trial) -> None:
         raise RuleBroken(f"instance_id was {before[:60]!r}, and is {now[:60]!r} after the stream broke")
 
 
-@rule("EV65", "The new session offers to resume the broken one.", CONNECT, severity=Severity.SHOULD)
-async def _offers_to_go_on(trial: Trial) -> None:
-    link = trial.session
-    stream, count = link.stream, len(link.streams)
-    stream.end()
-    await _back(trial, count)
-    offered = link.resume_offered[-1]
-    if offered != stream.session_id:
-        raise RuleBroken(f"hello.resume_session_id is {offered[:60]!r}, wanted {stream.session_id!r}")
+# EV65 is retired: it was about resuming sessions, which no server does.
 
 
 @rule("EV66", "The plugin reconnects within 10 s after the server is back.", CONNECT)
