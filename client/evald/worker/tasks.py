@@ -86,9 +86,9 @@ class Tasks:
             progress=progress,
         )
         key = _key(task)
-        answer = self._outputs.get(key) or self._run_inline(task, key, scope)
-        if answer is not None:
-            return answer
+        cached = self._outputs.get(key)
+        if cached is not None:
+            return cached
         job = self._jobs.get(key)
         if job is None:
             if len(self._jobs) >= self._offer.max_concurrency * (1 + _MAX_WAITING):
@@ -99,48 +99,22 @@ class Tasks:
             job.work.add_done_callback(partial(self._finished, key, job))
         job.waiters += 1
         try:
-            async with asyncio.timeout(seconds):
-                return await asyncio.shield(job.work)
-        except TimeoutError:
-            # From `asyncio.timeout`, not from the evaluator: `_work` does not raise it.
-            return error_output("TIMEOUT", f"No result within {seconds:.3g}s", seconds=f"{seconds:.3g}")
+            done, _ = await asyncio.wait((job.work,), timeout=seconds)
         finally:
             job.waiters -= 1
             if not job.waiters and not job.work.done():
                 job.work.cancel()
                 # Now, not in `_finished`, so that no other call joins a cancelled task.
                 self._forget(key, job)
+        if done:
+            return job.work.result()
+        return error_output("TIMEOUT", f"No result within {seconds:.3g}s", seconds=f"{seconds:.3g}")
 
     def close(self) -> None:
         """Cancel running tasks. Threads of evaluators are not stopped."""
         for job in self._jobs.values():
             job.work.cancel()
         self._threads.close()
-
-    def _run_inline(
-        self, task: task_pb2.EvaluationTask, key: _Key, scope: Scope
-    ) -> task_pb2.EvaluationOutput | None:
-        """Run an inline evaluator whose config is compiled, and return its output. Returns None for other tasks.
-
-        An asyncio task would take three times as long as such an evaluator.
-        """
-        definition = self._offer.evaluators.get(task.type)
-        compiled = self._compiled.get(key[3])
-        if definition is None or not definition.inline or compiled is None or not compiled.done():
-            return None
-        if compiled.cancelled() or compiled.exception() or task.version not in ("", definition.version):
-            return None
-        token = SCOPE.set(scope)
-        try:
-            outcome: Any = compiled.result()(EvaluatorContext(task.context))
-        except Exception as problem:  # noqa: BLE001 - user code
-            output = crashed(definition, problem)
-        else:
-            output = output_of(definition, outcome)
-        finally:
-            SCOPE.reset(token)
-        self._outputs.put(key, output)
-        return output
 
     def _forget(self, key: _Key, job: "_Job") -> None:
         if self._jobs.get(key) is job:
