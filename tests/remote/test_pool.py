@@ -8,15 +8,15 @@ import pytest
 
 from evald_server.auth.current_call import PRINCIPAL
 from evald_server.auth.principal import Principal
+from evald_server.config import Settings
 from evald_server.remote.errors import NoPlace
 from evald_server.remote.instance import Instance, InstanceState, Mode
-from evald_server.remote.limits import RemoteLimits
 from evald_server.remote.plugin_type import Plugin, read_plugin
 from evald_server.remote.pool import InstancePool, Slot
 
 from .scripted import plugin_info
 
-LIMITS = RemoteLimits(inflight=100, queued=10, queue_seconds=5.0)
+SETTINGS = Settings(remote_max_inflight=100, remote_max_queued=10, remote_max_queue_seconds=5.0)
 
 
 class Fake(Instance):
@@ -51,8 +51,8 @@ def _plugin(places: int) -> Plugin:
     return read_plugin(plugin_info("acme.word", max_concurrency=places))
 
 
-def _pool(*places: int, limits: RemoteLimits = LIMITS) -> tuple[InstancePool, list[Fake]]:
-    pool = InstancePool(_plugin(1).types[0], limits)
+def _pool(*places: int, settings: Settings = SETTINGS) -> tuple[InstancePool, list[Fake]]:
+    pool = InstancePool(_plugin(1).types[0], settings)
     return pool, [Fake(f"i{number}", many, pool) for number, many in enumerate(places)]
 
 
@@ -208,12 +208,12 @@ def test_nobody_waits_for_the_instance_to_be_avoided() -> None:
 
 
 def test_the_bulkhead_counts_all_instances_together() -> None:
-    pool, _ = _pool(10, 10, limits=RemoteLimits(inflight=7))
+    pool, _ = _pool(10, 10, settings=Settings(remote_max_inflight=7))
     assert len(_fill(pool)) == 7
 
 
 def test_with_five_hundred_instances_a_place_is_found_near_the_least_loaded() -> None:
-    pool, instances = _pool(*[10] * 500, limits=RemoteLimits(inflight=5000))
+    pool, instances = _pool(*[10] * 500, settings=Settings(remote_max_inflight=5000))
     slots = [slot for slot in (pool.try_acquire() for _ in range(2500)) if slot]
     assert len(slots) == 2500
     assert max(instance.active for instance in instances) <= 7

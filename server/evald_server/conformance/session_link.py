@@ -12,8 +12,9 @@ from evald.credentials import Tls, server_credentials
 from evald.plugin.v1 import registry_service_pb2 as pb
 from evald.plugin.v1 import registry_service_pb2_grpc, task_pb2
 from evald.worker.offer import CONTRACT
+from evald_server.remote.instance import MAX_OUTPUT_BYTES
 
-from .link import MAX_OUTPUT_BYTES, NO_ANSWER, PATIENCE_SECONDS, Link, PendingReply, PluginGone, PluginReply
+from .link import NO_ANSWER, PATIENCE_SECONDS, Link, PendingReply, PluginGone, PluginReply
 
 _GOODBYE_SECONDS: Final = 0.5
 # Longer than any check runs: only rules send pings.

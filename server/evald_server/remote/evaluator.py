@@ -15,6 +15,7 @@ from evald.plugin.v1 import task_pb2
 from evald.result import Check, ErrorInfo, Kind, Result, TokenUsage, Verdict, errored
 from evald.scope import Scope, current_scope
 from evald.structs import dict_to_struct, struct_to_dict
+from evald_server.config import Settings
 
 from .errors import (
     ContractError,
@@ -26,7 +27,6 @@ from .errors import (
     printable,
 )
 from .instance import Instance, RemoteTask, TaskIds
-from .limits import RemoteLimits
 from .plugin_type import PluginType
 from .pool import InstancePool, Slot
 
@@ -59,10 +59,10 @@ class RemoteEvaluator:
     """One type in one version, bound to the pool of its instances."""
 
     def __init__(
-        self, pool: InstancePool, limits: RemoteLimits, ids: TaskIds, latencies: LatencyObserver
+        self, pool: InstancePool, settings: Settings, ids: TaskIds, latencies: LatencyObserver
     ) -> None:
         self._pool = pool
-        self._limits = limits
+        self._settings = settings
         self._ids = ids
         self._latencies = latencies
 
@@ -101,12 +101,13 @@ class RemoteEvaluator:
             deadline = time.monotonic() + _DEFAULT_SECONDS
         context = ctx.serialized()
         size = template.ByteSize() + len(context)
-        if size > self._limits.task_bytes:
+        most = self._settings.remote_max_task_bytes
+        if size > most:
             return errored(
                 "INPUT_TOO_LARGE",
-                f"The task has {size} bytes; a remote evaluator gets at most {self._limits.task_bytes}",
+                f"The task has {size} bytes; a remote evaluator gets at most {most}",
                 size=str(size),
-                limit=str(self._limits.task_bytes),
+                limit=str(most),
             )
         pool = self._pool
         pool.retry_budget.record_call()

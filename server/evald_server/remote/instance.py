@@ -24,6 +24,9 @@ from .plugin_type import Plugin
 
 _log = logging.getLogger("evald.remote")
 
+MAX_OUTPUT_BYTES: Final = 1 << 20
+"""Size of the largest output that is accepted from a plugin."""
+
 _COMPLAINT_SECONDS: Final = 1.0
 
 _Answer = TypeVar("_Answer", bound=Message)

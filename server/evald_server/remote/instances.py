@@ -10,11 +10,11 @@ from weakref import WeakValueDictionary
 
 from evald.evaluator import EvaluatorDefinition
 from evald_server.auth.principal import LOCAL, Principal
+from evald_server.config import Settings
 
 from .errors import Refusal, invalid
 from .evaluator import LatencyObserver, RemoteEvaluator
 from .instance import Instance, Mode, TaskIds
-from .limits import RemoteLimits
 from .plugin_type import Key, Plugin, PluginType
 from .pool import InstancePool
 
@@ -108,11 +108,11 @@ class InstanceRegistry:
     def __init__(
         self,
         catalogue: Catalogue,
-        limits: RemoteLimits,
+        settings: Settings,
         latencies: Callable[[str], LatencyObserver],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.limits = limits
+        self.settings = settings
         self.task_ids = TaskIds()
         self.revision = 0
         self.by_id: dict[str, Instance] = {}
@@ -135,7 +135,7 @@ class InstanceRegistry:
         principal: Principal = LOCAL,
     ) -> None:
         """Raise Refusal if the server cannot accept a plugin. replaced: the instance that it replaces."""
-        if replaced is None and len(self.by_id) >= self.limits.instances:
+        if replaced is None and len(self.by_id) >= self.settings.remote_max_instances:
             raise Refusal(
                 "TOO_MANY_REMOTES", f"{len(self.by_id)} instances are registered, which is the limit"
             )
@@ -295,9 +295,9 @@ class InstanceRegistry:
                 pool.plugin_type = plugin_type
                 self._catalogue.replace(self._definition(pool))
             return pool
-        if len(self.pools) >= self.limits.types:
+        if len(self.pools) >= self.settings.remote_max_instances:
             self._forget_oldest()
-        pool = self._forgotten.pop(key, None) or InstancePool(plugin_type, self.limits, self._clock)
+        pool = self._forgotten.pop(key, None) or InstancePool(plugin_type, self.settings, self._clock)
         pool.plugin_type = plugin_type
         self._catalogue.offer(self._definition(pool))
         self.pools[key] = pool
@@ -306,7 +306,7 @@ class InstanceRegistry:
 
     def _definition(self, pool: InstancePool) -> EvaluatorDefinition:
         latencies = self._latencies(pool.plugin_type.name)
-        return RemoteEvaluator(pool, self.limits, self.task_ids, latencies).definition()
+        return RemoteEvaluator(pool, self.settings, self.task_ids, latencies).definition()
 
     def _forget_oldest(self) -> None:
         """Forget the type that has had no instances for the longest time. Raises Refusal if all types have some."""

@@ -31,6 +31,10 @@ _TICK_SECONDS: Final = 0.25
 
 _RESOLVE_SECONDS: Final = 2.0
 
+# Bounds of the lease that a plugin may ask for.
+_MIN_LEASE_SECONDS: Final = 1.0
+_MAX_LEASE_SECONDS: Final = 300.0
+
 _MAX_SHOWN: Final = 100
 
 # Why an instance cannot be deregistered, and the alternative, by mode.
@@ -313,7 +317,7 @@ class LeaseRegistry:
             target,
             plugin,
             Mode.REGISTERED,
-            self._instances.limits,
+            self._instances.settings,
             self._resolver,
             _confirm,
             self._instances.changed,
@@ -321,13 +325,12 @@ class LeaseRegistry:
         )
 
     def _ttl(self, request: registry_service_pb2.RegisterRequest) -> float:
-        limits = self._instances.limits
         if not request.HasField("ttl"):
-            return limits.lease_seconds
+            return self._instances.settings.remote_lease_seconds
         wanted = request.ttl.seconds + request.ttl.nanos / 1e9
         if wanted <= 0:
             raise invalid("ttl", f"got {wanted:g}s, wanted more than 0")
-        return min(max(wanted, limits.min_lease_seconds), limits.max_lease_seconds)
+        return min(max(wanted, _MIN_LEASE_SECONDS), _MAX_LEASE_SECONDS)
 
     def _tls(self, profile: str) -> DialTls | None:
         if not profile:

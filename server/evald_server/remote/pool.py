@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 
 from evald_server.auth.current_call import caller
 from evald_server.auth.principal import LOCAL
+from evald_server.config import Settings
 from evald_server.fair_slots import TurnQueue, count_down, share
 
 from .breaker import RetryBudget
 from .errors import NoPlace
 from .instance import Instance, InstanceState
-from .limits import RemoteLimits
 from .plugin_type import PluginType
 
 # The least loaded of 32 instances has hardly more load than the least loaded of 500.
@@ -49,7 +49,7 @@ class InstancePool:
     """
 
     def __init__(
-        self, plugin_type: PluginType, limits: RemoteLimits, clock: Callable[[], float] = time.monotonic
+        self, plugin_type: PluginType, settings: Settings, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.plugin_type = plugin_type
         self.retry_budget = RetryBudget()
@@ -58,7 +58,7 @@ class InstancePool:
         self.since = clock()
         self.mode = ""
         self.leaves_at: float | None = None
-        self._limits = limits
+        self._settings = settings
         self._clock = clock
         self._live: set[Instance] = set()
         self._taken_by: Counter[str] = Counter()
@@ -132,12 +132,12 @@ class InstancePool:
         principal = caller().name
         waiting = len(self._waiters)
         own = len(self._waiters.by_principal.get(principal, ()))
-        if waiting >= self._limits.queued:
+        if waiting >= self._settings.remote_max_queued:
             raise NoPlace(
                 "EVALUATOR_BUSY",
                 f"This remote evaluator is at its limit: {self.inflight} tasks run and {waiting} calls wait",
             )
-        if own >= share(self._limits.queued, principal):
+        if own >= share(self._settings.remote_max_queued, principal):
             raise NoPlace(
                 "EVALUATOR_BUSY",
                 f"The caller has its share, three quarters, of this remote evaluator's queue: {own} of its calls wait",
@@ -146,7 +146,7 @@ class InstancePool:
         waiter = _Waiter(slot, avoid, patient)
         self._waiters.add(principal, waiter)
         try:
-            async with asyncio.timeout(min(seconds, self._limits.queue_seconds)):
+            async with asyncio.timeout(min(seconds, self._settings.remote_max_queue_seconds)):
                 return await slot
         except TimeoutError:
             self._abandon(principal, waiter)
@@ -202,7 +202,7 @@ class InstancePool:
 
     def _may_take(self, principal: str) -> bool:
         """Return whether one more task may run, and whether it may be one of this principal."""
-        limit = self._limits.inflight
+        limit = self._settings.remote_max_inflight
         if self.inflight >= limit or self._taken_by[principal] >= share(limit, principal):
             return False
         if principal == LOCAL.name:
