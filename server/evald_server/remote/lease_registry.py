@@ -144,7 +144,7 @@ class LeaseRegistry:
         try:
             await self._store.put(row, instead=replaced.id if replaced else "")
         except StoreProblem:
-            self._drop(lease)
+            self._end(self._leases.end(lease.id), "the lease could not be stored")
             raise
         state, _ = self._leases.renew(lease.id)
         if state is not LeaseState.ACTIVE:
@@ -159,10 +159,8 @@ class LeaseRegistry:
             async with asyncio.timeout(_CONFIRM_SECONDS):
                 await instance.confirmed.wait()
         if instance.refused is not None:
-            refused = instance.refused
-            self._drop(lease)
-            await self._store.delete(lease.id)
-            raise refused
+            self._end(self._leases.end(lease.id), instance.refused.message)
+            raise instance.refused
         return lease
 
     def renew(
@@ -252,10 +250,17 @@ class LeaseRegistry:
 
     def _withdraw(self, lease_id: str, why: str) -> None:
         """End a lease and its instance at once. Open tasks move to other instances."""
-        lease = self._leases.end(lease_id)
+        self._end(self._leases.end(lease_id), f"lease ended: {why}", cut=True)
+
+    def _end(self, lease: Lease | None, why: str, *, cut: bool = False) -> None:
+        """Remove the instance and the stored row of a lease that has ended. lease: None if it had ended before."""
         if lease is None:
             return
-        self._lost(lease, f"lease ended: {why}", cut=True)
+        instance = self._instances.by_id.get(lease.instance_id)
+        if isinstance(instance, GrpcInstance):
+            _log.warning("remote instance %s: %s", instance.name, why)
+            self._remove(instance, cut=cut)
+        self._in_background(self._forget(lease.id))
 
     async def _refusal(self, target: str) -> Refusal | None:
         """Return why a target is not allowed; None if it is allowed, or if its name cannot be resolved now."""
@@ -346,29 +351,16 @@ class LeaseRegistry:
             await asyncio.sleep(_TICK_SECONDS)
             for lease in self._leases.expire():
                 self._expired()
-                self._lost(lease, f"the lease was not renewed within {lease.ttl:g} s")
+                self._end(lease, f"the lease was not renewed within {lease.ttl:g} s")
             for instance in list(self._instances.by_id.values()):
                 if instance.lease and instance.plugin:
                     self._check_rights(instance.lease.id, instance.owner, instance.plugin)
             self._instances.forget_left()
 
-    def _lost(self, lease: Lease, why: str, *, cut: bool = False) -> None:
-        instance = self._instances.by_id.get(lease.instance_id)
-        if isinstance(instance, GrpcInstance):
-            _log.warning("remote instance %s: %s", instance.name, why)
-            self._remove(instance, cut=cut)
-        self._in_background(self._forget(lease.id))
-
     async def _forget(self, lease_id: str, *, revoked: bool = False) -> None:
         # If the delete fails, the lease is restored at the next start and expires again.
         with suppress(StoreProblem):
             await (self._store.revoke(lease_id) if revoked else self._store.delete(lease_id))
-
-    def _drop(self, lease: Lease) -> None:
-        self._leases.end(lease.id)
-        instance = self._instances.by_id.get(lease.instance_id)
-        if isinstance(instance, GrpcInstance) and instance.lease is lease:
-            self._remove(instance)
 
     def _remove(self, instance: GrpcInstance, *, cut: bool = False) -> None:
         """Take an instance out of rotation and disconnect it."""
