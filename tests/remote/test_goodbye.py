@@ -58,12 +58,12 @@ class Known:
     def remove(self, instance: Fake, *, goodbye: bool) -> None:
         self.registry.remove(instance)
         if goodbye:
-            self.registry.left_in_order(instance, LEASE)
+            self.registry.remove_types_after(instance, LEASE)
 
     def after(self, seconds: float) -> dict[str, State]:
         """The types that are listed so much later."""
         self.clock.now += seconds
-        self.registry.forget_left()
+        self.registry.remove_due_types()
         return {entry.definition.type: entry.state for entry in self.catalogue.types()}
 
     @property

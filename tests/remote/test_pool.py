@@ -9,7 +9,7 @@ import pytest
 from evald_server.auth.current_call import PRINCIPAL
 from evald_server.auth.principal import Principal
 from evald_server.config import Settings
-from evald_server.remote.errors import NoPlace
+from evald_server.remote.errors import NoCapacity
 from evald_server.remote.instance import Instance, InstanceState, Mode
 from evald_server.remote.plugin_type import Plugin, read_plugin
 from evald_server.remote.pool import InstancePool, Slot
@@ -130,7 +130,7 @@ async def test_only_so_many_wait() -> None:
     _fill(pool)
     waiting = [asyncio.create_task(pool.acquire(5)) for _ in range(10)]
     await _settle()
-    with pytest.raises(NoPlace) as full:
+    with pytest.raises(NoCapacity) as full:
         await pool.acquire(5)
     assert full.value.code == "EVALUATOR_BUSY"
     for one in waiting:
@@ -153,7 +153,7 @@ async def test_no_more_wait_when_many_principals_do() -> None:
     for one in waiting:
         one.cancel()
     ended = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [one.code for one in ended if isinstance(one, NoPlace)] == ["EVALUATOR_BUSY"] * 20
+    assert [one.code for one in ended if isinstance(one, NoCapacity)] == ["EVALUATOR_BUSY"] * 20
 
 
 async def test_a_slot_that_is_freed_takes_no_principal_beyond_its_share() -> None:
@@ -187,7 +187,7 @@ async def test_who_waits_in_vain_is_told_at_once(end: str, code: str) -> None:
             # Nobody gets the places that come free meanwhile.
             pool._take(instance, slot.principal)
             pool.release(slot, worked=False)
-    with pytest.raises(NoPlace) as problem:
+    with pytest.raises(NoCapacity) as problem:
         await waiting
     assert problem.value.code == code
     assert not patient.done()
@@ -197,7 +197,7 @@ async def test_who_waits_in_vain_is_told_at_once(end: str, code: str) -> None:
 
 def test_nobody_waits_for_the_instance_to_be_avoided() -> None:
     pool, (only,) = _pool(3)
-    with pytest.raises(NoPlace) as problem:
+    with pytest.raises(NoCapacity) as problem:
         pool.try_acquire(only)
     assert problem.value.code == "REMOTE_UNAVAILABLE"
     other = Fake("other", 1, pool)
@@ -232,7 +232,7 @@ async def test_whatever_happens_every_place_comes_back() -> None:
     async def call() -> None:
         try:
             slot = pool.try_acquire() or await pool.acquire(0.02)
-        except NoPlace:
+        except NoCapacity:
             return
         try:
             await asyncio.sleep(draw.random() / 100)

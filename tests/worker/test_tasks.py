@@ -11,7 +11,7 @@ import pytest
 import evald
 from evald.plugin.v1 import task_pb2
 from evald.v1 import result_pb2
-from evald.worker.offer import Offer
+from evald.worker.offer import OfferedEvaluators
 from evald.worker.tasks import Tasks
 
 from ..loop import run
@@ -27,7 +27,7 @@ PASSED, FAILED, ERROR = (
 
 
 def tasks_of(*evaluators: Any, max_concurrency: int = 4, own_loop: bool = False) -> Tasks:
-    return Tasks(Offer(evaluators, max_concurrency=max_concurrency), own_loop=own_loop)
+    return Tasks(OfferedEvaluators(evaluators, max_concurrency=max_concurrency), own_loop=own_loop)
 
 
 def outputs(tasks: Tasks, *wanted: task_pb2.EvaluationTask) -> list[task_pb2.EvaluationOutput]:

@@ -25,8 +25,8 @@ from .connecting import (
     status_text,
 )
 from .listening import DEFAULT_CONCURRENCY, DEFAULT_GRACE_SECONDS
-from .offer import AnyEvaluator, Offer
-from .session import ServerSession, SessionLost, greet
+from .offer import AnyEvaluator, OfferedEvaluators
+from .session import ServerSession, SessionLost, send_hello
 from .tasks import Tasks
 
 _log = logging.getLogger("evald.worker")
@@ -75,9 +75,11 @@ class DiallingWorker:
         self.server, self._access = open_to(
             server, tls=tls, token=token, insecure=insecure, credentials=credentials, metadata=metadata
         )
-        self._offer = Offer(evaluators, name=name, version=version, max_concurrency=max_concurrency)
-        self._tasks = Tasks(self._offer, own_loop=own_loop)
-        self._info = self._offer.info(task_pb2.CAPABILITY_PROGRESS)
+        self._offered = OfferedEvaluators(
+            evaluators, name=name, version=version, max_concurrency=max_concurrency
+        )
+        self._tasks = Tasks(self._offered, own_loop=own_loop)
+        self._info = self._offered.info(task_pb2.CAPABILITY_PROGRESS)
         self._grace = number(grace_seconds, "grace_seconds", unit="seconds")
         # By server id.
         self._sessions: dict[str, ServerSession] = {}
@@ -185,12 +187,14 @@ class DiallingWorker:
         """Open a session. Returns False if its server is already connected."""
         target, authority = await self._next_target()
         channel = new_channel(target, self._access, authority)
-        credit = shares(self._offer.max_concurrency, max(self._wanted, len(self._sessions) + 1))[-1]
-        hello = pb.WorkerHello(plugin=self._info, instance_id=self._offer.instance_id, initial_credit=credit)
+        credit = shares(self._offered.max_concurrency, max(self._wanted, len(self._sessions) + 1))[-1]
+        hello = pb.WorkerHello(
+            plugin=self._info, instance_id=self._offered.instance_id, initial_credit=credit
+        )
         try:
             stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
             call = stub.Connect(metadata=self._access.headers())
-            welcome = await greet(call, hello)
+            welcome = await send_hello(call, hello)
         except BaseException:
             await channel.close()
             raise
@@ -216,7 +220,7 @@ class DiallingWorker:
                 self.server,
                 session.id,
                 session.server_id,
-                self._offer,
+                self._offered,
             )
         self._share_credit()
         return known is None
@@ -266,7 +270,9 @@ class DiallingWorker:
     def _share_credit(self) -> None:
         """Divide max_concurrency among the sessions."""
         sessions = list(self._sessions.values())
-        for session, credit in zip(sessions, shares(self._offer.max_concurrency, len(sessions)), strict=True):
+        for session, credit in zip(
+            sessions, shares(self._offered.max_concurrency, len(sessions)), strict=True
+        ):
             session.set_credit(credit)
 
     async def _next_target(self) -> tuple[str, str]:

@@ -32,7 +32,7 @@ class SessionLost(Exception):
     """The stream broke, or the server sent no ping."""
 
 
-async def greet(call: Any, hello: pb.WorkerHello) -> pb.ServerWelcome:
+async def send_hello(call: Any, hello: pb.WorkerHello) -> pb.ServerWelcome:
     """Send hello over a new stream, and return the server's welcome.
 
     Raises AioRpcError, SessionLost, TimeoutError.

@@ -18,7 +18,7 @@ from ..result import Verdict
 from ..scope import SCOPE, Scope, ignore_progress
 from ..structs import duration_seconds, struct_to_dict
 from ..threads import Busy, Threads
-from .offer import Offer
+from .offer import OfferedEvaluators
 from .outputs import crashed, error_output, output_of
 
 ProgressCallback: TypeAlias = Callable[[str, float | None], None]
@@ -44,11 +44,11 @@ class Tasks:
         delay pongs. Otherwise they run in the caller's loop.
     """
 
-    def __init__(self, offer: Offer, *, own_loop: bool = False) -> None:
-        self._offer = offer
+    def __init__(self, offered: OfferedEvaluators, *, own_loop: bool = False) -> None:
+        self._offered = offered
         self._own_loop = own_loop
-        self._threads = Threads(offer.max_concurrency)
-        self._places = asyncio.Semaphore(offer.max_concurrency)
+        self._threads = Threads(offered.max_concurrency)
+        self._places = asyncio.Semaphore(offered.max_concurrency)
         self._jobs: dict[_Key, _Job] = {}
         self._outputs = _OutputCache()
         self._compiled: OrderedDict[_ConfigKey, asyncio.Future[Evaluate]] = OrderedDict()
@@ -91,7 +91,7 @@ class Tasks:
             return cached
         job = self._jobs.get(key)
         if job is None:
-            if len(self._jobs) >= self._offer.max_concurrency * (1 + _MAX_WAITING):
+            if len(self._jobs) >= self._offered.max_concurrency * (1 + _MAX_WAITING):
                 return error_output(
                     "EVALUATOR_BUSY", f"{len(self._jobs)} tasks are already waiting in this worker"
                 )
@@ -130,9 +130,9 @@ class Tasks:
     async def _work(
         self, task: task_pb2.EvaluationTask, key: _Key, scope: Scope
     ) -> task_pb2.EvaluationOutput:
-        definition = self._offer.evaluators.get(task.type)
+        definition = self._offered.evaluators.get(task.type)
         if definition is None:
-            known = ", ".join(self._offer.evaluators)
+            known = ", ".join(self._offered.evaluators)
             return error_output(
                 "UNKNOWN_TYPE",
                 f'"{task.type[:100]}" is not offered by this worker, which offers {known}',

@@ -19,7 +19,7 @@ from evald_server.config import Settings
 
 from .errors import (
     ContractError,
-    NoPlace,
+    NoCapacity,
     PluginBusy,
     PluginFailed,
     PluginTimeout,
@@ -113,7 +113,7 @@ class RemoteEvaluator:
         pool.retry_budget.record_call()
         try:
             slot = pool.try_acquire() or await pool.acquire(deadline - time.monotonic())
-        except NoPlace as problem:
+        except NoCapacity as problem:
             return errored(problem.code, problem.message)
         task = task_pb2.EvaluationTask(task_id=self._ids.new(), attempt=1, trace_context=scope.trace_context)
         task.MergeFrom(template)
@@ -126,7 +126,7 @@ class RemoteEvaluator:
             return unavailable
         try:
             slot = await self._acquire_again(slot.instance, deadline)
-        except NoPlace:
+        except NoCapacity:
             return unavailable
         task.attempt = 2
         try:
@@ -139,7 +139,7 @@ class RemoteEvaluator:
         seconds = deadline - time.monotonic()
         try:
             return self._pool.try_acquire(failed) or await self._pool.acquire(seconds, failed)
-        except NoPlace:
+        except NoCapacity:
             if failed.reachable:
                 raise
         return await self._pool.acquire(min(_RECONNECT_SECONDS, seconds / 2), patient=True)
@@ -266,7 +266,7 @@ def _timeout(instance: Instance, seconds: float) -> Result:
 
 
 def _contract_violation(plugin_type: PluginType, instance: Instance, problem: ContractError) -> Result:
-    instance.complain(f"broke the contract of {plugin_type.name}: {problem}")
+    instance.log_problem(f"broke the contract of {plugin_type.name}: {problem}")
     return _errored(instance, "CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")
 
 
@@ -281,7 +281,7 @@ def _changed(plugin_type: PluginType, instance: Instance) -> Result:
 
 def _failed(plugin_type: PluginType, instance: Instance, problem: PluginFailed) -> Result:
     incident = secrets.token_hex(6)
-    instance.complain(f"failed on {plugin_type.name}, incident {incident}: {problem}")
+    instance.log_problem(f"failed on {plugin_type.name}, incident {incident}: {problem}")
     text = f"The remote evaluator failed (incident {incident}; the server's log has the details)"
     return _errored(instance, "EVALUATOR_EXCEPTION", text, incident=incident)
 

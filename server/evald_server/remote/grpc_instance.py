@@ -102,7 +102,7 @@ class GrpcInstance(Instance):
         """Wait until all connections are closed, each after its last task."""
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    async def cut(self) -> None:
+    async def abort(self) -> None:
         """Disconnect at once. Open tasks fail with PluginUnavailable."""
         await self.close()
         for task in self._closing:

@@ -210,17 +210,17 @@ class InstanceRegistry:
             pool.wake()
         self._record_change(instance.id)
 
-    def left_in_order(self, instance: Instance, seconds: float) -> None:
+    def remove_types_after(self, instance: Instance, seconds: float) -> None:
         """Remove types that only a removed instance offered from the catalogue after `seconds`.
 
         Types of a lost instance stay in the catalogue, unavailable, so that an alert can fire.
         """
         for pool in self._pools_of(instance):
-            pool.leave_after(seconds)
+            pool.remove_after(seconds)
 
-    def forget_left(self) -> None:
+    def remove_due_types(self) -> None:
         """Forget the types that are due to leave the catalogue."""
-        for pool in [pool for pool in self.pools.values() if pool.has_left()]:
+        for pool in [pool for pool in self.pools.values() if pool.is_due()]:
             _log.info(
                 "remote type %s %s: removed from the catalogue, because no instance offers it any more",
                 *pool.plugin_type.key,

@@ -68,7 +68,7 @@ class StaticTargets:
 
     async def stop(self) -> None:
         """Disconnect all instances."""
-        await asyncio.gather(*(instance.cut() for instance in self._instances))
+        await asyncio.gather(*(instance.abort() for instance in self._instances))
 
     def _confirm(self, instance: GrpcInstance, plugin: Plugin) -> None:
         self._registry.check(plugin, instance, "Describe")

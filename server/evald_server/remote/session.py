@@ -294,7 +294,7 @@ class WorkerSession(Instance):
     def _reject(self, task_id: str) -> None:
         """Fail one pending task, because a worker that answers an unknown id will not answer one of its tasks."""
         shown = printable(task_id)[:60]
-        self.complain(f"completed a task that it never received: {shown!r}")
+        self.log_problem(f"completed a task that it never received: {shown!r}")
         problem = ContractError(f"task_id: got {shown!r}, which is not a task of this plugin")
         for pending in self._tasks.values():
             if pending.fail(problem):
