@@ -118,7 +118,7 @@ class UnreadableContent(InvalidInput):
     """A message contains a content block of an unknown type that resembles a text or a tool call."""
 
 
-def suspect(kind: str, keys: Mapping[str, Any]) -> str:
+def resemblance(kind: str, keys: Mapping[str, Any]) -> str:
     """Return a description of what a block of an unknown type resembles; "" if neither text nor tool call."""
     if any(word in kind for word in _CALL_WORDS) or any(keys.get(key) is not None for key in _CALL_KEYS):
         return "which looks like a tool call"
@@ -163,7 +163,7 @@ def _check(block: "message_pb2.ContentBlock", kind: str, index: int) -> None:
     }
     if block.HasField("text"):
         keys["text"] = block.text
-    problem = suspect(kind.lower().replace("-", "_"), keys) if kind not in TEXT_BLOCKS else ""
+    problem = resemblance(kind.lower().replace("-", "_"), keys) if kind not in TEXT_BLOCKS else ""
     if not problem and kind in TEXT_BLOCKS and keys:
         problem = "whose text is not in `text`"
     if problem:

@@ -30,7 +30,7 @@ def message_text(pb: "message_pb2.ChatMessage") -> str:
     return block_text(pb)
 
 
-def says_something(pb: "message_pb2.ChatMessage") -> bool:
+def is_answer(pb: "message_pb2.ChatMessage") -> bool:
     """Return whether an assistant message is an answer: it has a text (which may be ""), a tool call or a refusal.
 
     A message with none of these is not an empty answer, because every check for absence would pass on it.

@@ -29,8 +29,8 @@ from .chat import (
     Message,
     ToolCall,
     collect_tool_calls,
+    is_answer,
     message_text,
-    says_something,
 )
 from .context_data import Expected, Invocation, Persona, Scenario
 from .errors import errors_below
@@ -223,7 +223,7 @@ class EvaluatorContext:
                         text = message_text(pb)
                     if text:
                         return text
-                if found is None and says_something(pb):
+                if found is None and is_answer(pb):
                     found = ""
             elif role == "user" and not own:
                 break
@@ -232,9 +232,7 @@ class EvaluatorContext:
     @property
     def agent_spoke(self) -> bool:
         """True if an assistant message of the conversation has a text, a tool call or a refusal."""
-        return self.answer is not None or any(
-            pb.role == "assistant" and says_something(pb) for pb in self._all()
-        )
+        return self.answer is not None or any(pb.role == "assistant" and is_answer(pb) for pb in self._all())
 
     def answer_of(self, which: Which) -> str | None:
         """Return an assistant text of the turn; None if there is no answer. Raises UnreadableContent.
@@ -245,7 +243,7 @@ class EvaluatorContext:
             return self.answer
         messages = self._of_turn()
         self._count_blocks(messages)
-        said = [pb for pb in messages if pb.role == "assistant" and says_something(pb)]
+        said = [pb for pb in messages if pb.role == "assistant" and is_answer(pb)]
         if not said:
             # None, or raises UnreadableContent for a message that only appears to be empty.
             return self.answer

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from evald.plugin.v1 import registry_service_pb2, registry_service_pb2_grpc
-from evald.worker.session import greet
+from evald.worker.session import send_hello
 from evald_server.auth.principal import Role
 
 from ..processes import server_process
@@ -60,7 +60,7 @@ async def test_a_worker_that_is_refused_while_it_sends_hears_why(tmp_path: Path)
 
             async def connect() -> None:
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
-                    await greet(stub.Connect(metadata=bearer(key)), hello)
+                    await send_hello(stub.Connect(metadata=bearer(key)), hello)
                 codes[refused.value.code()] += 1
 
             for _ in range(10):

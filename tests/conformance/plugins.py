@@ -316,7 +316,6 @@ class Dialling:
             plugin=self.plugin.info(),
             instance_id=self.instance_id,
             initial_credit=100 if breaks == "EV67" else self.plugin.claimed if breaks != "EV10" else 1,
-            resume_session_id="" if breaks == "EV65" else self.session_id,
         )
         await send(hello=hello)
         delay = 0.02

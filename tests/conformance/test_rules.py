@@ -17,7 +17,7 @@ from evald.v1.evaluator_pb2 import EvaluatorType, MetricDescriptor
 from evald_server.conformance.checks import RULES
 from evald_server.conformance.link import Mode
 from evald_server.conformance.report import ConformanceReport, RuleOutcome
-from evald_server.conformance.rules import ContractRule, NotTestable, Pace, RuleBroken, Severity, Trial
+from evald_server.conformance.rules import ContractRule, NotTestable, RuleBroken, Severity, Timeouts, Trial
 from evald_server.conformance.session_link import SessionLink
 from evald_server.conformance.suite import UnknownSample, check
 from evald_server.conformance.target_link import TargetLink
@@ -32,8 +32,8 @@ from ..worker.evaluators import Sleepy, length
 from .plugins import SLOW_SECONDS, Plugin, dialling, listening
 
 # As short as a busy machine allows; and for plugins of which nothing is expected to take its time.
-QUICK = Pace(short=0.5, notice=1.5, grace=2.0, away=0.2, back=3.0)
-PATIENT = Pace(short=1.0, notice=5.0, grace=5.0, away=0.2, back=10.0)
+QUICK = Timeouts(short=0.5, notice=1.5, grace=2.0, away=0.2, back=3.0)
+PATIENT = Timeouts(short=1.0, notice=5.0, grace=5.0, away=0.2, back=10.0)
 SLOW = ("acme.check", {"seconds": SLOW_SECONDS})
 # Plugins that are tried side by side: they mostly wait, but have to be answered in time.
 AT_ONCE = 12
@@ -65,7 +65,7 @@ async def report_on(
     plugin: Plugin,
     mode: Mode,
     slow: tuple[str, Mapping[str, Any]] | None = SLOW,
-    pace: Pace = QUICK,
+    timeouts: Timeouts = QUICK,
     tls: Certificates | None = None,
     **configs: Any,
 ) -> ConformanceReport:
@@ -74,7 +74,7 @@ async def report_on(
         async with listening(plugin, listens) as address:
             target = TargetLink(address, dials)
             try:
-                return await check(await target.open(), configs, slow, pace=pace)
+                return await check(await target.open(), configs, slow, timeouts=timeouts)
             finally:
                 await target.close()
     session = SessionLink("127.0.0.1:0", listens)
@@ -82,7 +82,7 @@ async def report_on(
     try:
         async with dialling(plugin, session.address, dials):
             await session.arrived(10)
-            return await check(session, configs, slow, pace=pace)
+            return await check(session, configs, slow, timeouts=timeouts)
     finally:
         await session.close()
 
@@ -100,14 +100,14 @@ def unmet(report: ConformanceReport) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("mode", ["target", "connect"])
 def test_a_plugin_that_breaks_nothing_passes_every_rule(mode: Mode, certificates: Certificates) -> None:
-    report = run(report_on(Plugin(), mode, pace=PATIENT, tls=certificates))
+    report = run(report_on(Plugin(), mode, timeouts=PATIENT, tls=certificates))
     assert unmet(report) == []
     assert report.count(RuleOutcome.PASSED) == len(report.findings)
 
 
 @pytest.mark.parametrize("mode", ["target", "connect"])
 def test_without_tls_its_rules_are_not_tried_and_say_what_is_needed(mode: Mode) -> None:
-    report = run(report_on(Plugin(), mode, pace=PATIENT))
+    report = run(report_on(Plugin(), mode, timeouts=PATIENT))
     left = [finding for finding in report.findings if finding.outcome is not RuleOutcome.PASSED]
     assert [(finding.rule.number, finding.outcome.value) for finding in left] == [
         ("EV71" if mode == "target" else "EV70", "not_shown")
@@ -120,7 +120,7 @@ def test_without_tls_its_rules_are_not_tried_and_say_what_is_needed(mode: Mode) 
 def test_no_more_is_asked_of_a_plugin_than_it_claims(mode: Mode, places: int) -> None:
     plugin = Plugin(places=places, strict=True)
     # Time and cancelling are left out: what is tried for them takes its places on purpose.
-    report = run(report_on(plugin, mode, slow=None, pace=PATIENT))
+    report = run(report_on(plugin, mode, slow=None, timeouts=PATIENT))
     numbers = [number for number, _, _ in unmet(report)]
     assert numbers == ["EV40", "EV41", "EV42"], unmet(report)
 
@@ -293,7 +293,7 @@ def test_the_sdk_passes_every_rule(mode: Mode, certificates: Certificates) -> No
             ) as worker:
                 target = TargetLink(worker.address, dials)
                 try:
-                    return await check(await target.open(), {}, slow, pace=PATIENT)
+                    return await check(await target.open(), {}, slow, timeouts=PATIENT)
                 finally:
                     await target.close()
         session = SessionLink("127.0.0.1:0", listens, "the-token")
@@ -303,7 +303,7 @@ def test_the_sdk_passes_every_rule(mode: Mode, certificates: Certificates) -> No
                 Sleepy, length, server=session.address, tls=dials, token="the-token"
             ):
                 await session.arrived(10)
-                return await check(session, {}, slow, pace=PATIENT)
+                return await check(session, {}, slow, timeouts=PATIENT)
         finally:
             await session.close()
 
@@ -319,7 +319,7 @@ def test_numbers_are_unique_and_in_order() -> None:
 
 @pytest.mark.parametrize("mode", ["target", "connect"])
 def test_what_cannot_be_tried_says_what_is_needed(mode: Mode) -> None:
-    report = run(report_on(Plugin(), mode, slow=None, pace=PATIENT))
+    report = run(report_on(Plugin(), mode, slow=None, timeouts=PATIENT))
     assert [found[:2] for found in unmet(report)] == [(f"EV4{n}", "not_shown") for n in range(3)]
     assert all("--slow TYPE=JSON" in text for _, _, text in unmet(report))
     assert report.passed

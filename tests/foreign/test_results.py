@@ -19,7 +19,7 @@ from evald.contract import MAX_CHECKS, MAX_METADATA_BYTES, MAX_REASON_BYTES
 from evald.result import Check, ErrorInfo, Kind, Result, TokenUsage, Verdict
 from evald.structs import struct_to_dict
 from evald.v1 import result_pb2
-from evald.worker.offer import Offer
+from evald.worker.offer import OfferedEvaluators
 from evald.worker.tasks import Tasks
 
 from ..loop import run
@@ -281,7 +281,7 @@ async def test_what_is_changed_after_it_was_returned_is_as_it_was(live: Live) ->
 @pytest.mark.parametrize(("answer", "field"), VIOLATIONS.values(), ids=VIOLATIONS)
 async def test_a_worker_says_so_itself(answer: Any, field: str) -> None:
     ANSWER.value = answer
-    tasks = Tasks(Offer(JUNK, max_concurrency=2))
+    tasks = Tasks(OfferedEvaluators(JUNK, max_concurrency=2))
 
     try:
         for name in ("acme.inline", "acme.thread"):

@@ -80,31 +80,13 @@ def test_a_plugin_connects_again_to_a_server_that_has_been_away(
         time.sleep(1)  # several attempts fail
         assert again.start(registry.address) == registry.address
         try:
-            resumed = again.session()
-            assert resumed.hello.resume_session_id == "first"
-            assert resumed.hello.instance_id == session.hello.instance_id
-            resumed.welcome("second")
-            resumed.send(task=task("again", language.assertion, language.good, **language.config))
-            assert resumed.receive("completed").task_id == "again"
+            second = again.session()
+            assert second.hello.instance_id == session.hello.instance_id
+            second.welcome("second")
+            second.send(task=task("again", language.assertion, language.good, **language.config))
+            assert second.receive("completed").task_id == "again"
         finally:
             again.stop()
-
-
-def test_a_server_that_takes_a_session_over_hears_what_became_of_its_tasks(
-    language: Language, registry: Registry
-) -> None:
-    with started(language, "--connect", registry.address, waiting=True) as plugin:
-        for session_id in ("first", "first", "second"):
-            session = registry.session()
-            session.welcome(session_id)
-            if session_id == session.hello.resume_session_id:
-                done = session.receive("completed")
-                assert (done.task_id, done.output.error.code) == ("first", "REMOTE_UNAVAILABLE")
-            session.send(task=task(session_id, "test.wait", "", seconds=100))
-            plugin.line("began")
-            session.send(ping=pb.Ping(nonce=1))
-            assert session.receive("pong").active_tasks == 1
-            session.end()
 
 
 def test_a_draining_server_is_left_and_found_again(language: Language, registry: Registry) -> None:

@@ -200,13 +200,12 @@ class Worker:
         self._reading: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()
 
-    async def start(self, resume: str = "") -> "Worker":
+    async def start(self) -> "Worker":
         """Send hello and wait for the welcome. Raises AioRpcError if refused."""
         hello = registry_pb2.WorkerHello(
             plugin=self.info,
             instance_id=self.instance_id,
             initial_credit=self.credit,
-            resume_session_id=resume,
         )
         await self.send(hello=hello)
         data = await self._call.read()

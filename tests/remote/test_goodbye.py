@@ -9,10 +9,10 @@ import pytest
 
 import evald
 from evald.plugin.v1 import registry_service_pb2 as pb
+from evald_server.config import Settings
 from evald_server.engine.registry import Registry, State
 from evald_server.remote.instance import Instance, InstanceState, Mode
 from evald_server.remote.instances import InstanceRegistry
-from evald_server.remote.limits import RemoteLimits
 from evald_server.remote.plugin_type import read_plugin
 
 from ..rpc.live import Live, refusal, request, serving, spec, until
@@ -47,7 +47,7 @@ class Known:
     def __init__(self) -> None:
         self.clock, self.catalogue = Clock(), Registry()
         self.registry = InstanceRegistry(
-            self.catalogue, RemoteLimits(lease_seconds=LEASE), lambda _: Tally(), self.clock
+            self.catalogue, Settings(remote_lease_seconds=LEASE), lambda _: Tally(), self.clock
         )
 
     def add(self, name: str, *types: str) -> Fake:
@@ -58,12 +58,12 @@ class Known:
     def remove(self, instance: Fake, *, goodbye: bool) -> None:
         self.registry.remove(instance)
         if goodbye:
-            self.registry.left_in_order(instance, LEASE)
+            self.registry.remove_types_after(instance, LEASE)
 
     def after(self, seconds: float) -> dict[str, State]:
         """The types that are listed so much later."""
         self.clock.now += seconds
-        self.registry.forget_left()
+        self.registry.remove_due_types()
         return {entry.definition.type: entry.state for entry in self.catalogue.types()}
 
     @property

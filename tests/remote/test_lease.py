@@ -121,16 +121,3 @@ def test_an_expired_lease_is_told_once() -> None:
 
 def test_an_id_that_was_never_granted_is_expired() -> None:
     assert Leases().renew("?") == (EXPIRED, None)
-
-
-def test_looking_for_what_is_over_costs_nothing_while_nothing_is() -> None:
-    now = 0.0
-    leases = Leases(lambda: now)
-    granted = [leases.grant(str(number), 10.0) for number in range(500)]
-    for second in range(100):
-        now = float(second)
-        for lease in granted:
-            leases.renew(lease.id)
-        assert not leases.expire()
-        # One entry a lease, however often it is renewed.
-        assert len(leases._due) == 500

@@ -8,15 +8,15 @@ import pytest
 
 from evald_server.auth.current_call import PRINCIPAL
 from evald_server.auth.principal import Principal
-from evald_server.remote.errors import NoPlace
+from evald_server.config import Settings
+from evald_server.remote.errors import NoCapacity
 from evald_server.remote.instance import Instance, InstanceState, Mode
-from evald_server.remote.limits import RemoteLimits
 from evald_server.remote.plugin_type import Plugin, read_plugin
 from evald_server.remote.pool import InstancePool, Slot
 
 from .scripted import plugin_info
 
-LIMITS = RemoteLimits(inflight=100, queued=10, queue_seconds=5.0)
+SETTINGS = Settings(remote_max_inflight=100, remote_max_queued=10, remote_max_queue_seconds=5.0)
 
 
 class Fake(Instance):
@@ -51,8 +51,8 @@ def _plugin(places: int) -> Plugin:
     return read_plugin(plugin_info("acme.word", max_concurrency=places))
 
 
-def _pool(*places: int, limits: RemoteLimits = LIMITS) -> tuple[InstancePool, list[Fake]]:
-    pool = InstancePool(_plugin(1).types[0], limits)
+def _pool(*places: int, settings: Settings = SETTINGS) -> tuple[InstancePool, list[Fake]]:
+    pool = InstancePool(_plugin(1).types[0], settings)
     return pool, [Fake(f"i{number}", many, pool) for number, many in enumerate(places)]
 
 
@@ -130,7 +130,7 @@ async def test_only_so_many_wait() -> None:
     _fill(pool)
     waiting = [asyncio.create_task(pool.acquire(5)) for _ in range(10)]
     await _settle()
-    with pytest.raises(NoPlace) as full:
+    with pytest.raises(NoCapacity) as full:
         await pool.acquire(5)
     assert full.value.code == "EVALUATOR_BUSY"
     for one in waiting:
@@ -153,7 +153,7 @@ async def test_no_more_wait_when_many_principals_do() -> None:
     for one in waiting:
         one.cancel()
     ended = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [one.code for one in ended if isinstance(one, NoPlace)] == ["EVALUATOR_BUSY"] * 20
+    assert [one.code for one in ended if isinstance(one, NoCapacity)] == ["EVALUATOR_BUSY"] * 20
 
 
 async def test_a_slot_that_is_freed_takes_no_principal_beyond_its_share() -> None:
@@ -187,7 +187,7 @@ async def test_who_waits_in_vain_is_told_at_once(end: str, code: str) -> None:
             # Nobody gets the places that come free meanwhile.
             pool._take(instance, slot.principal)
             pool.release(slot, worked=False)
-    with pytest.raises(NoPlace) as problem:
+    with pytest.raises(NoCapacity) as problem:
         await waiting
     assert problem.value.code == code
     assert not patient.done()
@@ -197,7 +197,7 @@ async def test_who_waits_in_vain_is_told_at_once(end: str, code: str) -> None:
 
 def test_nobody_waits_for_the_instance_to_be_avoided() -> None:
     pool, (only,) = _pool(3)
-    with pytest.raises(NoPlace) as problem:
+    with pytest.raises(NoCapacity) as problem:
         pool.try_acquire(only)
     assert problem.value.code == "REMOTE_UNAVAILABLE"
     other = Fake("other", 1, pool)
@@ -208,12 +208,12 @@ def test_nobody_waits_for_the_instance_to_be_avoided() -> None:
 
 
 def test_the_bulkhead_counts_all_instances_together() -> None:
-    pool, _ = _pool(10, 10, limits=RemoteLimits(inflight=7))
+    pool, _ = _pool(10, 10, settings=Settings(remote_max_inflight=7))
     assert len(_fill(pool)) == 7
 
 
 def test_with_five_hundred_instances_a_place_is_found_near_the_least_loaded() -> None:
-    pool, instances = _pool(*[10] * 500, limits=RemoteLimits(inflight=5000))
+    pool, instances = _pool(*[10] * 500, settings=Settings(remote_max_inflight=5000))
     slots = [slot for slot in (pool.try_acquire() for _ in range(2500)) if slot]
     assert len(slots) == 2500
     assert max(instance.active for instance in instances) <= 7
@@ -232,7 +232,7 @@ async def test_whatever_happens_every_place_comes_back() -> None:
     async def call() -> None:
         try:
             slot = pool.try_acquire() or await pool.acquire(0.02)
-        except NoPlace:
+        except NoCapacity:
             return
         try:
             await asyncio.sleep(draw.random() / 100)

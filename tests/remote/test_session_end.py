@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from evald.plugin.v1 import task_pb2
+from evald_server.config import Settings
 from evald_server.remote.errors import PluginUnavailable
 from evald_server.remote.instance import RemoteTask, TaskIds
-from evald_server.remote.limits import RemoteLimits
 from evald_server.remote.plugin_type import read_plugin
 from evald_server.remote.session import WorkerSession
 
@@ -33,7 +33,7 @@ async def test_tasks_are_failed_when_the_call_is_cancelled_while_its_session_end
     """As when a worker is back before the server has seen that its old stream broke."""
     plugin = read_plugin(plugin_info("acme.word"))
     ids = TaskIds()
-    session = WorkerSession("w", "s", "peer", plugin, 1, RemoteLimits(), ids, lambda _: None)
+    session = WorkerSession("w", "s", "peer", plugin, 1, Settings(), ids, lambda _: None)
     serving = asyncio.create_task(session.serve(SlowToEnd()))
     task = RemoteTask(task_pb2.EvaluationTask(task_id=ids.new()), 30.0, "", (), lambda *_: None)
     call = asyncio.create_task(session.run(task))

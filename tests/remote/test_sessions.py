@@ -250,7 +250,7 @@ async def test_a_broken_stream_fails_nobody_when_the_worker_is_back_soon() -> No
 async def test_a_new_session_of_the_same_process_takes_the_old_ones_place() -> None:
     async with serving() as live, worker(live, "acme.word") as old:
         new = Worker(live.channel, "acme.word")
-        await new.start(resume=old.welcome.session_id)
+        await new.start()
         assert (await old.ended())[0] is grpc.StatusCode.ABORTED
         assert (await live.unary(request(WORD))).summary.success
         assert new.tasks

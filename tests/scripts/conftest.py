@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from evald_server.config import Settings
 from evald_server.scripts import isolation
-from evald_server.scripts.policy import ScriptPolicy
 
 from .programs import Folder
 
@@ -21,14 +21,14 @@ def folder() -> Iterator[Folder]:
 
 
 @pytest.fixture(params=["none", "landlock", "bubblewrap"])
-def policy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ScriptPolicy:
+def policy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A policy with this isolation. Skips the test if the machine lacks it."""
     wanted: str = request.param
     if wanted == "none":
-        return ScriptPolicy(isolation="off")
+        return Settings(code_isolation="off")
     if wanted == "landlock":
         monkeypatch.setattr(shutil, "which", lambda name: None)
-    found, _ = isolation.find(ScriptPolicy(isolation="require"))
+    found, _ = isolation.find(Settings(code_isolation="require"))
     if found != wanted:
         pytest.skip(f"this machine has no {wanted}")
-    return ScriptPolicy(isolation="require")
+    return Settings(code_isolation="require")

@@ -10,8 +10,8 @@ from typing import Any
 from evald.context import EvaluatorContext
 from evald.evaluator import InvalidConfig
 from evald.result import Result
+from evald_server.config import Settings
 from evald_server.scripts.evaluator import code_definition
-from evald_server.scripts.policy import ScriptPolicy
 from evald_server.scripts.runner import ScriptRunner
 
 from ..evaluators.contexts import answered
@@ -53,10 +53,10 @@ class Folder:
 
 
 async def judge(
-    scripts: ScriptRunner | ScriptPolicy, config: Mapping[str, Any], ctx: EvaluatorContext = BOOKED
+    scripts: ScriptRunner | Settings, config: Mapping[str, Any], ctx: EvaluatorContext = BOOKED
 ) -> Result:
     """Return the evaluator's result with this config. The caller closes a runner that it passes."""
-    running = ScriptRunner(scripts) if isinstance(scripts, ScriptPolicy) else scripts
+    running = ScriptRunner(scripts) if isinstance(scripts, Settings) else scripts
     outcome = code_definition(running).compile(config)(ctx)
     assert not isinstance(outcome, Result)
     result = await outcome
@@ -65,13 +65,13 @@ async def judge(
     return result
 
 
-async def judge_with(path: str, policy: ScriptPolicy | None = None, **config: Any) -> Result:
+async def judge_with(path: str, policy: Settings | None = None, **config: Any) -> Result:
     """Return the evaluator's result with this script, which is allowed."""
-    policy = (policy or ScriptPolicy())._replace(allow=[path])
+    policy = (policy or Settings()).model_copy(update={"code_allow": [path]})
     return await judge(policy, {"command": [path], **config})
 
 
-def refused(policy: ScriptPolicy, config: Mapping[str, Any]) -> list[tuple[str, str]]:
+def refused(policy: Settings, config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return path and message of each violation in a config."""
     try:
         code_definition(ScriptRunner(policy)).compile(config)

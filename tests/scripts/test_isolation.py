@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from evald.result import Verdict
+from evald_server.config import Settings
 from evald_server.scripts import isolation, sandbox
-from evald_server.scripts.policy import ScriptPolicy
 from evald_server.scripts.runner import ScriptRunner
 
 from ..loop import run
@@ -181,13 +181,15 @@ def target(folder: Folder) -> Iterator[Target]:
                 thread.join()
 
 
-def test_a_script_in_isolation_reaches_nothing(policy: ScriptPolicy, folder: Folder, target: Target) -> None:
+def test_a_script_in_isolation_reaches_nothing(policy: Settings, folder: Folder, target: Target) -> None:
     probes = "".join(f"probe({name!r}, {probe.code!r})\n" for name, probe in PROBES.items())
     path = folder.python(f"{PREAMBLE}{probes}{EPILOGUE}")
-    result = run(judge(policy._replace(allow=[path]), {"command": [path, *target.arguments]}))
+    result = run(
+        judge(policy.model_copy(update={"code_allow": [path]}), {"command": [path, *target.arguments]})
+    )
     assert result.error is None, result
     outcomes = dict(result.metadata or {})
-    if policy.isolation == "off":
+    if policy.code_isolation == "off":
         known = {name: probe.succeeds for name, probe in PROBES.items() if probe.succeeds is not None}
         assert {name: outcomes[name] for name in known} == {
             name: "succeeded" if succeeds else "refused" for name, succeeds in known.items()
@@ -202,14 +204,14 @@ def test_a_script_that_runs_as_root_would_not(folder: Folder) -> None:
     path = folder.python(
         'print(json.dumps({"pass": True, "metadata": {"uid": os.getuid(), "groups": os.getgroups()}}))'
     )
-    seen = run(judge_with(path, ScriptPolicy(isolation="off"))).metadata
+    seen = run(judge_with(path, Settings(code_isolation="off"))).metadata
     wanted = isolation.NOBODY if os.geteuid() == 0 else os.getuid()
     assert (seen or {})["uid"] == wanted
     assert os.geteuid() != 0 or (seen or {})["groups"] in ([], [wanted])
 
 
 def test_what_the_operator_lists_can_be_read_and_not_written(
-    policy: ScriptPolicy, folder: Folder, target: Target
+    policy: Settings, folder: Folder, target: Target
 ) -> None:
     path = folder.python(
         """
@@ -221,26 +223,24 @@ def test_what_the_operator_lists_can_be_read_and_not_written(
         print(json.dumps({"pass": True, "reason": seen}))
         """
     )
-    listed = policy._replace(allow=[path], read=[str(target.secret)])
+    listed = policy.model_copy(update={"code_allow": [path], "code_read": [str(target.secret)]})
     result = run(judge(listed, {"command": [path, str(target.secret)]}))
-    assert result.reason == SECRET + ("" if policy.isolation == "off" else " read-only")
+    assert result.reason == SECRET + ("" if policy.code_isolation == "off" else " read-only")
 
 
-def test_the_working_directory_is_the_operator_s_and_can_be_read(
-    policy: ScriptPolicy, folder: Folder
-) -> None:
+def test_the_working_directory_is_the_operator_s_and_can_be_read(policy: Settings, folder: Folder) -> None:
     (folder.path / "below").mkdir(mode=0o755)
     (folder.path / "below" / "data.txt").write_text("here", encoding="utf-8")
     path = folder.python(
         'print(json.dumps({"pass": True, "reason": os.getcwd() + " " + open("data.txt").read()}))'
     )
-    placed = policy._replace(directory=folder.path / "below")
+    placed = policy.model_copy(update={"code_directory": folder.path / "below"})
     assert run(judge_with(path, placed)).reason == f"{folder.path}/below here"
-    placed = policy._replace(directory=folder.path)
+    placed = policy.model_copy(update={"code_directory": folder.path})
     assert run(judge_with(path, placed, cwd="below")).reason == f"{folder.path}/below here"
 
 
-def test_node_and_python_and_the_shell_start_in_isolation(policy: ScriptPolicy, folder: Folder) -> None:
+def test_node_and_python_and_the_shell_start_in_isolation(policy: Settings, folder: Folder) -> None:
     node = folder.path / "check.js"
     node.write_text(
         "#!/usr/bin/env node\n"
@@ -264,7 +264,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("bare")
 def test_required_isolation_that_is_missing_refuses_every_config(folder: Folder) -> None:
     path = folder.shell(PASSES)
-    policy = ScriptPolicy(allow=[path], isolation="require")
+    policy = Settings(code_allow=[path], code_isolation="require")
     [(where, message)] = refused(policy, {"command": [path]})
     assert where == ""
     assert "code_isolation" in message
@@ -273,7 +273,7 @@ def test_required_isolation_that_is_missing_refuses_every_config(folder: Folder)
 
 @pytest.mark.usefixtures("bare")
 def test_preferred_isolation_that_is_missing_is_told_in_every_result(folder: Folder) -> None:
-    result = run(judge_with(folder.shell(PASSES), ScriptPolicy(isolation="prefer")))
+    result = run(judge_with(folder.shell(PASSES), Settings(code_isolation="prefer")))
     assert result.verdict is Verdict.PASSED
     assert (result.raw_request or {})["isolation"] == "none"
 
@@ -283,20 +283,20 @@ def test_landlock_without_the_filter_of_sockets_is_no_isolation(
 ) -> None:
     monkeypatch.setattr(isolation.shutil, "which", lambda name: None)
     monkeypatch.setattr(sandbox, "_MACHINES", {})
-    assert ScriptRunner(ScriptPolicy(allow=[folder.shell(PASSES)])).isolation == "none"
+    assert ScriptRunner(Settings(code_allow=[folder.shell(PASSES)])).isolation == "none"
 
 
 def test_a_bubblewrap_that_may_do_nothing_is_not_taken(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(isolation.shutil, "which", lambda name: "/bin/false")
-    assert ScriptRunner(ScriptPolicy(allow=[folder.shell(PASSES)])).isolation != "bubblewrap"
+    assert ScriptRunner(Settings(code_allow=[folder.shell(PASSES)])).isolation != "bubblewrap"
 
 
 def test_an_interpreter_outside_of_what_may_be_read_is_an_error_that_says_so(
-    policy: ScriptPolicy, folder: Folder
+    policy: Settings, folder: Folder
 ) -> None:
-    if policy.isolation == "off":
+    if policy.code_isolation == "off":
         pytest.skip("everything may be read")
     (folder.path / "lib").mkdir(mode=0o755)
     interpreter = Folder(folder.path / "lib").shell('exec /bin/sh "$@"', "interpreter")
@@ -310,9 +310,7 @@ def test_an_interpreter_outside_of_what_may_be_read_is_an_error_that_says_so(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs scripts as somebody else")
-def test_a_script_in_a_directory_of_root_s_alone_runs_all_the_same(
-    policy: ScriptPolicy, folder: Folder
-) -> None:
+def test_a_script_in_a_directory_of_root_s_alone_runs_all_the_same(policy: Settings, folder: Folder) -> None:
     (folder.path / "private").mkdir(mode=0o755)
     private = Folder(folder.path / "private")
     scripts = [

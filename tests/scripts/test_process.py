@@ -19,8 +19,8 @@ import uvloop
 
 from evald.result import Verdict
 from evald.scope import SCOPE, Scope
+from evald_server.config import Settings
 from evald_server.scripts import isolation
-from evald_server.scripts.policy import ScriptPolicy
 from evald_server.scripts.runner import ScriptRunner
 
 from ..attempts import attempts
@@ -47,7 +47,7 @@ def started(marker: str, count: int) -> None:
         time.sleep(0.01)
 
 
-def test_the_turn_comes_in_and_the_verdict_goes_out(policy: ScriptPolicy, folder: Folder) -> None:
+def test_the_turn_comes_in_and_the_verdict_goes_out(policy: Settings, folder: Folder) -> None:
     path = folder.python(
         """
         turn = json.load(sys.stdin)
@@ -64,7 +64,7 @@ def test_the_turn_comes_in_and_the_verdict_goes_out(policy: ScriptPolicy, folder
     ids=["all", "by name", "a part", "closes it", "nothing"],
 )
 def test_how_a_script_reads_its_input_is_its_own_business(
-    policy: ScriptPolicy, folder: Folder, reads: str
+    policy: Settings, folder: Folder, reads: str
 ) -> None:
     path = folder.shell(f"{reads}\necho note >/dev/stderr\n{PASSES}")
     # Beyond what a pipe holds, so that a script that does not read would hold up who writes.
@@ -72,21 +72,23 @@ def test_how_a_script_reads_its_input_is_its_own_business(
     assert result.verdict is Verdict.PASSED, result
 
 
-def test_arguments_are_handed_over_as_they_are(policy: ScriptPolicy, folder: Folder) -> None:
+def test_arguments_are_handed_over_as_they_are(policy: Settings, folder: Folder) -> None:
     path = folder.python('print(json.dumps({"pass": True, "metadata": {"argv": sys.argv[1:]}}))')
     given = ["$(id)", "a b", "", "*", "ü", "--", "'"]
-    allowed = policy._replace(allow=[path])
+    allowed = policy.model_copy(update={"code_allow": [path]})
     result = run(judge(allowed, {"command": [path, *given]}))
     assert result.metadata == {"argv": given}
 
 
 def test_a_script_sees_nothing_of_the_server_s_environment(
-    policy: ScriptPolicy, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    policy: Settings, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVALD_JUDGE_API_KEY", "sk-canary")
     monkeypatch.setenv("EVALD_TEST_LISTED", "listed")
     path = folder.python('print(json.dumps({"pass": True, "metadata": dict(os.environ)}))')
-    listed = policy._replace(environment=["EVALD_TEST_LISTED", "EVALD_TEST_FIXED=a=b", "EVALD_TEST_ABSENT"])
+    listed = policy.model_copy(
+        update={"code_environment": ["EVALD_TEST_LISTED", "EVALD_TEST_FIXED=a=b", "EVALD_TEST_ABSENT"]}
+    )
     seen = dict(run(judge_with(path, listed)).metadata or {})
     # The kernel's way of starting "#!" adds none; some Pythons add LC_CTYPE to their own, bubblewrap adds PWD.
     assert set(seen) - {"LC_CTYPE", "PWD"} == {"PATH", "LANG", "EVALD_TEST_LISTED", "EVALD_TEST_FIXED"}
@@ -95,7 +97,7 @@ def test_a_script_sees_nothing_of_the_server_s_environment(
     assert seen["EVALD_TEST_FIXED"] == "a=b"
 
 
-def test_a_script_holds_no_file_of_the_server_open(policy: ScriptPolicy, folder: Folder) -> None:
+def test_a_script_holds_no_file_of_the_server_open(policy: Settings, folder: Folder) -> None:
     path = folder.python(
         'print(json.dumps({"pass": True, "metadata": {"fds": os.listdir("/proc/self/fd")}}))'
     )
@@ -123,7 +125,7 @@ def test_a_script_holds_no_file_of_the_server_open(policy: ScriptPolicy, folder:
     ],
 )
 def test_a_script_over_its_time_is_killed_with_everything_that_it_started(
-    policy: ScriptPolicy, folder: Folder, misbehaves: str
+    policy: Settings, folder: Folder, misbehaves: str
 ) -> None:
     marker = f"evald-{secrets.token_hex(8)}"
     path = folder.python(misbehaves)
@@ -131,7 +133,7 @@ def test_a_script_over_its_time_is_killed_with_everything_that_it_started(
     ends = "os._exit(0)" in misbehaves
 
     async def check() -> tuple[Any, float]:
-        scripts = ScriptRunner(policy._replace(allow=[path]))
+        scripts = ScriptRunner(policy.model_copy(update={"code_allow": [path]}))
         await judge(scripts, {"command": [path, "warm"], "timeoutMs": 1})
         began = time.monotonic()
         result = await judge(scripts, {"command": [path, marker], "timeoutMs": 30_000 if ends else 400})
@@ -149,11 +151,11 @@ def test_a_script_over_its_time_is_killed_with_everything_that_it_started(
     assert took < PATIENCE
 
 
-def test_cancelling_kills_within_250_ms(policy: ScriptPolicy, folder: Folder) -> None:
+def test_cancelling_kills_within_250_ms(policy: Settings, folder: Folder) -> None:
     path = folder.python("os.fork() or os.setsid(); os.fork(); time.sleep(60)")
 
     async def check() -> None:
-        scripts = ScriptRunner(policy._replace(allow=[path]))
+        scripts = ScriptRunner(policy.model_copy(update={"code_allow": [path]}))
         for attempt in attempts(0.25):
             marker = f"evald-{secrets.token_hex(8)}"
             task = asyncio.create_task(judge(scripts, {"command": [path, marker]}))
@@ -168,7 +170,7 @@ def test_cancelling_kills_within_250_ms(policy: ScriptPolicy, folder: Folder) ->
     run(check())
 
 
-def test_what_a_script_leaves_behind_ends_with_it(policy: ScriptPolicy, folder: Folder) -> None:
+def test_what_a_script_leaves_behind_ends_with_it(policy: Settings, folder: Folder) -> None:
     marker = f"evald-{secrets.token_hex(8)}"
     path = folder.shell(f"(setsid sleep 60 {marker} </dev/null >/dev/null 2>&1 &)\n{PASSES}")
     result = run(judge_with(path, policy))
@@ -192,12 +194,12 @@ def test_output_that_is_not_complete_when_the_time_is_over_is_no_verdict(folder:
         holder.bind(str(place))
         holder.listen()
         place.chmod(0o666)
-        result = run(judge_with(path, ScriptPolicy(isolation="off"), timeoutMs=400))
+        result = run(judge_with(path, Settings(code_isolation="off"), timeoutMs=400))
     assert words(result)[0] == "TIMEOUT"
 
 
 def test_a_script_that_floods_its_output_is_killed_and_the_loop_stays_free(
-    policy: ScriptPolicy, folder: Folder
+    policy: Settings, folder: Folder
 ) -> None:
     path = folder.shell("exec yes flood")
 
@@ -224,7 +226,7 @@ def test_a_script_that_floods_its_output_is_killed_and_the_loop_stays_free(
     assert worst < 0.5
 
 
-def test_a_script_that_floods_its_errors_is_killed(policy: ScriptPolicy, folder: Folder) -> None:
+def test_a_script_that_floods_its_errors_is_killed(policy: Settings, folder: Folder) -> None:
     path = folder.shell("exec yes flood >&2")
     code, message = words(run(judge_with(path, policy)))
     assert code == "SCRIPT_FAILED"
@@ -232,12 +234,12 @@ def test_a_script_that_floods_its_errors_is_killed(policy: ScriptPolicy, folder:
     assert len(message) < 2100
 
 
-def test_output_up_to_the_limit_is_taken(policy: ScriptPolicy, folder: Folder) -> None:
+def test_output_up_to_the_limit_is_taken(policy: Settings, folder: Folder) -> None:
     path = folder.python('text = json.dumps({"pass": True}); print(text + " " * ((1 << 20) - len(text) - 1))')
     assert run(judge_with(path, policy)).verdict is Verdict.PASSED
 
 
-def test_memory_is_limited(policy: ScriptPolicy, folder: Folder) -> None:
+def test_memory_is_limited(policy: Settings, folder: Folder) -> None:
     path = folder.python(
         """
         try:
@@ -248,11 +250,13 @@ def test_memory_is_limited(policy: ScriptPolicy, folder: Folder) -> None:
             print('{"pass": false, "reason": "taken"}')
         """
     )
-    assert run(judge_with(path, policy._replace(memory_bytes=256 << 20))).reason == "refused"
-    assert run(judge_with(path, policy._replace(memory_bytes=512 << 20))).reason == "taken"
+    assert (
+        run(judge_with(path, policy.model_copy(update={"code_memory_bytes": 256 << 20}))).reason == "refused"
+    )
+    assert run(judge_with(path, policy.model_copy(update={"code_memory_bytes": 512 << 20}))).reason == "taken"
 
 
-def test_a_fork_bomb_is_bounded_and_ends(policy: ScriptPolicy, folder: Folder) -> None:
+def test_a_fork_bomb_is_bounded_and_ends(policy: Settings, folder: Folder) -> None:
     marker = f"evald-{secrets.token_hex(8)}"
     path = folder.python(
         """
@@ -266,7 +270,9 @@ def test_a_fork_bomb_is_bounded_and_ends(policy: ScriptPolicy, folder: Folder) -
 
     async def check() -> tuple[Any, int]:
         most = 0
-        scripts = ScriptRunner(policy._replace(allow=[path], processes=8, concurrency=2))
+        scripts = ScriptRunner(
+            policy.model_copy(update={"code_allow": [path], "code_processes": 8, "code_concurrency": 2})
+        )
         task = asyncio.create_task(judge(scripts, {"command": [path, marker], "timeoutMs": 4000}))
         while not task.done():
             most = max(most, len(living(marker)))
@@ -281,7 +287,7 @@ def test_a_fork_bomb_is_bounded_and_ends(policy: ScriptPolicy, folder: Folder) -
     assert 8 < most < 64
 
 
-def test_processor_time_is_limited_even_where_nobody_watches(policy: ScriptPolicy, folder: Folder) -> None:
+def test_processor_time_is_limited_even_where_nobody_watches(policy: Settings, folder: Folder) -> None:
     path = folder.python(
         """
         import resource
@@ -296,7 +302,7 @@ def test_processor_time_is_limited_even_where_nobody_watches(policy: ScriptPolic
 
 
 def test_scripts_beyond_the_places_wait_or_are_told_that_all_are_taken(
-    policy: ScriptPolicy, folder: Folder
+    policy: Settings, folder: Folder
 ) -> None:
     sleeper, quick = folder.python("time.sleep(60)"), folder.shell(PASSES)
 
@@ -305,7 +311,9 @@ def test_scripts_beyond_the_places_wait_or_are_told_that_all_are_taken(
         return await judge(scripts, {"command": [quick]})
 
     async def check() -> tuple[Any, Any]:
-        scripts = ScriptRunner(policy._replace(allow=[sleeper, quick], concurrency=1))
+        scripts = ScriptRunner(
+            policy.model_copy(update={"code_allow": [sleeper, quick], "code_concurrency": 1})
+        )
         running = asyncio.create_task(judge(scripts, {"command": [sleeper], "timeoutMs": 3000}))
         await asyncio.sleep(0)
         busy = await asyncio.create_task(impatient(scripts))
@@ -321,7 +329,7 @@ def test_scripts_beyond_the_places_wait_or_are_told_that_all_are_taken(
     assert after.verdict is Verdict.PASSED
 
 
-def test_the_death_of_the_server_is_the_death_of_its_scripts(policy: ScriptPolicy, folder: Folder) -> None:
+def test_the_death_of_the_server_is_the_death_of_its_scripts(policy: Settings, folder: Folder) -> None:
     marker = f"evald-{secrets.token_hex(8)}"
     path = folder.python("os.fork() or os.setsid(); time.sleep(60)")
     server = subprocess.Popen(
@@ -330,12 +338,12 @@ def test_the_death_of_the_server_is_the_death_of_its_scripts(policy: ScriptPolic
             "-c",
             "import asyncio, sys\n"
             "from tests.scripts.programs import judge\n"
-            "from evald_server.scripts.policy import ScriptPolicy\n"
+            "from evald_server.config import Settings\n"
             "path, marker, isolation = sys.argv[1:]\n"
-            "asyncio.run(judge(ScriptPolicy(allow=[path], isolation=isolation), {'command': [path, marker]}))",
+            "asyncio.run(judge(Settings(code_allow=[path], code_isolation=isolation), {'command': [path, marker]}))",
             path,
             marker,
-            policy.isolation,
+            policy.code_isolation,
         ],
         cwd=Path(__file__).parents[2],
     )
@@ -355,7 +363,7 @@ def test_a_script_that_kills_what_watches_over_it_gets_no_verdict(
     path = folder.python("print('{\"pass\": true}', flush=True); os.kill(os.getppid(), 9); time.sleep(60)")
     # As the server's own user: nobody could not kill a launcher of root's.
     monkeypatch.setattr(isolation, "script_user", lambda: None)
-    policy = ScriptPolicy(allow=[path], isolation="off")
+    policy = Settings(code_allow=[path], code_isolation="off")
     code, message = words(run(judge(policy, {"command": [path, marker]})))
     assert code == "SCRIPT_FAILED"
     assert "its supervisor process was killed" in message
@@ -368,7 +376,7 @@ def test_both_event_loops_run_and_kill_scripts(folder: Folder, loop: Any) -> Non
     path = folder.shell(f"[ $1 = {marker} ] && sleep 60\n{PASSES}")
 
     async def check() -> tuple[Any, Any]:
-        scripts = ScriptRunner(ScriptPolicy(allow=[path]))
+        scripts = ScriptRunner(Settings(code_allow=[path]))
         fine = await judge(scripts, {"command": [path, "quick"]})
         killed = await judge(scripts, {"command": [path, marker], "timeoutMs": 300})
         await asyncio.to_thread(gone, marker)

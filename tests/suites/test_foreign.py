@@ -11,7 +11,7 @@ from evald.convert.spec import read_spec
 from evald.structs import struct_to_dict
 from evald.turn import Turn
 from evald.v1.result_pb2 import Verdict
-from evald_server.scripts.policy import ScriptPolicy
+from evald_server.config import Settings
 from evald_server.suites.documents import InvalidDocument
 from evald_server.suites.suite_file import Suite, load_suites
 
@@ -173,12 +173,12 @@ def test_its_evaluators_compile(name: str, tmp_path: Path) -> None:
         assert outcome.refused is None
 
 
-def _policy(folder: Path) -> ScriptPolicy:
+def _policy(folder: Path) -> Settings:
     """Allows the grader of the examples, and the script of AgentV's rubric example."""
     uv = folder / "uv"
     uv.write_text("#!/bin/sh\n")
     uv.chmod(0o755)
-    return ScriptPolicy(allow=[str(GRADER), str(uv)])
+    return Settings(code_allow=[str(GRADER), str(uv)])
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from evald.threads import Threads
 from evald.turn import Turn
 from evald.v1.evaluation_service_pb2 import EvaluateOptions
 from evald.v1.result_pb2 import AggregatedEvaluation, EvaluationResult
+from evald_server.config import Settings
 from evald_server.engine.combinators import combinators
 from evald_server.engine.plan import InvalidPlan
 from evald_server.engine.planner import Planner
@@ -26,7 +27,6 @@ from evald_server.engine.run import EvaluationRun
 from evald_server.evaluators import BUILT_INS
 from evald_server.judge.llm_judge import judge_definition
 from evald_server.scripts.evaluator import code_definition
-from evald_server.scripts.policy import ScriptPolicy
 from evald_server.scripts.runner import ScriptRunner
 
 from ..judge.scripted import Reply, ScriptedModels
@@ -131,7 +131,7 @@ class Call:
     plugins: Sequence[EvaluatorDefinition] = ()
     only_plugins: bool = False
     judge: Sequence[Reply] | None = None
-    scripts: ScriptPolicy | None = None
+    scripts: Settings | None = None
 
     def __call__(self) -> Outcome:
         """Compile the plan and run it."""

@@ -72,7 +72,6 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):
         self.links: list[Link] = []
         self.hellos: list[pb.WorkerHello] = []
         self.new_link: asyncio.Queue[Link] = asyncio.Queue()
-        self.resume = False
         self.refuse: grpc.StatusCode | None = None
         self.registered: asyncio.Queue[pb.RegisterRequest] = asyncio.Queue()
         self.renewed: asyncio.Queue[pb.KeepAliveRequest] = asyncio.Queue()
@@ -92,8 +91,7 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):
         self.hellos.append(hello)
         if self.refuse is not None:
             await context.abort(self.refuse, "no")
-        resumed = self.resume and hello.resume_session_id
-        link = Link(hello, resumed or f"session-{len(self.links) + 1}", context)
+        link = Link(hello, f"session-{len(self.links) + 1}", context)
         self.links.append(link)
         welcome = pb.ServerWelcome(
             session_id=link.session_id,

@@ -1,8 +1,8 @@
 """Read messages of other frameworks, recognised by attributes and keys without importing the frameworks.
 
-`FAMILIES` lists the readers in the order of trial: add new ones before "messages with a role". A family is one
-file with a function `read(value, data)`, which returns a Reading, or None for a value that it does not recognise.
-`value` is the caller's object, `data` the same as plain data.
+`FAMILIES` lists the readers in the order of trial: add new ones before "messages with a role". A reader is a
+function of `value`, the caller's object, and `data`, the same as plain data. It returns a Reading, or None for a value
+that it does not recognise. A complete response is read in `responses`; larger families have a file of their own.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,17 +11,12 @@ from typing import Any, Final, TypeAlias
 from ..errors import InvalidInput, errors_below
 from ..fields import plain, shown
 from . import (
-    adk,
-    anthropic,
     autogen,
-    bedrock,
-    google,
     langchain,
-    mcp,
     openai_agents,
-    openai_chat,
     openai_responses,
     pydantic_ai,
+    responses,
     role_messages,
 )
 from .reading import Reading
@@ -47,15 +42,15 @@ Reader: TypeAlias = Callable[[Any, Mapping[str, Any]], Reading | None]
 FAMILIES: Final[Mapping[str, Reader]] = {
     "OpenAI Agents": openai_agents.read,
     "Pydantic AI": pydantic_ai.read,
-    "OpenAI chat completions": openai_chat.read,
+    "OpenAI chat completions": responses.read_openai_chat,
     "OpenAI Responses": openai_responses.read,
-    "Anthropic": anthropic.read,
-    "Google GenAI": google.read,
-    "Google ADK": adk.read,
-    "Bedrock and Strands": bedrock.read,
+    "Anthropic": responses.read_anthropic,
+    "Google GenAI": responses.read_google,
+    "Google ADK": responses.read_google_adk,
+    "Bedrock and Strands": responses.read_bedrock,
     "AutoGen": autogen.read,
     "LangChain and LangGraph": langchain.read,
-    "MCP tool results": mcp.read,
+    "MCP tool results": responses.read_mcp,
     "messages with a role: OpenAI, Anthropic, AI SDK, OTel GenAI, Google, Bedrock": role_messages.read,
 }
 """The readers by the name of the family, which errors show."""

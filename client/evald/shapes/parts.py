@@ -8,7 +8,7 @@ InvalidInput: if it were ignored, every check for absence would pass.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ..blocks import KNOWN_BLOCKS, MAX_BLOCKS, TEXT_BLOCKS, TooMany, suspect
+from ..blocks import KNOWN_BLOCKS, MAX_BLOCKS, TEXT_BLOCKS, TooMany, resemblance
 from ..errors import InvalidInput, errors_below
 from ..fields import plain, shown, snake, text
 from .reading import first, json_text, mapping
@@ -219,7 +219,7 @@ def _keep(part: Mapping[str, Any], written: str, kind: str, found: Parts) -> Non
     if isinstance(transcript, str):
         found.blocks.append({"type": "text", "text": transcript})
         return
-    problem = None if kind in KNOWN_BLOCKS or kind.startswith("data_") else suspect(kind, part)
+    problem = None if kind in KNOWN_BLOCKS or kind.startswith("data_") else resemblance(kind, part)
     if problem:
         raise InvalidInput(
             "type", f"got {written!r:.80}, {problem} but is not a type that evald reads", _WANTED

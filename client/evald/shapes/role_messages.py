@@ -53,7 +53,7 @@ def read_role_message(role: str, data: Mapping[str, Any]) -> list[dict[str, Any]
     if data.get("toolInvocations") is not None:
         read_ui_invocations(message.pop("toolInvocations"), found)
     if content is None:
-        content = _spoken(data)
+        content = _audio_transcript(data)
     return assemble(message, content, found)
 
 
@@ -131,7 +131,7 @@ def _name(call: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _spoken(data: Mapping[str, Any]) -> str | None:
+def _audio_transcript(data: Mapping[str, Any]) -> str | None:
     """Return the transcript of OpenAI's audio answer, or None."""
     audio = plain(data.get("audio"))
     transcript = audio.get("transcript") if isinstance(audio, Mapping) else None

@@ -25,8 +25,8 @@ from .connecting import (
     status_text,
 )
 from .listening import DEFAULT_CONCURRENCY, DEFAULT_GRACE_SECONDS
-from .offer import AnyEvaluator, Offer
-from .session import ServerSession, SessionLost, greet
+from .offer import AnyEvaluator, OfferedEvaluators
+from .session import ServerSession, SessionLost, send_hello
 from .tasks import Tasks
 
 _log = logging.getLogger("evald.worker")
@@ -75,9 +75,11 @@ class DiallingWorker:
         self.server, self._access = open_to(
             server, tls=tls, token=token, insecure=insecure, credentials=credentials, metadata=metadata
         )
-        self._offer = Offer(evaluators, name=name, version=version, max_concurrency=max_concurrency)
-        self._tasks = Tasks(self._offer, own_loop=own_loop)
-        self._info = self._offer.info(task_pb2.CAPABILITY_PROGRESS)
+        self._offered = OfferedEvaluators(
+            evaluators, name=name, version=version, max_concurrency=max_concurrency
+        )
+        self._tasks = Tasks(self._offered, own_loop=own_loop)
+        self._info = self._offered.info(task_pb2.CAPABILITY_PROGRESS)
         self._grace = number(grace_seconds, "grace_seconds", unit="seconds")
         # By server id.
         self._sessions: dict[str, ServerSession] = {}
@@ -86,8 +88,6 @@ class DiallingWorker:
         self._retiring: set[asyncio.Task[None]] = set()
         self._listed = len(listed_addresses(self.server)) or 1
         self._wanted = self._listed
-        # The last session with a broken stream: the next hello offers to resume it.
-        self._broken: ServerSession | None = None
         self._stay_away_until = 0.0
         self._backoff = Backoff()
         self._search = Backoff(maximum=_MAX_SEARCH_SECONDS)
@@ -115,8 +115,6 @@ class DiallingWorker:
         for attending in self._attending.values():
             attending.cancel()
         await asyncio.gather(*self._attending.values(), *self._retiring, return_exceptions=True)
-        if self._broken is not None:
-            self._broken.abandon()
         self._tasks.close()
         _log.info("stopped")
 
@@ -189,30 +187,18 @@ class DiallingWorker:
         """Open a session. Returns False if its server is already connected."""
         target, authority = await self._next_target()
         channel = new_channel(target, self._access, authority)
-        broken, self._broken = self._broken, None
-        credit = shares(self._offer.max_concurrency, max(self._wanted, len(self._sessions) + 1))[-1]
+        credit = shares(self._offered.max_concurrency, max(self._wanted, len(self._sessions) + 1))[-1]
         hello = pb.WorkerHello(
-            plugin=self._info,
-            instance_id=self._offer.instance_id,
-            initial_credit=credit if broken is None else max(0, credit - broken.open_tasks),
-            resume_session_id="" if broken is None else broken.id,
+            plugin=self._info, instance_id=self._offered.instance_id, initial_credit=credit
         )
         try:
             stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
             call = stub.Connect(metadata=self._access.headers())
-            welcome = await greet(call, hello)
+            welcome = await send_hello(call, hello)
         except BaseException:
-            self._broken = broken
             await channel.close()
             raise
-        if broken is not None and broken.id == welcome.session_id:
-            session = broken
-        else:
-            session = ServerSession(self._tasks)
-            if broken is not None:
-                broken.abandon()
-        session.attach(call, welcome, hello.initial_credit)
-        session.target = target
+        session = ServerSession(self._tasks, call, welcome, credit, target)
         return self._welcomed(session, channel, welcome.server_count)
 
     def _welcomed(self, session: ServerSession, channel: Any, server_count: int) -> bool:
@@ -234,7 +220,7 @@ class DiallingWorker:
                 self.server,
                 session.id,
                 session.server_id,
-                self._offer,
+                self._offered,
             )
         self._share_credit()
         return known is None
@@ -257,9 +243,7 @@ class DiallingWorker:
             # If the server has replaced the session, it sends the open tasks again over the newer session, where
             # they join the running ones.
             if self._sessions.get(session.server_id) in (None, session):
-                if self._broken is not None:
-                    self._broken.abandon()
-                self._broken = session
+                session.abandon()
         finally:
             self._leave(session, began)
             stops.cancel()
@@ -286,7 +270,9 @@ class DiallingWorker:
     def _share_credit(self) -> None:
         """Divide max_concurrency among the sessions."""
         sessions = list(self._sessions.values())
-        for session, credit in zip(sessions, shares(self._offer.max_concurrency, len(sessions)), strict=True):
+        for session, credit in zip(
+            sessions, shares(self._offered.max_concurrency, len(sessions)), strict=True
+        ):
             session.set_credit(credit)
 
     async def _next_target(self) -> tuple[str, str]:

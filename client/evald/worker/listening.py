@@ -19,7 +19,7 @@ from ..fields import number, text
 from ..plugin.v1 import evaluator_plugin_service_pb2 as pb
 from .connecting import first_of, resolve_addresses
 from .leases import Registration
-from .offer import AnyEvaluator, Offer
+from .offer import AnyEvaluator, OfferedEvaluators
 from .tasks import Tasks
 
 _log = logging.getLogger("evald.worker")
@@ -74,14 +74,16 @@ class ListeningWorker:
         own_loop: bool = False,
     ) -> None:
         self.address = ""
-        self._offer = Offer(evaluators, name=name, version=version, max_concurrency=max_concurrency)
-        self._tasks = Tasks(self._offer, own_loop=own_loop)
+        self._offered = OfferedEvaluators(
+            evaluators, name=name, version=version, max_concurrency=max_concurrency
+        )
+        self._tasks = Tasks(self._offered, own_loop=own_loop)
         self._listen = text(listen, "listen")
         self._grace = number(grace_seconds, "grace_seconds", unit="seconds")
         self._listen_credentials = listen_credentials or listen_credentials_of_environment()
         self._advertise = advertise
         self._registration: Registration | None = None
-        self._info = self._offer.info()
+        self._info = self._offered.info()
         self._health = health.aio.HealthServicer()
         self._server: Any = None
         self._stopping = asyncio.Event()
@@ -101,7 +103,7 @@ class ListeningWorker:
                     credentials=credentials,
                     metadata=metadata,
                 ),
-                instance_id=self._offer.instance_id,
+                instance_id=self._offered.instance_id,
                 info=self._info,
                 tls_profile=tls_profile,
                 active=lambda: self._tasks.active,
@@ -131,7 +133,7 @@ class ListeningWorker:
         self._server = server
         for service in ("", SERVICE):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
-        _log.info("listening on %s, offering %s", self.address, self._offer)
+        _log.info("listening on %s, offering %s", self.address, self._offered)
         if self._registration is not None:
             self._registration.start(partial(self._own_target, self._registration.server))
         return self

@@ -16,7 +16,7 @@ CONTRACT: Final = "evald.plugin.v1"
 AnyEvaluator: TypeAlias = type[Evaluator] | EvaluatorDefinition
 
 
-class Offer:
+class OfferedEvaluators:
     """The evaluators of one worker process.
 
     name, version: name and version of the plugin; by default the type and version of its first evaluator.

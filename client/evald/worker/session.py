@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections import deque
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -33,7 +32,7 @@ class SessionLost(Exception):
     """The stream broke, or the server sent no ping."""
 
 
-async def greet(call: Any, hello: pb.WorkerHello) -> pb.ServerWelcome:
+async def send_hello(call: Any, hello: pb.WorkerHello) -> pb.ServerWelcome:
     """Send hello over a new stream, and return the server's welcome.
 
     Raises AioRpcError, SessionLost, TimeoutError.
@@ -54,112 +53,30 @@ async def greet(call: Any, hello: pb.WorkerHello) -> pb.ServerWelcome:
     return welcome
 
 
-class Outbox:
-    """The queue of outgoing frames: pongs first, then the others in order, with the latest progress of each task.
-
-    It is kept when the stream breaks, so that outputs are sent over the next stream.
-    """
-
-    def __init__(self) -> None:
-        self._pong: pb.Pong | None = None
-        self._frames: deque[pb.ConnectRequest] = deque()
-        self._progress: dict[str, pb.TaskProgress] = {}
-        self._filled = asyncio.Event()
-
-    def put(self, frame: pb.ConnectRequest) -> None:
-        """Queue a frame."""
-        self._frames.append(frame)
-        self._filled.set()
-
-    def put_pong(self, pong: pb.Pong) -> None:
-        """Queue the response to a ping, before all other frames."""
-        self._pong = pong
-        self._filled.set()
-
-    def put_progress(self, progress: pb.TaskProgress) -> None:
-        """Queue the progress of a task. It replaces unsent progress of the same task."""
-        self._progress[progress.task_id] = progress
-        self._filled.set()
-
-    def drop_progress(self, task_id: str) -> None:
-        """Drop the progress of an ended task."""
-        self._progress.pop(task_id, None)
-
-    def drop_transient(self) -> None:
-        """Drop all frames that are invalid on another stream: all but outputs."""
-        self._pong = None
-        self._progress.clear()
-        self._frames = deque(frame for frame in self._frames if frame.WhichOneof("frame") == "completed")
-
-    async def next(self) -> pb.ConnectRequest:
-        """Wait for the next frame and return it. It stays in the queue until `sent`."""
-        while True:
-            if self._pong is not None:
-                return pb.ConnectRequest(pong=self._pong)
-            if self._frames:
-                return self._frames[0]
-            if self._progress:
-                return pb.ConnectRequest(progress=next(iter(self._progress.values())))
-            self._filled.clear()
-            await self._filled.wait()
-
-    def sent(self, frame: pb.ConnectRequest) -> None:
-        """Remove the frame that `next` returned."""
-        kind = frame.WhichOneof("frame")
-        if kind == "pong":
-            if self._pong is not None and self._pong.nonce == frame.pong.nonce:
-                self._pong = None
-        elif kind == "progress":
-            if self._progress.get(frame.progress.task_id) == frame.progress:
-                del self._progress[frame.progress.task_id]
-        elif self._frames and self._frames[0] is frame:
-            self._frames.popleft()
-
-    @property
-    def is_empty(self) -> bool:
-        """True if all frames are sent."""
-        return not (self._pong or self._frames or self._progress)
-
-
 class ServerSession:
-    """The tasks of one server. A session can continue over another stream: see `attach`.
+    """The tasks of one server, over one stream.
 
     id, server_id: from the server's welcome. target: the dialled address.
     credit: maximum open tasks of the server. server_stops: set when the server announces that it stops.
     reconnect_seconds: the delay before a reconnect that the server then requests.
     """
 
-    def __init__(self, tasks: Tasks) -> None:
-        self.id = ""
-        self.server_id = ""
-        self.target = ""
-        self.credit = 0
+    def __init__(self, tasks: Tasks, call: Any, welcome: pb.ServerWelcome, credit: int, target: str) -> None:
+        self.id = welcome.session_id
+        self.server_id = welcome.server_id
+        self.target = target
+        self.credit = credit
         self.server_stops = asyncio.Event()
         self.reconnect_seconds = 0.0
         self._tasks = tasks
+        self._call = call
         self._open: dict[str, asyncio.Task[None]] = {}
-        self._outbox = Outbox()
+        self._outbox: asyncio.Queue[pb.ConnectRequest] = asyncio.Queue()
+        # Unsent progress by task, so that later progress of the same task replaces it.
+        self._unsent_progress: dict[str, pb.ConnectRequest] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-        self._flushed = asyncio.Event()
-        self._call: Any = None
-        self._silence_seconds: float | None = None
         self._finishing: asyncio.Task[None] | None = None
-        self._is_over = False
-
-    @property
-    def open_tasks(self) -> int:
-        """The number of tasks whose output the server waits for."""
-        return len(self._open)
-
-    def attach(self, call: Any, welcome: pb.ServerWelcome, credit: int) -> None:
-        """Continue over a new stream. credit: the credit in hello, in addition to the open tasks."""
-        self._call = call
-        self.id, self.server_id = welcome.session_id, welcome.server_id
-        self.credit = credit + len(self._open)
-        self.server_stops.clear()
-        self.reconnect_seconds = 0.0
-        self._finishing = None
         self._is_over = False
         interval, limit = duration_seconds(welcome.ping_interval), duration_seconds(welcome.ping_timeout)
         self._silence_seconds = interval + limit + _SLACK_SECONDS if interval else None
@@ -180,19 +97,18 @@ class ServerSession:
                 self._finishing.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             self._call.cancel()
-            self._outbox.drop_transient()
 
     def set_credit(self, credit: int) -> None:
         """Set the maximum number of open tasks, and send the change to the server."""
         if credit != self.credit:
-            self._outbox.put(pb.ConnectRequest(credit=pb.CreditGrant(delta=credit - self.credit)))
+            self._outbox.put_nowait(pb.ConnectRequest(credit=pb.CreditGrant(delta=credit - self.credit)))
             self.credit = credit
 
     async def drain(self, reason: str, grace_seconds: float) -> None:
         """Announce draining, finish the open tasks within the grace period, and close the stream."""
         if self._is_over:
             return
-        self._outbox.put(pb.ConnectRequest(draining=pb.WorkerDraining(reason=reason)))
+        self._outbox.put_nowait(pb.ConnectRequest(draining=pb.WorkerDraining(reason=reason)))
         if self._finishing is None:
             self._finishing = asyncio.create_task(self._finish(grace_seconds))
         await asyncio.wait((self._finishing,), timeout=grace_seconds + _GOODBYE_SECONDS)
@@ -216,12 +132,13 @@ class ServerSession:
         kind = frame.WhichOneof("frame")
         if kind == "task":
             task = frame.task
-            # After a broken stream, the server may send an open task again.
             if task.task_id not in self._open:
                 self._idle.clear()
                 self._open[task.task_id] = asyncio.create_task(self._run_task(task))
         elif kind == "ping":
-            self._outbox.put_pong(pb.Pong(nonce=frame.ping.nonce, active_tasks=len(self._open)))
+            pong = pb.Pong(nonce=frame.ping.nonce, active_tasks=len(self._open))
+            # After the outputs of finished tasks: the server counts on the order.
+            self._outbox.put_nowait(pb.ConnectRequest(pong=pong))
         elif kind == "cancel_task_id":
             work = self._open.get(frame.cancel_task_id)
             if work is not None:
@@ -250,35 +167,38 @@ class ServerSession:
             # Send an output, because it returns the credit.
             output = error_output("CANCELLED", "The task was cancelled")
         del self._open[task.task_id]
-        self._outbox.drop_progress(task.task_id)
         completed = pb.TaskCompleted(task_id=task.task_id, output=output)
-        self._outbox.put(pb.ConnectRequest(completed=completed))
+        self._outbox.put_nowait(pb.ConnectRequest(completed=completed))
         if not self._open:
             self._idle.set()
 
     def _tell(self, task_id: str, message: str, fraction: float | None) -> None:
         if task_id not in self._open:
             return
-        self._outbox.put_progress(pb.TaskProgress(task_id=task_id, message=message[:1000], fraction=fraction))
+        progress = pb.TaskProgress(task_id=task_id, message=message[:1000], fraction=fraction)
+        unsent = self._unsent_progress.get(task_id)
+        if unsent is not None:
+            unsent.progress.CopyFrom(progress)
+            return
+        self._unsent_progress[task_id] = frame = pb.ConnectRequest(progress=progress)
+        self._outbox.put_nowait(frame)
 
     async def _send(self) -> None:
         # `_receive` reports a broken stream.
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
-                frame = await self._outbox.next()
+                frame = await self._outbox.get()
+                if frame.WhichOneof("frame") == "progress":
+                    del self._unsent_progress[frame.progress.task_id]
                 await self._call.write(frame)
-                self._outbox.sent(frame)
-                if self._outbox.is_empty:
-                    self._flushed.set()
+                self._outbox.task_done()
 
     async def _finish(self, grace_seconds: float) -> None:
         """Wait for the open tasks, then close the stream."""
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_seconds):
                 await self._idle.wait()
-                if not self._outbox.is_empty:
-                    self._flushed.clear()
-                    await self._flushed.wait()
+                await self._outbox.join()
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             await self._call.done_writing()
             await asyncio.sleep(_GOODBYE_SECONDS)

@@ -18,7 +18,7 @@ from ..result import Verdict
 from ..scope import SCOPE, Scope, ignore_progress
 from ..structs import duration_seconds, struct_to_dict
 from ..threads import Busy, Threads
-from .offer import Offer
+from .offer import OfferedEvaluators
 from .outputs import crashed, error_output, output_of
 
 ProgressCallback: TypeAlias = Callable[[str, float | None], None]
@@ -44,11 +44,11 @@ class Tasks:
         delay pongs. Otherwise they run in the caller's loop.
     """
 
-    def __init__(self, offer: Offer, *, own_loop: bool = False) -> None:
-        self._offer = offer
+    def __init__(self, offered: OfferedEvaluators, *, own_loop: bool = False) -> None:
+        self._offered = offered
         self._own_loop = own_loop
-        self._threads = Threads(offer.max_concurrency)
-        self._places = asyncio.Semaphore(offer.max_concurrency)
+        self._threads = Threads(offered.max_concurrency)
+        self._places = asyncio.Semaphore(offered.max_concurrency)
         self._jobs: dict[_Key, _Job] = {}
         self._outputs = _OutputCache()
         self._compiled: OrderedDict[_ConfigKey, asyncio.Future[Evaluate]] = OrderedDict()
@@ -86,12 +86,12 @@ class Tasks:
             progress=progress,
         )
         key = _key(task)
-        answer = self._outputs.get(key) or self._run_inline(task, key, scope)
-        if answer is not None:
-            return answer
+        cached = self._outputs.get(key)
+        if cached is not None:
+            return cached
         job = self._jobs.get(key)
         if job is None:
-            if len(self._jobs) >= self._offer.max_concurrency * (1 + _MAX_WAITING):
+            if len(self._jobs) >= self._offered.max_concurrency * (1 + _MAX_WAITING):
                 return error_output(
                     "EVALUATOR_BUSY", f"{len(self._jobs)} tasks are already waiting in this worker"
                 )
@@ -99,48 +99,22 @@ class Tasks:
             job.work.add_done_callback(partial(self._finished, key, job))
         job.waiters += 1
         try:
-            async with asyncio.timeout(seconds):
-                return await asyncio.shield(job.work)
-        except TimeoutError:
-            # From `asyncio.timeout`, not from the evaluator: `_work` does not raise it.
-            return error_output("TIMEOUT", f"No result within {seconds:.3g}s", seconds=f"{seconds:.3g}")
+            done, _ = await asyncio.wait((job.work,), timeout=seconds)
         finally:
             job.waiters -= 1
             if not job.waiters and not job.work.done():
                 job.work.cancel()
                 # Now, not in `_finished`, so that no other call joins a cancelled task.
                 self._forget(key, job)
+        if done:
+            return job.work.result()
+        return error_output("TIMEOUT", f"No result within {seconds:.3g}s", seconds=f"{seconds:.3g}")
 
     def close(self) -> None:
         """Cancel running tasks. Threads of evaluators are not stopped."""
         for job in self._jobs.values():
             job.work.cancel()
         self._threads.close()
-
-    def _run_inline(
-        self, task: task_pb2.EvaluationTask, key: _Key, scope: Scope
-    ) -> task_pb2.EvaluationOutput | None:
-        """Run an inline evaluator whose config is compiled, and return its output. Returns None for other tasks.
-
-        An asyncio task would take three times as long as such an evaluator.
-        """
-        definition = self._offer.evaluators.get(task.type)
-        compiled = self._compiled.get(key[3])
-        if definition is None or not definition.inline or compiled is None or not compiled.done():
-            return None
-        if compiled.cancelled() or compiled.exception() or task.version not in ("", definition.version):
-            return None
-        token = SCOPE.set(scope)
-        try:
-            outcome: Any = compiled.result()(EvaluatorContext(task.context))
-        except Exception as problem:  # noqa: BLE001 - user code
-            output = crashed(definition, problem)
-        else:
-            output = output_of(definition, outcome)
-        finally:
-            SCOPE.reset(token)
-        self._outputs.put(key, output)
-        return output
 
     def _forget(self, key: _Key, job: "_Job") -> None:
         if self._jobs.get(key) is job:
@@ -156,9 +130,9 @@ class Tasks:
     async def _work(
         self, task: task_pb2.EvaluationTask, key: _Key, scope: Scope
     ) -> task_pb2.EvaluationOutput:
-        definition = self._offer.evaluators.get(task.type)
+        definition = self._offered.evaluators.get(task.type)
         if definition is None:
-            known = ", ".join(self._offer.evaluators)
+            known = ", ".join(self._offered.evaluators)
             return error_output(
                 "UNKNOWN_TYPE",
                 f'"{task.type[:100]}" is not offered by this worker, which offers {known}',

@@ -7,14 +7,11 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import grpc
 
 from evald.plugin.v1 import task_pb2
-from evald_server.remote.limits import RemoteLimits
 
 Mode: TypeAlias = Literal["target", "connect"]
 
 # A later answer counts as no answer. A plugin that calls a model needs a config without a model.
 PATIENCE_SECONDS: Final = 20.0
-# The largest output that a server accepts.
-MAX_OUTPUT_BYTES: Final = RemoteLimits().output_bytes
 
 
 class PluginGone(Exception):

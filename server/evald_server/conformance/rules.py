@@ -18,7 +18,7 @@ class NotTestable(Exception):
     """The rule cannot be checked. The message says what is missing."""
 
 
-class Pace(NamedTuple):
+class Timeouts(NamedTuple):
     """Time limits in seconds.
 
     short: timeout of tasks that are slow on purpose. notice: time for a plugin to notice that a task has ended, or
@@ -45,7 +45,7 @@ class Trial(NamedTuple):
     link: Link
     samples: list[Sample]
     slow: Sample | None
-    pace: Pace = Pace()
+    timeouts: Timeouts = Timeouts()
 
     @property
     def target(self) -> TargetLink:

@@ -12,8 +12,9 @@ from evald.credentials import Tls, server_credentials
 from evald.plugin.v1 import registry_service_pb2 as pb
 from evald.plugin.v1 import registry_service_pb2_grpc, task_pb2
 from evald.worker.offer import CONTRACT
+from evald_server.remote.instance import MAX_OUTPUT_BYTES
 
-from .link import MAX_OUTPUT_BYTES, NO_ANSWER, PATIENCE_SECONDS, Link, PendingReply, PluginGone, PluginReply
+from .link import NO_ANSWER, PATIENCE_SECONDS, Link, PendingReply, PluginGone, PluginReply
 
 _GOODBYE_SECONDS: Final = 0.5
 # Longer than any check runs: only rules send pings.
@@ -162,7 +163,6 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
         self.info = task_pb2.PluginInfo()  # until its hello
         self.address = listen
         self.streams: list[ConnectStream] = []
-        self.resume_offered: list[str] = []
         self._arrived = asyncio.Condition()
         self._server: Any = None
 
@@ -283,7 +283,6 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
         await context.write(pb.ConnectResponse(welcome=welcome).SerializeToString())
         async with self._arrived:
             self.streams.append(stream)
-            self.resume_offered.append(hello.resume_session_id if hello else "")
             self._arrived.notify_all()
         await stream.serve()
 

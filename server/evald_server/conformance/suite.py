@@ -7,7 +7,7 @@ from .checks import RULES
 from .checks.turns import fits
 from .link import Link, PluginGone
 from .report import ConformanceReport, Finding, RuleOutcome
-from .rules import ContractRule, NotTestable, Pace, RuleBroken, Severity, Trial
+from .rules import ContractRule, NotTestable, RuleBroken, Severity, Timeouts, Trial
 from .samples import Sample, schema_of
 
 
@@ -20,12 +20,12 @@ async def check(
     configs: Mapping[str, Mapping[str, Any]],
     slow: tuple[str, Mapping[str, Any]] | None = None,
     tell: Callable[[ContractRule], None] = lambda _: None,
-    pace: Pace = Pace(),  # noqa: B008 - immutable
+    timeouts: Timeouts = Timeouts(),  # noqa: B008 - immutable
 ) -> ConformanceReport:
     """Check every rule that applies to the plugin's mode.
 
     configs: by type, for types that need one. slow: a type, and a config with which it takes 5 s or more.
-    tell: called before each rule. pace: time limits. Raises UnknownSample.
+    tell: called before each rule. timeouts: time limits. Raises UnknownSample.
     """
     by_type = {found.type: found for found in link.info.evaluator_types}
     for name in (*configs, *([slow[0]] if slow else ())):
@@ -35,7 +35,7 @@ async def check(
         link,
         list(_samples(link, configs)),
         Sample(by_type[slow[0]], slow[1]) if slow else None,
-        pace,
+        timeouts,
     )
     findings: list[Finding] = []
     gone = ""
@@ -48,7 +48,7 @@ async def check(
             continue
         finding = await _try(rule, trial)
         findings.append(finding)
-        if finding.outcome is RuleOutcome.FAILED and not await _lives(link, pace):
+        if finding.outcome is RuleOutcome.FAILED and not await _lives(link, timeouts):
             gone = f"the plugin has not answered since rule {rule.number}"
     return ConformanceReport(link.mode, link.info, findings)
 
@@ -64,10 +64,10 @@ async def _try(rule: ContractRule, trial: Trial) -> Finding:
     return Finding(rule, RuleOutcome.PASSED)
 
 
-async def _lives(link: Link, pace: Pace) -> bool:
+async def _lives(link: Link, timeouts: Timeouts) -> bool:
     """Return whether the plugin answers, or reconnects soon."""
     try:
-        await link.recover(pace.back)
+        await link.recover(timeouts.back)
     except PluginGone:
         return False
     return True

@@ -11,8 +11,9 @@ from evald.credentials import Tls
 from evald.plugin.v1 import evaluator_plugin_service_pb2, evaluator_plugin_service_pb2_grpc, task_pb2
 from evald.structs import duration_seconds
 from evald.worker.offer import CONTRACT
+from evald_server.remote.instance import MAX_OUTPUT_BYTES
 
-from .link import MAX_OUTPUT_BYTES, NO_ANSWER, PATIENCE_SECONDS, Link, PendingReply, PluginGone, PluginReply
+from .link import NO_ANSWER, PATIENCE_SECONDS, Link, PendingReply, PluginGone, PluginReply
 
 SERVICE: Final = "evald.plugin.v1.EvaluatorPluginService"
 

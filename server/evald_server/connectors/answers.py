@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, ParamSpec, TypeVar
 
-from evald.chat import says_something
+from evald.chat import is_answer
 from evald.convert.context import TurnData, turn_to_pb
 from evald.errors import InvalidInput
 from evald.fields import duration_to_pb, shown, snake
@@ -214,7 +214,7 @@ def check_messages(invocation: context_pb2.Invocation, max_messages: int) -> Non
             raise bad_answer(f"messages[{index}].role: got {message.role!r}, wanted assistant or tool")
     last = messages[-1]
     try:
-        silent = last.role != "tool" and not says_something(last)
+        silent = last.role != "tool" and not is_answer(last)
     except InvalidInput as problem:
         raise bad_answer(f"messages[{len(messages) - 1}]: {problem}") from None
     if silent:

@@ -33,7 +33,7 @@ from .results import MAX_NAMED, Amount, Weight, first_checks, missing
 
 _MAX_FIELDS: Final = 1000
 # Per look, one field or CHECK_EVERY values of one field are compared.
-_MAX_LOOKS: Final = 4_000
+_MAX_STEPS: Final = 4_000
 
 
 class FieldRule(BaseModel):
@@ -70,7 +70,7 @@ class FieldRule(BaseModel):
             return _number(wanted) is not None
         return self.match == "exact" or read_date(wanted, day_first=self.day_first) is not None
 
-    def agrees(self, got: Any, wanted: Any, check: CheckTime = unlimited) -> str:
+    def difference(self, got: Any, wanted: Any, check: CheckTime = unlimited) -> str:
         """Return the difference as text, "" if the values agree."""
         if self.match == "exact":
             right = equal(got, wanted, 0, check)
@@ -201,14 +201,14 @@ class FieldAccuracy(Reference, type="field-accuracy", kind=ASSERTION, inline=Tru
 
     def compare(self, ctx: EvaluatorContext, got: Any, wanted: Any) -> Result:
         """Compare field by field."""
-        looks = 0
+        steps = 0
 
         def check() -> None:
-            nonlocal looks
-            looks += 1
-            if looks > _MAX_LOOKS:
+            nonlocal steps
+            steps += 1
+            if steps > _MAX_STEPS:
                 raise TooLarge(
-                    f"the {len(self.fields)} fields hold more than {_MAX_LOOKS * CHECK_EVERY} values in total, too "
+                    f"the {len(self.fields)} fields hold more than {_MAX_STEPS * CHECK_EVERY} values in total, too "
                     "many to compare"
                 )
             ctx.check_time()
@@ -248,6 +248,6 @@ class FieldAccuracy(Reference, type="field-accuracy", kind=ASSERTION, inline=Tru
             if known is MISSING:
                 continue
             if mine is not MISSING:
-                yield _Compared(rule, rule.agrees(mine, known, check), rule.is_comparable(known))
+                yield _Compared(rule, rule.difference(mine, known, check), rule.is_comparable(known))
             elif rule.required:
                 yield _Compared(rule, "missing, but required")

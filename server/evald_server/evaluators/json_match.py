@@ -50,7 +50,7 @@ class Difference(NamedTuple):
         return f"{where}: got {shown(self.got)}, expected {shown(self.wanted)}"
 
 
-class _Trial(NamedTuple):
+class _Attempt(NamedTuple):
     """A comparison of two elements that may be paired. matches: nothing differs."""
 
     matches: bool
@@ -109,7 +109,7 @@ class Comparison:
         self._left -= 1
         self._steps += 1
         if not self._steps & 31:
-            self._look_at_the_clock()
+            self._check_limits()
         if self._ignored and self._is_ignored(place):
             return
         if got is MISSING or wanted is MISSING:
@@ -134,7 +134,7 @@ class Comparison:
         else:
             self._differ(got, wanted, place, max(self._leaves(got, place), self._leaves(wanted, place), 1))
 
-    def _look_at_the_clock(self) -> None:
+    def _check_limits(self) -> None:
         self._check()
         if self._steps > _MAX_VALUES:
             raise TooLarge(f"the answer and the expected data have more than {_MAX_VALUES} values to compare")
@@ -156,7 +156,7 @@ class Comparison:
             item, where = pending.pop()
             self._steps += 1
             if not self._steps & 255:
-                self._look_at_the_clock()
+                self._check_limits()
             if self._is_ignored(where):
                 continue
             if item and isinstance(item, dict | list):
@@ -209,22 +209,22 @@ class Comparison:
             *rest,
         ]
 
-    def _try(self, got: Any, wanted: Any, place: Place) -> _Trial:
+    def _try(self, got: Any, wanted: Any, place: Place) -> _Attempt:
         """Compare two elements that may be paired; they have nothing in common if the search budget is used up."""
         if self._left <= 0:
-            return _Trial(False, 0)
-        trial = Comparison(self._mode, self._arrays, self._ignored, self._tolerance, self._check)
-        trial._left = self._left
-        trial.compare(got, wanted, place)
-        self._left = trial._left
-        self.incomplete |= trial.incomplete
-        return _Trial(not trial.difference_count, trial.equal_leaves)
+            return _Attempt(False, 0)
+        attempt = Comparison(self._mode, self._arrays, self._ignored, self._tolerance, self._check)
+        attempt._left = self._left
+        attempt.compare(got, wanted, place)
+        self._left = attempt._left
+        self.incomplete |= attempt.incomplete
+        return _Attempt(not attempt.difference_count, attempt.equal_leaves)
 
     def _canonical(self, value: Any) -> str:
         """Return a canonical text, equal for values that differ only in the order of keys and elements."""
         self._steps += 1
         if not self._steps & 31:
-            self._look_at_the_clock()
+            self._check_limits()
         try:
             return _sorted_text(value, self._check)
         except RecursionError:  # deeper than any expected data, so equal to none

@@ -103,7 +103,7 @@ class _Expansion:
             raise _Unbounded
         if not isinstance(schema, dict):
             return Cost(1, 1)
-        self._refuse_what_is_left_to_the_library(schema)
+        self._refuse_dynamic_references(schema)
         self._open.add(id(schema))
         costs = [self.expand(child) for _, child in _children(schema)]
         if "$ref" in schema:
@@ -115,7 +115,7 @@ class _Expansion:
             self._weight(schema) + factor * sum(cost.work for cost in costs),
         )
 
-    def _refuse_what_is_left_to_the_library(self, schema: Mapping[str, Any]) -> None:
+    def _refuse_dynamic_references(self, schema: Mapping[str, Any]) -> None:
         """Raise _Unbounded for references whose target depends on more than their text."""
         if "$dynamicRef" in schema or "$recursiveRef" in schema:
             raise _Unbounded

@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2
 
 from evald.plugin.v1 import evaluator_plugin_service_pb2 as plugin_pb2
 from evald.plugin.v1 import task_pb2
+from evald_server.config import Settings
 from evald_server.wire_limits import parse_message
 
 from .channels import DialTls, NotConnected, connect, open_channel
@@ -22,8 +23,7 @@ from .errors import (
     PluginUnavailable,
     Refusal,
 )
-from .instance import RemoteTask, read_answer
-from .limits import RemoteLimits
+from .instance import MAX_OUTPUT_BYTES, RemoteTask, read_answer
 from .plugin_type import CONTRACT, Plugin, load_plugin
 
 _SERVICE: Final = "/evald.plugin.v1.EvaluatorPluginService"
@@ -57,13 +57,13 @@ class PluginConnection:
     active: number of open Evaluate calls.
     """
 
-    def __init__(self, dial: Dial, limits: RemoteLimits, tls: DialTls | None = None) -> None:
-        self._channel = open_channel(dial, tls, limits.output_bytes + _SLACK_BYTES)
+    def __init__(self, dial: Dial, settings: Settings, tls: DialTls | None = None) -> None:
+        self._channel = open_channel(dial, tls, MAX_OUTPUT_BYTES + _SLACK_BYTES)
         self._evaluate: Any = self._channel.unary_unary(f"{_SERVICE}/Evaluate")
         self._describe: Any = self._channel.unary_unary(f"{_SERVICE}/Describe")
         self._health: Any = self._channel.unary_unary(_HEALTH)
-        self._seconds = limits.health_seconds
-        self._max_bytes = limits.output_bytes + _HEAD_BYTES
+        self._seconds = settings.remote_health_seconds
+        self._max_bytes = MAX_OUTPUT_BYTES + _HEAD_BYTES
         self._has_health = True
         self._closed = False
         self.active = 0

@@ -26,7 +26,7 @@ def invalid(field: str, message: str) -> Refusal:
     return Refusal("INVALID_FIELD", message, field)
 
 
-class NoPlace(Exception):
+class NoCapacity(Exception):
     """No instance can accept the task. code: one of evald.errorcodes."""
 
     def __init__(self, code: str, message: str) -> None:

@@ -15,10 +15,11 @@ from evald.plugin.v1 import task_pb2
 from evald.result import Check, ErrorInfo, Kind, Result, TokenUsage, Verdict, errored
 from evald.scope import Scope, current_scope
 from evald.structs import dict_to_struct, struct_to_dict
+from evald_server.config import Settings
 
 from .errors import (
     ContractError,
-    NoPlace,
+    NoCapacity,
     PluginBusy,
     PluginFailed,
     PluginTimeout,
@@ -26,7 +27,6 @@ from .errors import (
     printable,
 )
 from .instance import Instance, RemoteTask, TaskIds
-from .limits import RemoteLimits
 from .plugin_type import PluginType
 from .pool import InstancePool, Slot
 
@@ -59,10 +59,10 @@ class RemoteEvaluator:
     """One type in one version, bound to the pool of its instances."""
 
     def __init__(
-        self, pool: InstancePool, limits: RemoteLimits, ids: TaskIds, latencies: LatencyObserver
+        self, pool: InstancePool, settings: Settings, ids: TaskIds, latencies: LatencyObserver
     ) -> None:
         self._pool = pool
-        self._limits = limits
+        self._settings = settings
         self._ids = ids
         self._latencies = latencies
 
@@ -101,18 +101,19 @@ class RemoteEvaluator:
             deadline = time.monotonic() + _DEFAULT_SECONDS
         context = ctx.serialized()
         size = template.ByteSize() + len(context)
-        if size > self._limits.task_bytes:
+        most = self._settings.remote_max_task_bytes
+        if size > most:
             return errored(
                 "INPUT_TOO_LARGE",
-                f"The task has {size} bytes; a remote evaluator gets at most {self._limits.task_bytes}",
+                f"The task has {size} bytes; a remote evaluator gets at most {most}",
                 size=str(size),
-                limit=str(self._limits.task_bytes),
+                limit=str(most),
             )
         pool = self._pool
         pool.retry_budget.record_call()
         try:
             slot = pool.try_acquire() or await pool.acquire(deadline - time.monotonic())
-        except NoPlace as problem:
+        except NoCapacity as problem:
             return errored(problem.code, problem.message)
         task = task_pb2.EvaluationTask(task_id=self._ids.new(), attempt=1, trace_context=scope.trace_context)
         task.MergeFrom(template)
@@ -125,7 +126,7 @@ class RemoteEvaluator:
             return unavailable
         try:
             slot = await self._acquire_again(slot.instance, deadline)
-        except NoPlace:
+        except NoCapacity:
             return unavailable
         task.attempt = 2
         try:
@@ -138,7 +139,7 @@ class RemoteEvaluator:
         seconds = deadline - time.monotonic()
         try:
             return self._pool.try_acquire(failed) or await self._pool.acquire(seconds, failed)
-        except NoPlace:
+        except NoCapacity:
             if failed.reachable:
                 raise
         return await self._pool.acquire(min(_RECONNECT_SECONDS, seconds / 2), patient=True)
@@ -265,7 +266,7 @@ def _timeout(instance: Instance, seconds: float) -> Result:
 
 
 def _contract_violation(plugin_type: PluginType, instance: Instance, problem: ContractError) -> Result:
-    instance.complain(f"broke the contract of {plugin_type.name}: {problem}")
+    instance.log_problem(f"broke the contract of {plugin_type.name}: {problem}")
     return _errored(instance, "CONTRACT_VIOLATION", f"The evaluator's answer breaks the contract: {problem}")
 
 
@@ -280,7 +281,7 @@ def _changed(plugin_type: PluginType, instance: Instance) -> Result:
 
 def _failed(plugin_type: PluginType, instance: Instance, problem: PluginFailed) -> Result:
     incident = secrets.token_hex(6)
-    instance.complain(f"failed on {plugin_type.name}, incident {incident}: {problem}")
+    instance.log_problem(f"failed on {plugin_type.name}, incident {incident}: {problem}")
     text = f"The remote evaluator failed (incident {incident}; the server's log has the details)"
     return _errored(instance, "EVALUATOR_EXCEPTION", text, incident=incident)
 

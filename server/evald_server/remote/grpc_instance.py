@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Final
 
 from evald.plugin.v1 import task_pb2
+from evald_server.config import Settings
 
 from .channels import DialTls
 from .connection import NotServing, PluginConnection
 from .dial_allowlist import Resolver
 from .errors import PluginUnavailable, Refusal, printable
 from .instance import Instance, InstanceState, Mode, RemoteTask
-from .limits import RemoteLimits
 from .plugin_type import Plugin
 
 _log = logging.getLogger("evald.remote")
@@ -43,7 +43,7 @@ class GrpcInstance(Instance):
         target: str,
         plugin: Plugin | None,
         mode: Mode,
-        limits: RemoteLimits,
+        settings: Settings,
         resolver: Resolver,
         confirm: "Callable[[GrpcInstance, Plugin], None]",
         changed: Callable[[Instance], None],
@@ -54,7 +54,7 @@ class GrpcInstance(Instance):
         self.confirmed = asyncio.Event()
         self.refused: Refusal | None = None
         self._no_tasks = asyncio.Event()
-        self._limits = limits
+        self._settings = settings
         self._resolver = resolver
         self._confirm = confirm
         self.tls = tls
@@ -102,7 +102,7 @@ class GrpcInstance(Instance):
         """Wait until all connections are closed, each after its last task."""
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    async def cut(self) -> None:
+    async def abort(self) -> None:
         """Disconnect at once. Open tasks fail with PluginUnavailable."""
         await self.close()
         for task in self._closing:
@@ -133,7 +133,7 @@ class GrpcInstance(Instance):
     async def _connect(self) -> None:
         """Connect, then return when the connection is lost."""
         dial = await self._resolver.dial(self.target)
-        connection = PluginConnection(dial, self._limits, self.tls)
+        connection = PluginConnection(dial, self._settings, self.tls)
         try:
             await connection.open()
             plugin = await connection.describe()
@@ -163,7 +163,7 @@ class GrpcInstance(Instance):
                 if self.state in (InstanceState.PENDING, InstanceState.UNHEALTHY):
                     self.set_state(InstanceState.ACTIVE)
                 self.confirmed.set()
-            if await connection.lost(self._limits.health_seconds):
+            if await connection.lost(self._settings.remote_health_seconds):
                 self._mark_unhealthy("the connection was lost")
                 return
 

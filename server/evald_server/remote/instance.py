@@ -24,7 +24,10 @@ from .plugin_type import Plugin
 
 _log = logging.getLogger("evald.remote")
 
-_COMPLAINT_SECONDS: Final = 1.0
+MAX_OUTPUT_BYTES: Final = 1 << 20
+"""Size of the largest output that is accepted from a plugin."""
+
+_PROBLEM_LOG_SECONDS: Final = 1.0
 
 _Answer = TypeVar("_Answer", bound=Message)
 
@@ -140,7 +143,7 @@ class Instance:
         self.waiting: Sequence[WaitingCalls] = ()
         self.latency_seconds: float | None = None
         self._changed = changed
-        self._complain_after = float("-inf")
+        self._log_problems_after = float("-inf")
         self._unlogged = 0
 
     @property
@@ -210,15 +213,15 @@ class Instance:
         )
         self._changed(self)
 
-    def complain(self, text: str) -> None:
+    def log_problem(self, text: str) -> None:
         """Log the problem of an answer, at most once a second."""
         self.last_error = printable(text)
         now = time.monotonic()
-        if now < self._complain_after:
+        if now < self._log_problems_after:
             self._unlogged += 1
             return
         more = f" ({self._unlogged} earlier problems were not logged)" if self._unlogged else ""
-        self._complain_after, self._unlogged = now + _COMPLAINT_SECONDS, 0
+        self._log_problems_after, self._unlogged = now + _PROBLEM_LOG_SECONDS, 0
         _log.error("remote instance %s %s%s", self.name, self.last_error, more)
 
     def circuit_changed(self) -> None:

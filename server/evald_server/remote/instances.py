@@ -11,12 +11,12 @@ from weakref import WeakValueDictionary
 from evald.evaluator import EvaluatorDefinition
 from evald_server.auth.audit import record
 from evald_server.auth.principal import LOCAL, Principal
+from evald_server.config import Settings
 from evald_server.fair_slots import share
 
 from .errors import Refusal, invalid
 from .evaluator import LatencyObserver, RemoteEvaluator
 from .instance import Instance, Mode, TaskIds
-from .limits import RemoteLimits
 from .plugin_type import Key, Plugin, PluginType
 from .pool import InstancePool
 
@@ -112,11 +112,11 @@ class InstanceRegistry:
     def __init__(
         self,
         catalogue: Catalogue,
-        limits: RemoteLimits,
+        settings: Settings,
         latencies: Callable[[str], LatencyObserver],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.limits = limits
+        self.settings = settings
         self.task_ids = TaskIds()
         self.revision = 0
         self.by_id: dict[str, Instance] = {}
@@ -139,20 +139,17 @@ class InstanceRegistry:
         principal: Principal = LOCAL,
     ) -> None:
         """Raise Refusal if the server cannot accept a plugin. replaced: the instance that it replaces."""
-        limits, name = self.limits, principal.name
-        own = [one for one in self.by_id.values() if one.owner.name == name and one is not replaced]
-        if replaced is None and len(self.by_id) >= limits.instances:
+        most, name = self.settings.remote_max_instances, principal.name
+        if replaced is None and len(self.by_id) >= most:
             raise Refusal(
                 "TOO_MANY_REMOTES", f"{len(self.by_id)} instances are registered, which is the limit"
             )
         # What one principal registers must leave room for the plugins of others.
+        own = [one for one in self.by_id.values() if one.owner.name == name and one is not replaced]
         types = {
             one.key for offered in (plugin, *(one.plugin for one in own)) if offered for one in offered.types
         }
-        for what, count, most in (
-            ("instances", len(own) + 1, limits.instances),
-            ("types", len(types), limits.types),
-        ):
+        for what, count in (("instances", len(own) + 1), ("types", len(types))):
             if count > share(most, name):
                 raise Refusal(
                     "TOO_MANY_REMOTES",
@@ -230,17 +227,17 @@ class InstanceRegistry:
             pool.wake()
         self._record_change(instance.id)
 
-    def left_in_order(self, instance: Instance, seconds: float) -> None:
+    def remove_types_after(self, instance: Instance, seconds: float) -> None:
         """Remove types that only a removed instance offered from the catalogue after `seconds`.
 
         Types of a lost instance stay in the catalogue, unavailable, so that an alert can fire.
         """
         for pool in self._pools_of(instance):
-            pool.leave_after(seconds)
+            pool.remove_after(seconds)
 
-    def forget_left(self) -> None:
+    def remove_due_types(self) -> None:
         """Forget the types that are due to leave the catalogue."""
-        for pool in [pool for pool in self.pools.values() if pool.has_left()]:
+        for pool in [pool for pool in self.pools.values() if pool.is_due()]:
             _log.info(
                 "remote type %s %s: removed from the catalogue, because no instance offers it any more",
                 *pool.plugin_type.key,
@@ -315,9 +312,9 @@ class InstanceRegistry:
                 pool.plugin_type = plugin_type
                 self._catalogue.replace(self._definition(pool))
             return pool
-        if len(self.pools) >= self.limits.types:
+        if len(self.pools) >= self.settings.remote_max_instances:
             self._forget_oldest()
-        pool = self._forgotten.pop(key, None) or InstancePool(plugin_type, self.limits, self._clock)
+        pool = self._forgotten.pop(key, None) or InstancePool(plugin_type, self.settings, self._clock)
         pool.plugin_type = plugin_type
         self._catalogue.offer(self._definition(pool))
         self.pools[key] = pool
@@ -326,7 +323,7 @@ class InstanceRegistry:
 
     def _definition(self, pool: InstancePool) -> EvaluatorDefinition:
         latencies = self._latencies(pool.plugin_type.name)
-        return RemoteEvaluator(pool, self.limits, self.task_ids, latencies).definition()
+        return RemoteEvaluator(pool, self.settings, self.task_ids, latencies).definition()
 
     def _forget_oldest(self) -> None:
         """Forget the type that has had no instances for the longest time. Raises Refusal if all types have some."""

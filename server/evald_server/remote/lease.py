@@ -1,6 +1,5 @@
 """Leases of listening plugins: granted, renewed, expired, revoked."""
 
-import heapq
 import secrets
 import time
 from collections.abc import Callable
@@ -44,14 +43,12 @@ class Leases:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._live: dict[str, Lease] = {}
-        self._due: list[tuple[float, str]] = []
         self._revoked: dict[str, None] = {}
 
     def grant(self, instance_id: str, ttl: float, id: str = "") -> Lease:  # noqa: A002 - the word of the contract
         """Grant a lease. id: id of a restored lease; "" for a new id."""
         lease = Lease(id or secrets.token_hex(16), instance_id, ttl, self._clock() + ttl)
         self._live[lease.id] = lease
-        heapq.heappush(self._due, (lease.expires, lease.id))
         return lease
 
     def instance_id(self, lease_id: str) -> str:
@@ -81,17 +78,9 @@ class Leases:
     def expire(self) -> list[Lease]:
         """Remove and return the expired leases."""
         now = self._clock()
-        over: list[Lease] = []
-        # A renewal does not update the heap: an entry is pushed again when its old time is up.
-        while self._due and self._due[0][0] <= now:
-            _, lease_id = heapq.heappop(self._due)
-            lease = self._live.get(lease_id)
-            if lease is None:
-                continue
-            if lease.expires > now:
-                heapq.heappush(self._due, (lease.expires, lease_id))
-            else:
-                over.append(self._live.pop(lease_id))
+        over = [lease for lease in self._live.values() if lease.expires <= now]
+        for lease in over:
+            del self._live[lease.id]
         return over
 
     def left(self, lease: Lease) -> float:

@@ -31,6 +31,10 @@ _TICK_SECONDS: Final = 0.25
 
 _RESOLVE_SECONDS: Final = 2.0
 
+# Bounds of the lease that a plugin may ask for.
+_MIN_LEASE_SECONDS: Final = 1.0
+_MAX_LEASE_SECONDS: Final = 300.0
+
 _MAX_SHOWN: Final = 100
 
 # Why an instance cannot be deregistered, and the alternative, by mode.
@@ -69,8 +73,8 @@ class LeaseRegistry:
         self._resolver = Resolver(allowlist)
         self._leases = Leases()
         self._ticking: asyncio.Task[None] | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
-        self._gone: set[GrpcInstance] = set()  # removed, but still with open tasks or connections
+        self._background_tasks: set[asyncio.Task[None]] = set()
+        self._disconnecting: set[GrpcInstance] = set()  # removed, but still with open tasks or connections
 
     async def start(self) -> None:
         """Restore the stored leases. Raises StoreProblem if they cannot be read."""
@@ -87,8 +91,8 @@ class LeaseRegistry:
             self._ticking.cancel()
         known = self._instances.by_id.values()
         registered = {one for one in known if isinstance(one, GrpcInstance) and one.mode is Mode.REGISTERED}
-        await asyncio.gather(*(one.cut() for one in registered | self._gone))
-        await asyncio.gather(*self._leaving)
+        await asyncio.gather(*(one.abort() for one in registered | self._disconnecting))
+        await asyncio.gather(*self._background_tasks)
 
     async def register(
         self, request: registry_service_pb2.RegisterRequest, principal: Principal = LOCAL
@@ -140,7 +144,7 @@ class LeaseRegistry:
         try:
             await self._store.put(row, instead=replaced.id if replaced else "")
         except StoreProblem:
-            self._drop(lease)
+            self._end(self._leases.end(lease.id), "the lease could not be stored")
             raise
         state, _ = self._leases.renew(lease.id)
         if state is not LeaseState.ACTIVE:
@@ -155,10 +159,8 @@ class LeaseRegistry:
             async with asyncio.timeout(_CONFIRM_SECONDS):
                 await instance.confirmed.wait()
         if instance.refused is not None:
-            refused = instance.refused
-            self._drop(lease)
-            await self._store.delete(lease.id)
-            raise refused
+            self._end(self._leases.end(lease.id), instance.refused.message)
+            raise instance.refused
         return lease
 
     def renew(
@@ -220,8 +222,8 @@ class LeaseRegistry:
                 instance.set_state(InstanceState.DRAINING, "deregistered")
                 self._in_background(self._drained(instance, lease.ttl))
             else:
-                self._remove(instance, cut=not drain)
-                self._instances.left_in_order(instance, lease.ttl)
+                self._remove(instance, abort=not drain)
+                self._instances.remove_types_after(instance, lease.ttl)
         await (self._store.revoke(lease_id) if revokes else self._store.delete(lease_id))
         return lease.instance_id
 
@@ -248,10 +250,17 @@ class LeaseRegistry:
 
     def _withdraw(self, lease_id: str, why: str) -> None:
         """End a lease and its instance at once. Open tasks move to other instances."""
-        lease = self._leases.end(lease_id)
+        self._end(self._leases.end(lease_id), f"lease ended: {why}", abort=True)
+
+    def _end(self, lease: Lease | None, why: str, *, abort: bool = False) -> None:
+        """Remove the instance and the stored row of a lease that has ended. lease: None if it had ended before."""
         if lease is None:
             return
-        self._lost(lease, f"lease ended: {why}", cut=True)
+        instance = self._instances.by_id.get(lease.instance_id)
+        if isinstance(instance, GrpcInstance):
+            _log.warning("remote instance %s: %s", instance.name, why)
+            self._remove(instance, abort=abort)
+        self._in_background(self._forget(lease.id))
 
     async def _refusal(self, target: str) -> Refusal | None:
         """Return why a target is not allowed; None if it is allowed, or if its name cannot be resolved now."""
@@ -313,7 +322,7 @@ class LeaseRegistry:
             target,
             plugin,
             Mode.REGISTERED,
-            self._instances.limits,
+            self._instances.settings,
             self._resolver,
             _confirm,
             self._instances.changed,
@@ -321,13 +330,12 @@ class LeaseRegistry:
         )
 
     def _ttl(self, request: registry_service_pb2.RegisterRequest) -> float:
-        limits = self._instances.limits
         if not request.HasField("ttl"):
-            return limits.lease_seconds
+            return self._instances.settings.remote_lease_seconds
         wanted = request.ttl.seconds + request.ttl.nanos / 1e9
         if wanted <= 0:
             raise invalid("ttl", f"got {wanted:g}s, wanted more than 0")
-        return min(max(wanted, limits.min_lease_seconds), limits.max_lease_seconds)
+        return min(max(wanted, _MIN_LEASE_SECONDS), _MAX_LEASE_SECONDS)
 
     def _tls(self, profile: str) -> DialTls | None:
         if not profile:
@@ -343,51 +351,38 @@ class LeaseRegistry:
             await asyncio.sleep(_TICK_SECONDS)
             for lease in self._leases.expire():
                 self._expired()
-                self._lost(lease, f"the lease was not renewed within {lease.ttl:g} s")
+                self._end(lease, f"the lease was not renewed within {lease.ttl:g} s")
             for instance in list(self._instances.by_id.values()):
                 if instance.lease and instance.plugin:
                     self._check_rights(instance.lease.id, instance.owner, instance.plugin)
-            self._instances.forget_left()
-
-    def _lost(self, lease: Lease, why: str, *, cut: bool = False) -> None:
-        instance = self._instances.by_id.get(lease.instance_id)
-        if isinstance(instance, GrpcInstance):
-            _log.warning("remote instance %s: %s", instance.name, why)
-            self._remove(instance, cut=cut)
-        self._in_background(self._forget(lease.id))
+            self._instances.remove_due_types()
 
     async def _forget(self, lease_id: str, *, revoked: bool = False) -> None:
         # If the delete fails, the lease is restored at the next start and expires again.
         with suppress(StoreProblem):
             await (self._store.revoke(lease_id) if revoked else self._store.delete(lease_id))
 
-    def _drop(self, lease: Lease) -> None:
-        self._leases.end(lease.id)
-        instance = self._instances.by_id.get(lease.instance_id)
-        if isinstance(instance, GrpcInstance) and instance.lease is lease:
-            self._remove(instance)
-
-    def _remove(self, instance: GrpcInstance, *, cut: bool = False) -> None:
+    def _remove(self, instance: GrpcInstance, *, abort: bool = False) -> None:
         """Take an instance out of rotation and disconnect it."""
         self._instances.remove(instance)
-        self._gone.add(instance)
-        self._in_background(self._close(instance, cut=cut))
+        self._disconnecting.add(instance)
+        self._in_background(self._close(instance, abort=abort))
 
-    async def _close(self, instance: GrpcInstance, *, cut: bool) -> None:
-        await (instance.cut() if cut else instance.close())
+    async def _close(self, instance: GrpcInstance, *, abort: bool) -> None:
+        await (instance.abort() if abort else instance.close())
         await instance.closed()
-        self._gone.discard(instance)
+        self._disconnecting.discard(instance)
 
     async def _drained(self, instance: GrpcInstance, ttl: float) -> None:
         await instance.idle()
         self._instances.remove(instance)
-        self._instances.left_in_order(instance, ttl)
-        await self._close(instance, cut=False)
+        self._instances.remove_types_after(instance, ttl)
+        await self._close(instance, abort=False)
 
     def _in_background(self, work: "Coroutine[None, None, None]") -> None:
         task = asyncio.create_task(work)
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
 
 
 def _is_same(

@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 
 from evald_server.auth.current_call import caller
 from evald_server.auth.principal import LOCAL
+from evald_server.config import Settings
 from evald_server.fair_slots import RoundRobinQueue, count_down, share
 
 from .breaker import RetryBudget
-from .errors import NoPlace
+from .errors import NoCapacity
 from .instance import Instance, InstanceState
-from .limits import RemoteLimits
 from .plugin_type import PluginType
 
 # The least loaded of 32 instances has hardly more load than the least loaded of 500.
@@ -45,11 +45,11 @@ class InstancePool:
     principal gets at most three quarters of the running tasks, of the slots of the instances, and of the queue.
 
     inflight: number of running tasks. since: time of the last change of the instances. mode: of the instance added
-    last. leaves_at: time when the type leaves the catalogue, because its last instance left gracefully.
+    last. remove_at: time when the type leaves the catalogue, because its last instance left gracefully.
     """
 
     def __init__(
-        self, plugin_type: PluginType, limits: RemoteLimits, clock: Callable[[], float] = time.monotonic
+        self, plugin_type: PluginType, settings: Settings, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.plugin_type = plugin_type
         self.retry_budget = RetryBudget()
@@ -57,8 +57,8 @@ class InstancePool:
         self.inflight = 0
         self.since = clock()
         self.mode = ""
-        self.leaves_at: float | None = None
-        self._limits = limits
+        self.remove_at: float | None = None
+        self._settings = settings
         self._clock = clock
         self._live: set[Instance] = set()
         self._taken_by: Counter[str] = Counter()
@@ -77,7 +77,7 @@ class InstancePool:
 
     def add(self, instance: Instance) -> None:
         """Add an instance."""
-        self.leaves_at = None
+        self.remove_at = None
         self.instances.append(instance)
         self.mode = instance.mode.name.lower()
         self.since = self._clock()
@@ -97,21 +97,21 @@ class InstancePool:
         else:
             self._live.discard(instance)
 
-    def leave_after(self, seconds: float) -> None:
+    def remove_after(self, seconds: float) -> None:
         """Let the type leave the catalogue after `seconds`, unless it has an instance."""
         if not self.instances:
-            self.leaves_at = self._clock() + seconds
+            self.remove_at = self._clock() + seconds
 
-    def has_left(self) -> bool:
+    def is_due(self) -> bool:
         """Return whether the type must leave the catalogue now."""
-        return self.leaves_at is not None and self.leaves_at <= self._clock() and not self.inflight
+        return self.remove_at is not None and self.remove_at <= self._clock() and not self.inflight
 
     def try_acquire(self, avoid: Instance | None = None) -> Slot | None:
         """Try to acquire a slot for the caller of the current call, without waiting.
 
         avoid: an instance that has just failed.
 
-        Returns None if all slots are taken. Raises NoPlace if waiting would not help.
+        Returns None if all slots are taken. Raises NoCapacity if waiting would not help.
         """
         principal = caller().name
         # Calls of other principals that still wait may not have the slot, else `wake` had assigned it.
@@ -127,18 +127,18 @@ class InstancePool:
     async def acquire(self, seconds: float, avoid: Instance | None = None, *, patient: bool = False) -> Slot:
         """Wait for a slot for the caller of the current call. patient: wait even if no instance is live now.
 
-        Raises NoPlace.
+        Raises NoCapacity.
         """
         principal = caller().name
         waiting = len(self._waiters)
         own = len(self._waiters.by_principal.get(principal, ()))
-        if waiting >= self._limits.queued:
-            raise NoPlace(
+        if waiting >= self._settings.remote_max_queued:
+            raise NoCapacity(
                 "EVALUATOR_BUSY",
                 f"This remote evaluator is at its limit: {self.inflight} tasks run and {waiting} calls wait",
             )
-        if own >= share(self._limits.queued, principal):
-            raise NoPlace(
+        if own >= share(self._settings.remote_max_queued, principal):
+            raise NoCapacity(
                 "EVALUATOR_BUSY",
                 f"The caller has its share, three quarters, of this remote evaluator's queue: {own} of its calls wait",
             )
@@ -146,11 +146,11 @@ class InstancePool:
         waiter = _Waiter(slot, avoid, patient)
         self._waiters.add(principal, waiter)
         try:
-            async with asyncio.timeout(min(seconds, self._limits.queue_seconds)):
+            async with asyncio.timeout(min(seconds, self._settings.remote_max_queue_seconds)):
                 return await slot
         except TimeoutError:
             self._abandon(principal, waiter)
-            raise NoPlace(
+            raise NoCapacity(
                 "EVALUATOR_BUSY", "No instance of this remote evaluator could accept the task in time"
             ) from None
         except BaseException:
@@ -186,7 +186,7 @@ class InstancePool:
                 try:
                     if not (waiter.patient or waiter.slot.done()):
                         self._check_live(principal, waiter.avoid)
-                except NoPlace as problem:
+                except NoCapacity as problem:
                     self._waiters.discard(principal, waiter)
                     waiter.slot.set_exception(problem)
 
@@ -202,7 +202,7 @@ class InstancePool:
 
     def _may_take(self, principal: str) -> bool:
         """Return whether one more task may run, and whether it may be one of this principal."""
-        limit = self._limits.inflight
+        limit = self._settings.remote_max_inflight
         if self.inflight >= limit or self._taken_by[principal] >= share(limit, principal):
             return False
         if principal == LOCAL.name:
@@ -239,11 +239,11 @@ class InstancePool:
         return best
 
     def _check_live(self, principal: str, avoid: Instance | None) -> None:
-        """Raise NoPlace if no instance will have a slot for a principal soon."""
+        """Raise NoCapacity if no instance will have a slot for a principal soon."""
         if len(self._live) <= (avoid in self._live):
-            raise NoPlace("REMOTE_UNAVAILABLE", "This remote evaluator has no live instance")
+            raise NoCapacity("REMOTE_UNAVAILABLE", "This remote evaluator has no live instance")
         if not any(instance.breaker.allows(principal) for instance in self._live if instance is not avoid):
-            raise NoPlace(
+            raise NoCapacity(
                 "REMOTE_CIRCUIT_OPEN",
                 "All instances of this remote evaluator failed too often and get no tasks for a while",
             )

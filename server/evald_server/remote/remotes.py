@@ -18,7 +18,6 @@ from .grpc_instance import GrpcInstance
 from .instance import Mode
 from .instances import STATIC_PREFIX, Catalogue, InstanceRegistry
 from .lease_registry import LeaseRegistry
-from .limits import RemoteLimits
 from .plugin_type import Plugin
 from .worker_sessions import WorkerSessions
 
@@ -52,7 +51,7 @@ class StaticTargets:
                 one.target,
                 None,
                 Mode.STATIC,
-                instances.limits,
+                instances.settings,
                 resolver,
                 self._confirm,
                 instances.changed,
@@ -69,7 +68,7 @@ class StaticTargets:
 
     async def stop(self) -> None:
         """Disconnect all instances."""
-        await asyncio.gather(*(instance.cut() for instance in self._instances))
+        await asyncio.gather(*(instance.abort() for instance in self._instances))
 
     def _confirm(self, instance: GrpcInstance, plugin: Plugin) -> None:
         self._registry.check(plugin, instance, "Describe")
@@ -98,20 +97,8 @@ class Remotes:
             allowlist = DialAllowlist(settings.remote_allowed)
         except ValueError as problem:
             raise ValueError(f"remote_allowed: {problem}") from None
-        limits = RemoteLimits(
-            inflight=settings.remote_max_inflight,
-            queued=settings.remote_max_queued,
-            queue_seconds=settings.remote_max_queue_seconds,
-            instances=settings.remote_max_instances,
-            types=settings.remote_max_instances,
-            task_bytes=settings.remote_max_task_bytes,
-            lease_seconds=settings.remote_lease_seconds,
-            health_seconds=settings.remote_health_seconds,
-            ping_seconds=settings.remote_ping_seconds,
-            ping_timeout=settings.remote_ping_seconds,
-        )
         self.server_id = secrets.token_hex(8)
-        self.instances = InstanceRegistry(catalogue, limits, observer.tasks)
+        self.instances = InstanceRegistry(catalogue, settings, observer.tasks)
         self.sessions = WorkerSessions(self.instances, self.server_id)
         self.leases = LeaseRegistry(
             self.instances,

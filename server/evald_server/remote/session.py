@@ -11,12 +11,12 @@ from google.protobuf.message import DecodeError
 
 from evald.plugin.v1 import registry_service_pb2, task_pb2
 from evald_server import wire_pb2
+from evald_server.config import Settings
 from evald_server.fair_slots import count_down
 from evald_server.wire_limits import parse_message
 
 from .errors import ContractError, PluginTimeout, PluginUnavailable, Refusal, invalid, printable
-from .instance import Instance, InstanceState, Mode, RemoteTask, TaskIds, read_answer
-from .limits import RemoteLimits
+from .instance import MAX_OUTPUT_BYTES, Instance, InstanceState, Mode, RemoteTask, TaskIds, read_answer
 from .plugin_type import Plugin
 
 _Frame = registry_service_pb2.ConnectResponse
@@ -83,7 +83,7 @@ class WorkerSession(Instance):
         peer: str,
         plugin: Plugin,
         credit: int,
-        limits: RemoteLimits,
+        settings: Settings,
         ids: TaskIds,
         changed: Callable[[Instance], None],
     ) -> None:
@@ -91,7 +91,7 @@ class WorkerSession(Instance):
         self.state = InstanceState.ACTIVE
         self.session_id = session_id
         self.credit = min(credit, _MAX_CREDIT)
-        self._limits = limits
+        self._settings = settings
         self._can_cancel = plugin.can(task_pb2.CAPABILITY_CANCEL)
         self._ids = ids
         # By id, including tasks whose caller has left while the worker still has them.
@@ -200,7 +200,7 @@ class WorkerSession(Instance):
             if isinstance(problem, TimeoutError):
                 raise PluginTimeout from None
             raise
-        return read_answer(task_pb2.EvaluationOutput, data, self._limits.output_bytes)
+        return read_answer(task_pb2.EvaluationOutput, data, MAX_OUTPUT_BYTES)
 
     async def close(self) -> None:
         """End the stream with OK. The worker may connect again."""
@@ -208,14 +208,14 @@ class WorkerSession(Instance):
 
     def welcome(self, contract: str, server_id: str) -> None:
         """Send the first frame."""
-        limits = self._limits
+        settings = self._settings
         frame = _Frame()
         welcome = frame.welcome
         welcome.session_id, welcome.server_id = self.session_id, server_id
         welcome.contract_version = contract
-        welcome.ping_interval.FromMilliseconds(int(limits.ping_seconds * 1000))
-        welcome.ping_timeout.FromMilliseconds(int(limits.ping_timeout * 1000))
-        welcome.max_task_bytes = limits.task_bytes
+        welcome.ping_interval.FromMilliseconds(int(settings.remote_ping_seconds * 1000))
+        welcome.ping_timeout.FromMilliseconds(int(settings.remote_ping_seconds * 1000))
+        welcome.max_task_bytes = settings.remote_max_task_bytes
         welcome.server_count = 1
         self._send(frame)
 
@@ -294,16 +294,16 @@ class WorkerSession(Instance):
     def _reject(self, task_id: str) -> None:
         """Fail one pending task, because a worker that answers an unknown id will not answer one of its tasks."""
         shown = printable(task_id)[:60]
-        self.complain(f"completed a task that it never received: {shown!r}")
+        self.log_problem(f"completed a task that it never received: {shown!r}")
         problem = ContractError(f"task_id: got {shown!r}, which is not a task of this plugin")
         for pending in self._tasks.values():
             if pending.fail(problem):
                 return
 
     async def _ping(self) -> None:
-        limits = self._limits
+        seconds = self._settings.remote_ping_seconds
         while True:
-            await asyncio.sleep(limits.ping_seconds)
+            await asyncio.sleep(seconds)
             self._nonce += 1
             self._pinged = frozenset(self._tasks)
             self._ponged.clear()
@@ -311,10 +311,10 @@ class WorkerSession(Instance):
             ping.ping.nonce = self._nonce
             self._send(ping)
             try:
-                async with asyncio.timeout(limits.ping_timeout):
+                async with asyncio.timeout(seconds):
                     await self._ponged.wait()
             except TimeoutError:
-                why = f"no pong within {limits.ping_timeout:g}s"
+                why = f"no pong within {seconds:g}s"
                 self.set_state(InstanceState.UNHEALTHY, why)
                 raise Refusal("WORKER_SILENT", why) from None
 

@@ -45,12 +45,12 @@ class WorkerSessions:
             self._sessions.pop(session.session_id, None)
             instances.remove(session)
             if session.state is InstanceState.DRAINING:
-                instances.left_in_order(session, instances.limits.lease_seconds)
+                instances.remove_types_after(session, instances.settings.remote_lease_seconds)
             _log.info("remote instance %s: disconnected", session.name)
             await session.flush()
         # For the reader, a broken stream ends like a half-closed one, but gRPC cancels the call a moment later.
         await asyncio.sleep(_CANCEL_SECONDS)
-        instances.left_in_order(session, instances.limits.lease_seconds)
+        instances.remove_types_after(session, instances.settings.remote_lease_seconds)
 
     def drain(self, reason: str, grace: float) -> None:
         """Notify all workers that the server stops."""
@@ -89,7 +89,7 @@ class WorkerSessions:
             peer,
             plugin,
             hello.initial_credit,
-            instances.limits,
+            instances.settings,
             instances.task_ids,
             instances.changed,
         )

@@ -119,7 +119,7 @@ class CodeCheck:
         self._scripts = scripts
         self.config = code
         self._command = _command(scripts, code)
-        longest = scripts.policy.timeout_seconds
+        longest = scripts.settings.code_timeout
         self._seconds = longest if code.timeout_ms is None else min(longest, code.timeout_ms / 1000)
 
     async def evaluate(self, ctx: EvaluatorContext) -> Result:
@@ -156,7 +156,7 @@ class CodeCheck:
         except TooLarge as problem:
             return errored("INPUT_TOO_LARGE", str(problem))
         except ScriptsBusy:
-            slots = self._scripts.policy.concurrency
+            slots = self._scripts.settings.code_concurrency
             return errored(
                 "EVALUATOR_BUSY",
                 f"No slot became free in time: at most {slots} scripts run at a time (setting "
@@ -180,7 +180,7 @@ class CodeCheck:
             return errored(
                 "TIMEOUT", _with_stderr(f"The script was killed after {ended.seconds:.3g}s", ended)
             )
-        most = self._scripts.policy.output_bytes
+        most = self._scripts.settings.code_output_bytes
         if ended.excess:
             code = "SCRIPT_OUTPUT_INVALID" if ended.excess == "stdout" else "SCRIPT_FAILED"
             return errored(
@@ -206,7 +206,7 @@ class CodeCheck:
 def _command(scripts: ScriptRunner, code: Code) -> ScriptCommand:
     key, words = ("command", code.command) if code.command is not None else ("script", code.script)
     assert words is not None
-    shell = isinstance(words, str) and (scripts.policy.shell or bool(_SHELL_SYNTAX & set(words)))
+    shell = isinstance(words, str) and (scripts.settings.code_shell or bool(_SHELL_SYNTAX & set(words)))
     if isinstance(words, str) and not shell:
         try:
             words = shlex.split(words)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
+from evald_server.config import Settings
+
 from . import sandbox
-from .policy import ScriptPolicy
 
 # Directories of programs and libraries on Debian, Fedora, Alpine and Arch. No configuration, home or state.
 SYSTEM: Final = (
@@ -68,34 +69,34 @@ def script_user() -> int | None:
     return NOBODY if os.geteuid() == 0 else None
 
 
-def find(policy: ScriptPolicy) -> tuple[str, Confine]:
+def find(settings: Settings) -> tuple[str, Confine]:
     """Return the best isolation that works on this machine: its name and its `Confine`."""
-    if policy.isolation != "off":
+    if settings.code_isolation != "off":
         program = shutil.which("bwrap")
-        if program is not None and _works(_bubblewrap(program, policy, (), "/")):
-            return "bubblewrap", partial(_bubblewrap, program, policy)
+        if program is not None and _works(_bubblewrap(program, settings, (), "/")):
+            return "bubblewrap", partial(_bubblewrap, program, settings)
         if sandbox.is_available():
-            return "landlock", partial(_landlock, policy)
+            return "landlock", partial(_landlock, settings)
     return NONE
 
 
-def _bubblewrap(program: str, policy: ScriptPolicy, files: Sequence[str], cwd: str) -> Confinement:
+def _bubblewrap(program: str, settings: Settings, files: Sequence[str], cwd: str) -> Confinement:
     prefix = [program, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     prefix += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-    for path in dict.fromkeys((*SYSTEM, *policy.read, *_working(policy), *files)):
+    for path in dict.fromkeys((*SYSTEM, *settings.code_read, *_working(settings), *files)):
         prefix += ["--ro-bind-try", path, path]
     prefix += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--remount-ro", "/"]
     return Confinement("bubblewrap", [*prefix, "--chdir", cwd, "--"])
 
 
-def _landlock(policy: ScriptPolicy, files: Sequence[str], _cwd: str) -> Confinement:
-    read = [*SYSTEM, *_OWN_PROCESS, *_RANDOM, *policy.read, *_working(policy), *files]
+def _landlock(settings: Settings, files: Sequence[str], _cwd: str) -> Confinement:
+    read = [*SYSTEM, *_OWN_PROCESS, *_RANDOM, *settings.code_read, *_working(settings), *files]
     return Confinement("landlock", landlock={"read": read, "write": _NULL})
 
 
-def _working(policy: ScriptPolicy) -> Sequence[str]:
+def _working(settings: Settings) -> Sequence[str]:
     """Return the working directory if the operator has set one: the default, "/", must not become readable."""
-    directory = str(policy.directory)
+    directory = str(settings.code_directory)
     return () if directory == "/" else (directory,)
 
 

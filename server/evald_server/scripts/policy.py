@@ -1,4 +1,4 @@
-"""The operator's policy: the allowed commands, and the settings and limits of scripts."""
+"""What the operator allows scripts: their commands and their environment."""
 
 import hashlib
 import os
@@ -6,51 +6,26 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
-
-Isolation = Literal["require", "prefer", "off"]
-
-
-class ScriptPolicy(NamedTuple):
-    """The operator's settings for scripts. They allow nothing by default.
-
-    allow: commands, by absolute path, each optionally followed by "@sha256:" and the file's digest.
-    shell: whether the `script` of a config may be shell code.
-    isolation: whether scripts must, should or need not run isolated.
-    read: paths that an isolated script may read, besides the system's programs and libraries.
-    directory: the scripts' working directory.
-    environment: "NAME=VALUE", or "NAME" for the value in the server's own environment.
-    timeout_seconds: time limit of one script. concurrency: most concurrent scripts.
-    memory_bytes, processes, output_bytes: limits of one script.
-    """
-
-    allow: Sequence[str] = ()
-    shell: bool = False
-    isolation: Isolation = "prefer"
-    read: Sequence[str] = ()
-    directory: Path = Path("/")
-    environment: Sequence[str] = ()
-    timeout_seconds: float = 30.0
-    concurrency: int = 4
-    memory_bytes: int = 512 << 20
-    processes: int = 64
-    output_bytes: int = 1 << 20
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """The variables that the operator adds to the environment of scripts. Their values are secrets."""
-        found = {}
-        for entry in self.environment:
-            name, given, value = entry.partition("=")
-            if given:
-                found[name] = value
-            elif name in os.environ:
-                found[name] = os.environ[name]
-        return found
-
+from typing import Final
 
 BASE_ENVIRONMENT: Final[Mapping[str, str]] = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 """The environment of every script: interpreters are found and text is UTF-8."""
+
+
+def added_variables(entries: Sequence[str]) -> dict[str, str]:
+    """Return the variables that the operator adds to the environment of scripts. Their values are secrets.
+
+    entries: "NAME=VALUE", or "NAME" for the value in the server's own environment.
+    """
+    found = {}
+    for entry in entries:
+        name, given, value = entry.partition("=")
+        if given:
+            found[name] = value
+        elif name in os.environ:
+            found[name] = os.environ[name]
+    return found
+
 
 _ENTRY: Final = re.compile(r"(?P<path>.+?)(?:@sha256:(?P<digest>[0-9a-fA-F]*))?")
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from evald_server.auth.current_call import caller
+from evald_server.config import Settings
 from evald_server.fair_slots import FairSlots
 
 from . import isolation
 from .isolation import NO_CONFINEMENT
-from .policy import BASE_ENVIRONMENT, AllowedCommand, AllowList, CommandNotAllowed, ScriptPolicy
+from .policy import BASE_ENVIRONMENT, AllowedCommand, AllowList, CommandNotAllowed, added_variables
 from .process import LaunchRequest, ScriptExit, ScriptProcesses
 
 _SHELL: Final = "/bin/sh"
@@ -52,18 +53,18 @@ class ScriptRunner:
     isolation: "bubblewrap", "landlock" or "none".
     """
 
-    def __init__(self, policy: ScriptPolicy) -> None:
-        """Raises ValueError for a policy that this machine cannot enforce."""
-        self.policy = policy
+    def __init__(self, settings: Settings) -> None:
+        """Raises ValueError for settings that this machine cannot enforce."""
+        self.settings = settings
         self.isolation, self._confine = isolation.NONE
-        self._commands = AllowList(policy.allow)
+        self._commands = AllowList(settings.code_allow)
         self._processes = ScriptProcesses()
-        self._slots = FairSlots(policy.concurrency)
-        self._variables = policy.variables
+        self._slots = FairSlots(settings.code_concurrency)
+        self._variables = added_variables(settings.code_environment)
         if self._allows_any and sys.platform == "linux":
-            if not policy.directory.is_dir():
-                raise ValueError(f"code_directory: {policy.directory} is not a directory")
-            self.isolation, self._confine = isolation.find(policy)
+            if not settings.code_directory.is_dir():
+                raise ValueError(f"code_directory: {settings.code_directory} is not a directory")
+            self.isolation, self._confine = isolation.find(settings)
 
     @property
     def unavailable(self) -> str:
@@ -75,7 +76,7 @@ class ScriptRunner:
             )
         if sys.platform != "linux":
             return "scripts run on Linux only"
-        if self.policy.isolation == "require" and self.isolation == NO_CONFINEMENT.name:
+        if self.settings.code_isolation == "require" and self.isolation == NO_CONFINEMENT.name:
             return (
                 "the operator requires that scripts run isolated (setting code_isolation), but "
                 "the server can use neither bubblewrap nor Landlock on this machine"
@@ -89,7 +90,7 @@ class ScriptRunner:
 
     def shell(self, script: str, cwd: str | None) -> ScriptCommand:
         """Return the shell with this script. Raises like `command`."""
-        if not self.policy.shell:
+        if not self.settings.code_shell:
             raise CommandNotAllowed(
                 "it needs a shell, which the operator does not allow (setting code_shell); "
                 "write the command as a list of words"
@@ -123,7 +124,7 @@ class ScriptRunner:
             left = _left(deadline)
             seconds = seconds if left is None else min(seconds, left)
             ended = await self._processes.run(
-                self._launch_request(command, seconds), payload, seconds, self.policy.output_bytes
+                self._launch_request(command, seconds), payload, seconds, self.settings.code_output_bytes
             )
         finally:
             self._slots.release(principal)
@@ -138,10 +139,10 @@ class ScriptRunner:
 
     @property
     def _allows_any(self) -> bool:
-        return bool(self._commands) or self.policy.shell
+        return bool(self._commands) or self.settings.code_shell
 
     def _directory(self, cwd: str | None) -> str:
-        top = self.policy.directory.resolve()
+        top = self.settings.code_directory.resolve()
         if cwd is None:
             return str(top)
         wanted = (top / cwd).resolve()
@@ -152,7 +153,7 @@ class ScriptRunner:
         return str(wanted)
 
     def _launch_request(self, command: ScriptCommand, seconds: float) -> LaunchRequest:
-        policy = self.policy
+        settings = self.settings
         files = [] if command.allowed is None else [command.allowed.path]
         confinement = self._confine(files, command.cwd)
         return LaunchRequest(
@@ -162,12 +163,12 @@ class ScriptRunner:
             environment={**BASE_ENVIRONMENT, **self._variables},
             limits={
                 "processor_seconds": math.ceil(seconds) + 1,
-                "data_bytes": policy.memory_bytes,
-                "address_bytes": policy.memory_bytes * _ADDRESS_FACTOR,
+                "data_bytes": settings.code_memory_bytes,
+                "address_bytes": settings.code_memory_bytes * _ADDRESS_FACTOR,
                 "file_bytes": _FILE_BYTES,
                 "open_files": _OPEN_FILES,
                 # The kernel counts by user, so concurrent scripts share this limit.
-                "tasks": policy.processes * policy.concurrency,
+                "tasks": settings.code_processes * settings.code_concurrency,
                 "core_bytes": 0,
             },
             user=isolation.script_user(),

@@ -16,7 +16,7 @@ from evald.result import Result, Verdict, errored
 from evald.spec import Options
 from evald.turn import Turn
 from evald.v1.suite_service_pb2 import TrialResult
-from evald_server.scripts.policy import ScriptPolicy
+from evald_server.config import Settings
 from evald_server.suites.documents import InvalidDocument
 from evald_server.suites.suite_file import load_suites
 from evald_server.suites.verdicts import decide_trial
@@ -271,7 +271,7 @@ def _script(vector: Vector) -> Case:
     call = Call(
         [spec],
         answered(vector["context"]["candidate"]),
-        scripts=ScriptPolicy(allow=["/bin/bash"], shell=True),
+        scripts=Settings(code_allow=["/bin/bash"], code_shell=True),
     )
     return Case(call, _says(vector["expected"]))
 

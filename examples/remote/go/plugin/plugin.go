@@ -13,10 +13,8 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"maps"
 	"math/rand/v2"
 	"net"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -360,7 +358,7 @@ func (p *Plugin) connect(ctx context.Context, server string) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if isFinal(err) && worker.id == "" {
+		if isFinal(err) && !worker.welcomed {
 			return err
 		}
 		if time.Since(began) > maxBackoff {
@@ -376,9 +374,8 @@ type session struct {
 	plugin     *Plugin
 	registry   pluginv1.RegistryServiceClient
 	instanceID string
-	// Of the last session, and the tasks that were open when its stream broke.
-	id   string
-	lost []string
+	// Whether a server has accepted the plugin before.
+	welcomed bool
 }
 
 // run is one session, from hello to the end of the stream. delay: how long the
@@ -395,10 +392,9 @@ func (s *session) run(stop context.Context) (delay time.Duration, err error) {
 		return 0, err
 	}
 	err = stream.Send(&pluginv1.ConnectRequest{Frame: &pluginv1.ConnectRequest_Hello{Hello: &pluginv1.WorkerHello{
-		Plugin:          s.plugin.info(),
-		InstanceId:      s.instanceID,
-		InitialCredit:   s.plugin.MaxConcurrency,
-		ResumeSessionId: s.id,
+		Plugin:        s.plugin.info(),
+		InstanceId:    s.instanceID,
+		InitialCredit: s.plugin.MaxConcurrency,
 	}}})
 	if err != nil && !errors.Is(err, io.EOF) { // EOF: the server has refused; Recv tells why
 		return 0, err
@@ -421,7 +417,6 @@ func (s *session) run(stop context.Context) (delay time.Duration, err error) {
 	}()
 	// This goroutine alone sends, and alone knows which tasks are open.
 	open := map[string]context.CancelFunc{}
-	defer func() { s.lost = slices.AppendSeq(s.lost, maps.Keys(open)) }()
 	completed := make(chan *pluginv1.TaskCompleted)
 	stopping := stop.Done()
 	draining := false
@@ -450,16 +445,8 @@ func (s *session) run(stop context.Context) (delay time.Duration, err error) {
 			switch frame := frame.GetFrame().(type) {
 			case *pluginv1.ConnectResponse_Welcome:
 				opening.Stop()
-				if frame.Welcome.GetSessionId() == s.id { // taken over: the server still waits for these
-					for _, taskID := range s.lost {
-						output := Errored("REMOTE_UNAVAILABLE", "the connection broke while the task was open")
-						_ = stream.Send(&pluginv1.ConnectRequest{Frame: &pluginv1.ConnectRequest_Completed{
-							Completed: &pluginv1.TaskCompleted{TaskId: taskID, Output: output},
-						}})
-					}
-				}
-				s.id, s.lost = frame.Welcome.GetSessionId(), nil
-				log.Printf("connected: session %s of server %s", s.id, frame.Welcome.GetServerId())
+				s.welcomed = true
+				log.Printf("connected: session %s of server %s", frame.Welcome.GetSessionId(), frame.Welcome.GetServerId())
 			case *pluginv1.ConnectResponse_Task:
 				task := frame.Task
 				if _, running := open[task.GetTaskId()]; running {

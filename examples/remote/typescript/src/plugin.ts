@@ -282,12 +282,12 @@ function renew(registry: RegistryServiceClient, lease: Lease, stop: AbortSignal)
  */
 export async function connect(plugin: Plugin, server: string, stop: AbortSignal): Promise<void> {
   const registry = dial(server);
-  const identity: Identity = { instanceId: randomUUID(), sessionId: '', lost: [] };
+  const identity: Identity = { instanceId: randomUUID(), welcomed: false };
   for (let attempt = 0; !stop.aborted; attempt++) {
     const began = Date.now();
     const end = await session(plugin, registry, identity, stop);
     if (stop.aborted) break;
-    if (!identity.sessionId && FINAL.has(end.status.code)) throw new Error(end.status.details);
+    if (!identity.welcomed && FINAL.has(end.status.code)) throw new Error(end.status.details);
     if (Date.now() - began > MAX_BACKOFF_MS) attempt = 0;
     log('connecting again:', end.status.details || 'the server has ended the session');
     await pause(Math.max(end.delayMs, backoff(attempt)), stop);
@@ -297,9 +297,8 @@ export async function connect(plugin: Plugin, server: string, stop: AbortSignal)
 
 interface Identity {
   instanceId: string;
-  /** Of the last session, and the tasks that were open when its stream broke. */
-  sessionId: string;
-  lost: string[];
+  /** Whether the server has accepted the plugin before. */
+  welcomed: boolean;
 }
 
 interface SessionEnd {
@@ -349,14 +348,8 @@ function session(
     stream.on('data', (frame: ConnectResponse) => {
       if (frame.welcome) {
         clearTimeout(opening);
-        const { sessionId = '' } = frame.welcome;
-        if (sessionId === identity.sessionId) {
-          // Taken over: the server still waits for these.
-          const output = errored('REMOTE_UNAVAILABLE', 'the connection broke while the task was open');
-          for (const taskId of identity.lost) send({ completed: { taskId, output } });
-        }
-        Object.assign(identity, { sessionId, lost: [] });
-        log(`connected: session ${sessionId} of server ${frame.welcome.serverId ?? ''}`);
+        identity.welcomed = true;
+        log(`connected: session ${frame.welcome.sessionId ?? ''} of server ${frame.welcome.serverId ?? ''}`);
       } else if (frame.task) {
         void start(frame.task);
       } else if (frame.cancelTaskId) {
@@ -375,12 +368,11 @@ function session(
       clearTimeout(opening);
       clearTimeout(timer);
       stop.removeEventListener('abort', drain);
-      identity.lost.push(...open.keys());
       for (const control of open.values()) control.abort('CANCELLED');
       resolve({ status, delayMs });
     });
-    const { instanceId, sessionId: resumeSessionId } = identity;
-    send({ hello: { plugin: info(plugin), instanceId, initialCredit: plugin.maxConcurrency, resumeSessionId } });
+    const { instanceId } = identity;
+    send({ hello: { plugin: info(plugin), instanceId, initialCredit: plugin.maxConcurrency } });
     stop.addEventListener('abort', drain);
   });
 }

@@ -33,18 +33,18 @@ async def _refuses_another_ca(trial: Trial) -> None:
     count = len(link.streams)
     await link.go_away()
     try:
-        accepted = await asyncio.to_thread(_next_accepts, context, (host, int(port)), trial.pace.back)
+        accepted = await asyncio.to_thread(_next_accepts, context, (host, int(port)), trial.timeouts.back)
     except TimeoutError:
-        raise RuleBroken(f"the plugin did not dial again within {trial.pace.back:g}s") from None
+        raise RuleBroken(f"the plugin did not dial again within {trial.timeouts.back:g}s") from None
     except OSError as problem:
         raise NotTestable(f"the kit cannot listen at {link.address} again: {problem.strerror}") from None
     finally:
         await link.open()
     try:
-        await link.arrived(trial.pace.back, after=count)
+        await link.arrived(trial.timeouts.back, after=count)
     except PluginGone:
         raise RuleBroken(
-            f"the plugin did not connect within {trial.pace.back:g}s after the right server was back"
+            f"the plugin did not connect within {trial.timeouts.back:g}s after the right server was back"
         ) from None
     if accepted:
         raise RuleBroken(

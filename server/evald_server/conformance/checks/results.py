@@ -12,8 +12,9 @@ from evald.structs import struct_to_dict
 from evald.v1 import evaluator_pb2, result_pb2
 from evald_server.remote.errors import ContractError
 from evald_server.remote.evaluator import read_output
+from evald_server.remote.instance import MAX_OUTPUT_BYTES
 
-from ..link import MAX_OUTPUT_BYTES, RecordedOutput
+from ..link import RecordedOutput
 from ..rules import ContractRule, NotTestable, RuleBroken, Severity, Trial, need_unbroken, rule
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = (

@@ -16,7 +16,7 @@ async def _every_place_taken(trial: Trial, seconds: float) -> AsyncIterator[list
     """Fill all slots of the plugin with slow tasks. Raises NotTestable if they are not slow."""
     slow = trial.need_slow()
     works = [await trial.link.start(new_task(slow, seconds=seconds)) for _ in range(trial.link.places)]
-    replies = await asyncio.gather(*(work.reply(trial.pace.short / 2) for work in works))
+    replies = await asyncio.gather(*(work.reply(trial.timeouts.short / 2) for work in works))
     for reply in replies:
         if reply.gave_verdict:
             raise NotTestable(f'"{slow.type.type}" is not slow with that config: {reply}')
@@ -26,7 +26,7 @@ async def _every_place_taken(trial: Trial, seconds: float) -> AsyncIterator[list
         # Tasks that still run must not disturb the next rule.
         for work in works:
             await work.cancel()
-        await asyncio.sleep(4 * trial.pace.notice)
+        await asyncio.sleep(4 * trial.timeouts.notice)
         raise
 
 
@@ -35,24 +35,24 @@ async def _places_are_free(trial: Trial, when: str) -> None:
     slow = trial.need_slow().type.type
     samples = trial.need_samples()
     quick = next((sample for sample in samples if sample.type.type != slow), samples[0])
-    reply = await trial.link.evaluate(new_task(quick), trial.pace.notice)
+    reply = await trial.link.evaluate(new_task(quick), trial.timeouts.notice)
     if not reply.gave_verdict:
-        raise RuleBroken(f"{when}, its slot was not free {trial.pace.notice:g}s later: {reply}")
+        raise RuleBroken(f"{when}, its slot was not free {trial.timeouts.notice:g}s later: {reply}")
 
 
 @rule("EV40", "A task ends when its time limit is over.")
 async def _time_that_is_up(trial: Trial) -> None:
-    pace = trial.pace
-    async with _every_place_taken(trial, pace.short) as works:
+    timeouts = trial.timeouts
+    async with _every_place_taken(trial, timeouts.short) as works:
         for work in works:
-            reply = await work.reply(pace.short + pace.notice)
+            reply = await work.reply(timeouts.short + timeouts.notice)
             if reply.output is None and reply.status is None:
                 raise RuleBroken(
-                    f"a task with a time limit of {pace.short:g}s was not answered within {pace.notice:g}s after it"
+                    f"a task with a time limit of {timeouts.short:g}s was not answered within {timeouts.notice:g}s after it"
                 )
             if reply.gave_verdict:
                 raise RuleBroken(f"a task that exceeded its time limit got {reply}, wanted ERROR TIMEOUT")
-        await _places_are_free(trial, f"after the time limit of a task, {pace.short:g}s")
+        await _places_are_free(trial, f"after the time limit of a task, {timeouts.short:g}s")
 
 
 @rule("EV41", "A task ends when it is cancelled.")
@@ -60,7 +60,7 @@ async def _cancelled_tasks(trial: Trial) -> None:
     trial.need_slow()
     if not trial.link.can(task_pb2.CAPABILITY_CANCEL):
         raise NotTestable("the plugin does not claim CAPABILITY_CANCEL")
-    async with _every_place_taken(trial, 4 * trial.pace.notice) as works:
+    async with _every_place_taken(trial, 4 * trial.timeouts.notice) as works:
         for work in works:
             await work.cancel()
         await _places_are_free(trial, "after a task was cancelled")
@@ -68,11 +68,13 @@ async def _cancelled_tasks(trial: Trial) -> None:
 
 @rule("EV42", "A busy plugin still answers pings or health checks.")
 async def _busy(trial: Trial) -> None:
-    pace = trial.pace
-    async with _every_place_taken(trial, 4 * pace.notice) as works:
-        if not await trial.link.respond(pace.notice):
+    timeouts = trial.timeouts
+    async with _every_place_taken(trial, 4 * timeouts.notice) as works:
+        if not await trial.link.respond(timeouts.notice):
             how = "a ping" if trial.link.mode == "connect" else "a health check"
-            raise RuleBroken(f"while {len(works)} tasks run, {how} was not answered within {pace.notice:g}s")
+            raise RuleBroken(
+                f"while {len(works)} tasks run, {how} was not answered within {timeouts.notice:g}s"
+            )
         for work in works:
             await work.cancel()
-            await work.reply(4 * pace.notice)
+            await work.reply(4 * timeouts.notice)

@@ -325,17 +325,17 @@ public final class Plugin {
   public void connect(String server) {
     ManagedChannel channel = dial(server);
     String instanceId = UUID.randomUUID().toString();
-    Session last = new Session("", List.of());
+    boolean welcomed = false;
     for (int attempt = 0; !stop.isDone(); attempt++) {
       long began = System.nanoTime();
       channel.resetConnectBackoff(); // Java's own grows to two minutes
-      Session session = new Session(last.id, last.lost);
+      Session session = new Session();
       Status status = session.run(channel, instanceId);
       if (stop.isDone()) {
         break;
       }
-      last = session;
-      if (session.id.isEmpty() && FINAL.contains(status.getCode())) {
+      welcomed = welcomed || session.welcomed.isDone();
+      if (!welcomed && FINAL.contains(status.getCode())) {
         throw status.asRuntimeException();
       }
       attempt = since(began) > MAX_BACKOFF_MS ? 0 : attempt;
@@ -367,16 +367,8 @@ public final class Plugin {
     private ClientCallStreamObserver<ConnectRequest> stream;
     private boolean draining;
     private boolean closed;
-    /** Of the last session, and the tasks that were open when its stream broke, until the server's welcome. */
-    private volatile String id;
-    private final List<String> lost;
     /** How long the server wants to be left alone. */
     private volatile long delayMs;
-
-    Session(String id, List<String> lost) {
-      this.id = id;
-      this.lost = new ArrayList<>(lost);
-    }
 
     Status run(ManagedChannel channel, String instanceId) {
       synchronized (this) {
@@ -385,8 +377,7 @@ public final class Plugin {
             WorkerHello.newBuilder()
                 .setPlugin(info)
                 .setInstanceId(instanceId)
-                .setInitialCredit(info.getMaxConcurrency())
-                .setResumeSessionId(id)));
+                .setInitialCredit(info.getMaxConcurrency())));
       }
       if (!within(10_000, CompletableFuture.anyOf(welcomed, ended, stop))) {
         stream.cancel("no welcome within the time limit", null);
@@ -429,13 +420,7 @@ public final class Plugin {
     public synchronized void onNext(ConnectResponse frame) {
       switch (frame.getFrameCase()) {
         case WELCOME -> {
-          if (frame.getWelcome().getSessionId().equals(id)) { // taken over: the server still waits for these
-            EvaluationOutput output = errored("REMOTE_UNAVAILABLE", "the connection broke while the task was open");
-            lost.forEach(taskId -> complete(taskId, output));
-          }
-          lost.clear();
-          id = frame.getWelcome().getSessionId();
-          log("connected: session %s of server %s", id, frame.getWelcome().getServerId());
+          log("connected: session %s of server %s", frame.getWelcome().getSessionId(), frame.getWelcome().getServerId());
           welcomed.complete(null);
         }
         case TASK -> start(frame.getTask());
@@ -482,7 +467,6 @@ public final class Plugin {
     }
 
     private synchronized void end(Status status) {
-      lost.addAll(open.keySet());
       ended.complete(status);
       List.copyOf(open.values()).forEach(output -> output.complete(CANCELLED));
     }
