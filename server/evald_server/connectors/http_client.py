@@ -12,11 +12,12 @@ from urllib.parse import quote, urlsplit
 
 from pydantic import Field
 
+from evald_server.loop import in_thread_if_large
 from evald_server.redaction import Redactor
 from evald_server.remote.dial_allowlist import Resolver
 from evald_server.retries import RetryBackoff, parse_retry_after
 
-from .answers import MAX_ANSWER_BYTES, bad_answer, excerpt, parse_body, run_sized
+from .answers import MAX_ANSWER_BYTES, bad_answer, excerpt, parse_body
 from .connector import AnswerSeconds, ConnectorConfig, ConnectorFailure, FailureCode, GiveWay
 from .headers import ResolvedHeaders
 from .http_connection import BROKEN, HttpConnection
@@ -205,7 +206,7 @@ class AgentHttp:
             text = f"the connection was closed without an HTTP answer ({kind})"
             raise self._failed("CONNECTOR_UNAVAILABLE", text) from None
         await self._give_way()
-        return answer._replace(data=await run_sized(answer.size, answer.data))
+        return answer._replace(data=await in_thread_if_large(answer.size, answer.data))
 
     async def _connect(self) -> HttpConnection:
         """Return a connection to a checked address, idle or new. Raises _Unreachable."""

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from evald_server.loop import in_thread_if_large
 from evald_server.rpc.errors import CallError, invalid
 from evald_server.wire_limits import parse_message
 
@@ -25,7 +26,7 @@ from .calls import CalledMethod, CallFailed, Calls, HttpCaller, find_method
 from .errors import as_json, connect_end, error_response, failed
 from .guards import media_type
 from .site import Site
-from .streams import NDJSON, SSE, Framing, StreamedCall, aside, event, json_bytes
+from .streams import NDJSON, SSE, Framing, StreamedCall, event, json_bytes
 
 # The package of the methods.
 PACKAGE: Final = "evald.v1."
@@ -93,7 +94,7 @@ class Bridge:
                 return StreamedCall(self._calls.stream(method.name, data, caller), framing)
             answer = await self._calls.unary(method.name, data, caller)
             if kind == JSON:
-                answer = await aside(len(answer), partial(_to_json, method.answer, answer))
+                answer = await in_thread_if_large(len(answer), _to_json, method.answer, answer)
             return Response(answer, media_type=kind)
         except CallError as problem:
             found = await self._refused(name, problem, self._access.caller(request))
@@ -127,7 +128,7 @@ async def _read(request: Request, method: CalledMethod, kind: str) -> bytes:
         _check_encoding(request, "content-encoding")
     key = request.headers.get("idempotency-key", "")
     if kind in (JSON, CONNECT_JSON):
-        return await aside(len(data), partial(_from_json, method.request, data, key))
+        return await in_thread_if_large(len(data), _from_json, method.request, data, key)
     if not key:
         return data
     try:

@@ -1,25 +1,20 @@
 """Streamed responses: NDJSON, server-sent events, Connect."""
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .calls import CallFailed
+from evald_server.loop import in_thread_if_large
 
-T = TypeVar("T")
+from .calls import CallFailed
 
 NDJSON: Final = "application/x-ndjson"
 SSE: Final = "text/event-stream"
-
-# Converting 16 KB takes up to 5 ms. Larger data must not block the event loop, which gRPC shares.
-_INLINE_BYTES: Final = 16 * 1024
 
 
 def json_bytes(data: Any) -> bytes:
@@ -33,11 +28,6 @@ def event(data: bytes, name: str = "", number: object = "") -> bytes:
     """Encode a server-sent event. name: "" for a message. number: the event's id, from which a watch can resume."""
     named = f"event: {name}\n" if name else ""
     return (f"id: {number}\n" if number else "").encode() + named.encode() + b"data: " + data + b"\n\n"
-
-
-async def aside(size: int, work: Callable[[], T]) -> T:
-    """Call a function and return its result; run it in a thread for large data. size: of the data, in bytes."""
-    return work() if size <= _INLINE_BYTES else await asyncio.to_thread(work)
 
 
 def answer_to(request: Request, response: Response) -> Response:
@@ -100,7 +90,7 @@ class StreamedCall(Response):
                     if message is None:
                         await send_part(beat)
                     else:
-                        await send_part(await aside(len(message), partial(framing.write, message)))
+                        await send_part(await in_thread_if_large(len(message), framing.write, message))
         except CallFailed as problem:
             if not began:
                 raise

@@ -12,8 +12,8 @@ from evald.v1.context_pb2 import Persona, Scenario
 from evald.v1.result_pb2 import VERDICT_ERROR, VERDICT_PASSED, Verdict
 from evald.v1.run_service_pb2 import Run
 from evald_server.auth.current_call import caller, recorded
-from evald_server.connectors.answers import run_sized
 from evald_server.engine.engine import Engine
+from evald_server.loop import in_thread_if_large
 from evald_server.runs.loop import scenario_plan
 from evald_server.runs.rules import spoken_roles
 from evald_server.runs.runner import Runner, RunStateProblem
@@ -182,7 +182,7 @@ class RunService:
         """Return a run with its conversation and its turns."""
         request = parse(pb.GetRunRequest, data)
         run, events = await self._load(request.run_id), await self._events(request.run_id)
-        return await run_sized(_size(events), _response, run, events)
+        return await in_thread_if_large(_size(events), _response, run, events)
 
     async def list_page(self, data: bytes, _context: Context) -> bytes:
         """Return a page of runs."""
@@ -211,7 +211,7 @@ class RunService:
         for _, run in found[:size]:
             if request.include_messages:
                 events = await self._events(run.id)
-                await run_sized(_size(events), _add_messages, run, events)
+                await in_thread_if_large(_size(events), _add_messages, run, events)
                 total += run.ByteSize()
                 if shown and total > _LIST_BYTES:
                     break
@@ -246,17 +246,17 @@ class RunService:
     async def import_run(self, data: bytes, _context: Context) -> bytes:
         """Store a run that has ended elsewhere."""
         run = parse(pb.ImportRunRequest, data).run
-        found = self._size_problems(run) or await run_sized(len(data), self._import_problems, run)
+        found = self._size_problems(run) or await in_thread_if_large(len(data), self._import_problems, run)
         if found:
             raise refusal(found)
-        row, events = await run_sized(len(data), _unfolded, run)
+        row, events = await in_thread_if_large(len(data), _unfolded, run)
         try:
             await recorded(self._store.import_run(row, events), "imported", "run", row.id)
         except IdTaken:
             text = f'a run with the id "{run.id}" already exists; delete it before you import this one'
             raise invalid("run.id", text, "RESOURCE_EXISTS") from None
         run, events = await self._load(row.id), await self._events(row.id)
-        return await run_sized(len(data), _response, run, events, pb.ImportRunResponse)
+        return await in_thread_if_large(len(data), _response, run, events, pb.ImportRunResponse)
 
     async def delete(self, data: bytes, _context: Context) -> bytes:
         """Delete a run that has ended."""

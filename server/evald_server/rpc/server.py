@@ -8,7 +8,6 @@ wrapped once, when the table is built, because an interceptor costs 6 % of the c
 import asyncio
 import logging
 import math
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
@@ -19,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from evald_server.auth.refusals import AccessDenied
 from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.plan import InvalidPlan
+from evald_server.logs import log_incident
 from evald_server.monitoring import RpcTally, Telemetry
 from evald_server.store.database import StoreProblem
 from evald_server.wire_limits import BeyondWireLimit, parse_message
@@ -344,12 +344,9 @@ class RpcServer:
         if isinstance(problem, StoreProblem):
             problem = CallError(problem.code, problem.message)
         if not isinstance(problem, CallError):
-            incident = secrets.token_hex(6)
-            _log.error("%s failed, incident %s", method, incident, exc_info=problem)
+            incident = log_incident(_log, f"{method} failed", problem)
             problem = CallError(
-                "INTERNAL",
-                f"evald failed to handle the call (incident {incident}; the server's log has the details)",
-                incident=incident,
+                "INTERNAL", f"evald failed to handle the call {incident.note}", incident=incident.id
             )
         if problem.reason in ("OVERLOADED", "TOO_MANY_STREAMS"):
             self._metrics.rejected(problem.reason.lower())

@@ -1,6 +1,5 @@
 """Pages that list, edit and test scenarios, personas and connectors."""
 
-import asyncio
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,8 +17,9 @@ from evald.v1 import connector_service_pb2, run_service_pb2
 from evald_server.http.api.catalog import authorise
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import error_info, http_status
-from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.http.site import Site
+from evald_server.loop import in_thread_if_large
+from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.store.resources import ResourceKind, ResourceStore
 from evald_server.store.runs import UNFINISHED
 
@@ -39,8 +39,6 @@ from .resources import (
 _JSON: Final = "json:"
 _OF_SPEC: Final = re.compile(r"(?:json:|count:)?(/evaluators/[0-9]+)/")
 _MAX_FIELDS: Final = 5000
-# Larger forms are parsed in a thread, as 64 KiB take up to 20 ms.
-_INLINE_BYTES: Final = 64 << 10
 _MAX_DIGITS: Final = 6
 # The newest runs, whose verdicts are shown beside their scenarios.
 _RECENT_RUNS: Final = 500
@@ -118,7 +116,7 @@ async def read_posted(request: Request) -> dict[str, str]:
     data = await request.body()
     if data.count(b"&") >= _MAX_FIELDS:
         raise bad_address(f"form: got more than {_MAX_FIELDS:,} fields, wanted fewer")
-    return _fields(data) if len(data) <= _INLINE_BYTES else await asyncio.to_thread(_fields, data)
+    return await in_thread_if_large(len(data), _fields, data)
 
 
 def _fields(data: bytes) -> dict[str, str]:
