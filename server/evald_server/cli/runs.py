@@ -11,14 +11,15 @@ from typing import Any, Final
 from evald.convert.runs import event_to_json, run_to_json
 from evald.errors import EvaldError, Unavailable
 from evald.v1 import run_service_pb2
+from evald_server.methods import StandardMethods
 
 from .console import say, show, warn
 from .exit_codes import ExitCode, usage_error
 from .result_tables import verdict_text
 from .run_view import RunView, parties, reason, runs_table, show_run, verdict_name
 from .sanitize import clean, print_json, to_json
+from .server_client import KINDS, ServerClient, open_server
 from .server_connection import run_async
-from .store_client import KINDS, StoreClient, StoredKind, open_store
 from .stored_files import is_id
 from .stored_import import import_files
 from .stored_parser import STATUSES, VERDICTS
@@ -42,11 +43,11 @@ def run(args: argparse.Namespace) -> int:
 
 async def perform(args: argparse.Namespace) -> int:
     """Perform an action that needs no file."""
-    async with open_store(args) as store:
+    async with open_server(args) as store:
         return await _ACTIONS[args.action](store, args)
 
 
-async def _start(store: StoreClient, args: argparse.Namespace) -> int:
+async def _start(store: ServerClient, args: argparse.Namespace) -> int:
     if bool(args.scenario) == bool(args.experiment):
         raise usage_error(
             "wanted either a scenario or --experiment", "evald runs start SCENARIO --connector NAME"
@@ -57,7 +58,7 @@ async def _start(store: StoreClient, args: argparse.Namespace) -> int:
                 "--connector and --persona cannot be used with --experiment: an experiment has its own"
             )
         experiment = await store.find(KINDS["experiment"], args.experiment)
-        answer = await store.call("run", "StartRuns", _pb.StartRunsRequest(experiment_id=experiment.id))
+        answer = await store.call(_pb.StartRunsRequest(experiment_id=experiment.id))
         return await _go_on(store, list(answer.runs), args)
     if not args.connector:
         raise usage_error(
@@ -70,19 +71,19 @@ async def _start(store: StoreClient, args: argparse.Namespace) -> int:
     )
     if args.persona:
         request.persona_id = (await store.find(KINDS["persona"], args.persona)).id
-    answer = await store.call("run", "StartRun", request)
+    answer = await store.call(request)
     return await _go_on(store, [answer.run], args)
 
 
-async def _again(store: StoreClient, args: argparse.Namespace) -> int:
+async def _again(store: ServerClient, args: argparse.Namespace) -> int:
     """Retry or resume a run."""
     verb = args.action.capitalize()
     request = getattr(_pb, f"{verb}RunRequest")(run_id=args.runs[0])
-    answer = await store.call("run", f"{verb}Run", request)
+    answer = await store.call(request)
     return await _go_on(store, [answer.run], args)
 
 
-async def _go_on(store: StoreClient, runs: Sequence[_pb.Run], args: argparse.Namespace) -> int:
+async def _go_on(store: ServerClient, runs: Sequence[_pb.Run], args: argparse.Namespace) -> int:
     """Watch queued runs, or only print them."""
     if args.watch:
         return await _watch_all(store, [run.id for run in runs], as_json=args.json)
@@ -95,11 +96,11 @@ async def _go_on(store: StoreClient, runs: Sequence[_pb.Run], args: argparse.Nam
     return ExitCode.PASSED
 
 
-async def _watch(store: StoreClient, args: argparse.Namespace) -> int:
+async def _watch(store: ServerClient, args: argparse.Namespace) -> int:
     return await _watch_all(store, args.runs, as_json=args.json)
 
 
-async def _watch_all(store: StoreClient, run_ids: Sequence[str], *, as_json: bool) -> int:
+async def _watch_all(store: ServerClient, run_ids: Sequence[str], *, as_json: bool) -> int:
     """Show runs until all have ended. Returns the worst exit code."""
     count = VerdictCount()
     if len(run_ids) == 1 and not as_json:
@@ -138,7 +139,7 @@ def _print_event(run_id: str, event: _pb.WatchRunResponse) -> None:
     print_json({"runId": run_id, **event_to_json(event)})
 
 
-async def _list(store: StoreClient, args: argparse.Namespace) -> int:
+async def _list(store: ServerClient, args: argparse.Namespace) -> int:
     wanted = await _filters(store, args) | {
         "include_messages": args.messages,
         "oldest_first": args.oldest_first,
@@ -153,7 +154,7 @@ async def _list(store: StoreClient, args: argparse.Namespace) -> int:
     return ExitCode.PASSED
 
 
-async def _filters(store: StoreClient, args: argparse.Namespace) -> dict[str, Any]:
+async def _filters(store: ServerClient, args: argparse.Namespace) -> dict[str, Any]:
     """Return the filters of the command line as fields of ListRunsRequest."""
     wanted: dict[str, Any] = {
         "execution_id": args.execution,
@@ -171,7 +172,7 @@ async def _filters(store: StoreClient, args: argparse.Namespace) -> dict[str, An
     return wanted
 
 
-async def _id_of(store: StoreClient, kind: StoredKind, name: str) -> str:
+async def _id_of(store: ServerClient, kind: StandardMethods, name: str) -> str:
     """Return the id of the resource with this name, else the name itself: runs outlive their resources."""
     found = await store.lookup(kind, name)
     if found is None:
@@ -194,7 +195,7 @@ def _time(text: str, option: str) -> datetime:
         ) from None
 
 
-async def _show(store: StoreClient, args: argparse.Namespace) -> int:
+async def _show(store: ServerClient, args: argparse.Namespace) -> int:
     found = await store.run(args.runs[0])
     if args.json:
         print_json(run_to_json(found, whole=True), indent=2)
@@ -203,12 +204,12 @@ async def _show(store: StoreClient, args: argparse.Namespace) -> int:
     return ExitCode.PASSED
 
 
-async def _cancel(store: StoreClient, args: argparse.Namespace) -> int:
+async def _cancel(store: ServerClient, args: argparse.Namespace) -> int:
     """Cancel or delete runs."""
     verb = args.action.capitalize()
     done = "cancelled" if verb == "Cancel" else "deleted"
     for run_id in args.runs:
-        await store.call("run", f"{verb}Run", getattr(_pb, f"{verb}RunRequest")(run_id=run_id))
+        await store.call(getattr(_pb, f"{verb}RunRequest")(run_id=run_id))
         if not args.json:
             say((f"{done:10}", "green"), clean(run_id))
     if args.json:
@@ -216,7 +217,7 @@ async def _cancel(store: StoreClient, args: argparse.Namespace) -> int:
     return ExitCode.PASSED
 
 
-async def _export(store: StoreClient, args: argparse.Namespace) -> int:
+async def _export(store: ServerClient, args: argparse.Namespace) -> int:
     run_ids = args.runs
     if not run_ids:
         wanted = await _filters(store, args) | {"oldest_first": True}
@@ -227,7 +228,7 @@ async def _export(store: StoreClient, args: argparse.Namespace) -> int:
     return ExitCode.PASSED
 
 
-_ACTIONS: Final[Mapping[str, Callable[[StoreClient, argparse.Namespace], Awaitable[int]]]] = {
+_ACTIONS: Final[Mapping[str, Callable[[ServerClient, argparse.Namespace], Awaitable[int]]]] = {
     "start": _start,
     "watch": _watch,
     "list": _list,

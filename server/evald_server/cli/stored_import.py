@@ -9,12 +9,13 @@ from evald import errors
 from evald.convert.resources import check_masks
 from evald.convert.runs import run_from_json
 from evald.v1 import run_service_pb2
+from evald_server.methods import StandardMethods
 
 from .console import say, warn
 from .exit_codes import ExitCode, usage_error
 from .sanitize import clean, print_json
+from .server_client import KINDS, ServerClient, open_server
 from .server_connection import run_async
-from .store_client import KINDS, StoreClient, StoredKind, open_store
 from .stored_files import FileRecord, read_files
 
 # Fields that hold ids of other resources, with their kinds. A file may have names in these fields.
@@ -68,7 +69,7 @@ async def _store(
     args: argparse.Namespace, records: Sequence[FileRecord], messages: Sequence[Any], left_out: Sequence[str]
 ) -> int:
     """Store the messages of the records, and print the outcomes. left_out: what is not stored, and why."""
-    async with open_store(args) as store:
+    async with open_server(args) as store:
         importing = Importing(store)
         counts: Counter[str] = Counter()
         for record, message in zip(records, messages, strict=True):
@@ -133,7 +134,7 @@ def report(stored: Stored, *, as_json: bool) -> None:
 class Importing:
     """An import in progress. It stores resources one after the other and keeps their ids for references."""
 
-    def __init__(self, store: StoreClient) -> None:
+    def __init__(self, store: ServerClient) -> None:
         self._store = store
         self._known: dict[tuple[str, str], Any] = {}
 
@@ -173,7 +174,7 @@ class Importing:
             self._known[word, reference] = await self._store.lookup(KINDS[word], reference)
         return self._known[word, reference]
 
-    async def _store_resource(self, record: FileRecord, kind: StoredKind, resource: Any) -> Stored:
+    async def _store_resource(self, record: FileRecord, kind: StandardMethods, resource: Any) -> Stored:
         current = await self._store.by_id(kind, resource.id) if resource.id else None
         if current is None and resource.name:
             current = next(iter([one async for one in self._store.every(kind, resource.name)]), None)
@@ -192,7 +193,7 @@ class Importing:
                 if copied is not None:
                     getattr(run, word).CopyFrom(copied)
         try:
-            answer = await self._store.call("run", "ImportRun", run_service_pb2.ImportRunRequest(run=run))
+            answer = await self._store.call(run_service_pb2.ImportRunRequest(run=run))
         except errors.InvalidRequest as problem:
             if problem.code != "ALREADY_EXISTS":
                 raise

@@ -362,7 +362,7 @@ class _Testing:
         name = clean(f"{opening.suite} {one.target}".strip(), 60)
         total = one.suite.case_count
         with progress_bar(name, "{task.fields[rate]}", total, hidden=args.json, rate="") as move_on:
-            async for response in client.run(opening, one.suite.cases.serialized()):
+            async for response in client.run_suite(opening, one.suite.cases.serialized()):
                 if response.HasField("started"):
                     self._started = response.started
                 for result in response.results:

@@ -18,11 +18,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from evald_server.loop import in_thread_if_large
+from evald_server.methods import CalledMethod, find_method
 from evald_server.rpc.errors import CallError, invalid
 from evald_server.wire_limits import parse_message
 
 from .access import WebAccess
-from .calls import CalledMethod, CallFailed, Calls, HttpCaller, find_method
+from .calls import CallFailed, Calls, HttpCaller
 from .errors import as_json, connect_end, error_response, failed
 from .guards import media_type
 from .site import Site

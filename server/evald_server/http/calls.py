@@ -6,16 +6,13 @@ So admission, limits, draining, credentials and metrics are the same for gRPC an
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
-from functools import cache
 from typing import Any, Final, NamedTuple, NoReturn, cast
 
 import grpc
-from google.protobuf import descriptor_pool
-from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 
 from evald_server.fair_slots import FairSlots
+from evald_server.methods import method_for
 from evald_server.rpc.errors import CallError
 from evald_server.rpc.gate import Gate
 from evald_server.rpc.server import Handler
@@ -142,7 +139,7 @@ class Calls:
 
     async def ask(self, request: Message, caller: HttpCaller) -> Any:
         """Call the method that takes a request of this type, and return the response message."""
-        method = find_method(_taking(cast("Descriptor", request.DESCRIPTOR)))
+        method = method_for(request)
         return method.answer.FromString(await self.unary(method.name, request.SerializeToString(), caller))
 
     async def stream(
@@ -193,38 +190,6 @@ class Calls:
         handler = self._gate.admit(f"/{method}", context.invocation_metadata(), None, context.peer)
         answer: bytes | None = await _function(handler)(request, context)
         return answer
-
-
-class CalledMethod(NamedTuple):
-    """A method's name, message types and streaming. name: as "evald.v1.RunService/GetRun"."""
-
-    name: str
-    request: type[Message]
-    answer: type[Message]
-    client_streaming: bool
-    server_streaming: bool
-
-
-@cache
-def find_method(name: str) -> CalledMethod:
-    """Return the method with a full name. Raises KeyError if it does not exist."""
-    service, _, method = name.rpartition("/")
-    found = descriptor_pool.Default().FindServiceByName(service).methods_by_name[method]
-    return CalledMethod(
-        name,
-        GetMessageClass(found.input_type),
-        GetMessageClass(found.output_type),
-        found.client_streaming,
-        found.server_streaming,
-    )
-
-
-@cache
-def _taking(request: Descriptor) -> str:
-    """Return the full name of the method that takes a request type: each method has its own, in the service's file."""
-    services = request.file.services_by_name.values()
-    found = next(one for service in services for one in service.methods if one.input_type is request)
-    return f"{found.containing_service.full_name}/{found.name}"
 
 
 def _function(handler: Handler) -> Any:

@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from evald.convert.json_shapes import Shape
 from evald.fields import snake
-from evald_server.http.calls import find_method
 from evald_server.http.site import Site
+from evald_server.methods import find_method
 
 from .answers import MOST, list_answer, read, whole_number, written, wrong
 from .openapi import ApiRoute

@@ -19,7 +19,7 @@ from evald_server.http.calls import CallFailed
 from evald_server.http.errors import error_info, http_status
 from evald_server.http.site import Site
 from evald_server.loop import in_thread_if_large
-from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
+from evald_server.methods import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.store.resources import ResourceKind, ResourceStore
 from evald_server.store.runs import UNFINISHED
 

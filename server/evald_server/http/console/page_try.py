@@ -15,7 +15,7 @@ from evald_server.http.calls import CallFailed
 from evald_server.http.site import Site
 from evald_server.http.streams import NDJSON, Framing, StreamedCall, json_bytes
 from evald_server.loop import in_thread_if_large
-from evald_server.http.kinds import SCENARIOS
+from evald_server.methods import SCENARIOS
 from evald_server.pages.environment import shown_text
 from evald_server.pages.formats import Mark, mark, score
 from evald_server.suites.recorded_turns import last_turn

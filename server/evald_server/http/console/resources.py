@@ -12,8 +12,8 @@ from starlette.requests import Request
 from evald.errors import InvalidInput
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import error_info, status_of
-from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.http.site import Site
+from evald_server.methods import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.redaction import Redactor
 from evald_server.rpc.headers import may_be_shown
 

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.http.site import Site
+from evald_server.methods import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 
 from . import page_catalog, page_overview, page_run, page_runs, page_suites
 from .failures import not_there, page
