@@ -1,7 +1,7 @@
 """The list of runs, with filters and pages, and the actions on a run."""
 
 import time
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from google.protobuf.message import Message
 from starlette.requests import Request
@@ -11,7 +11,6 @@ from evald.v1 import result_pb2, run_service_pb2
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import error_info
 from evald_server.http.site import Site
-from evald_server.pages.formats import Mark
 from evald_server.store.resources import ResourceKind, ResourceStore
 from evald_server.store.runs import UNFINISHED, run_seconds
 
@@ -49,17 +48,6 @@ _ALLOWED: Final = {
 }
 
 
-class RunRow(NamedTuple):
-    """A run in the list. mark: None without an outcome."""
-
-    run: run_service_pb2.Run
-    mark: Mark | None
-    status: str
-    goes_on: bool
-    seconds: float | None
-    why: str
-
-
 async def runs(site: Site, request: Request) -> Response:
     """Show a page of runs."""
     given = request.query_params
@@ -92,7 +80,12 @@ async def runs(site: Site, request: Request) -> Response:
         site,
         request,
         "runs.html",
-        rows=[_row(run) for run in found.runs],
+        runs=found.runs,
+        unfinished=UNFINISHED,
+        outcome=outcome,
+        status_word=status_word,
+        run_seconds=run_seconds,
+        why=why,
         scenarios=scenarios,
         narrowed={name: names[name] or filters[name] for name in names if name in filters},
         statuses=STATUSES,
@@ -100,10 +93,6 @@ async def runs(site: Site, request: Request) -> Response:
         periods=PERIODS,
         **pager,
     )
-
-
-def _row(run: run_service_pb2.Run) -> RunRow:
-    return RunRow(run, outcome(run), status_word(run), run.status in UNFINISHED, run_seconds(run), why(run))
 
 
 async def change_run(action: str, site: Site, request: Request) -> Response:
