@@ -17,8 +17,7 @@ from .exit_codes import ExitCode, usage_error
 from .sanitize import clean, print_json, to_json
 from .server_client import KINDS, ServerClient, open_server
 from .server_connection import run_async
-from .stored_files import FileRecord, read_files
-from .stored_import import Importing, import_files, read_records
+from .stored_import import FileRecord, Importing, import_files, read_files, read_records
 
 # The columns of a list besides name and id, by kind: heading, and a function from a resource to the cell's text.
 _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Any], str]]]] = {
