@@ -205,7 +205,7 @@ class App:
             self.remotes = Remotes(
                 settings, self.registry, self.telemetry, LeaseStore(self.database), self._current_plugin
             )
-            self._connectors = Connectors(settings, give_way=self._rpc.give_way)
+            self._connectors = Connectors(settings, yield_to_calls=self._rpc.yield_to_calls)
         self.telemetry.watch_remotes(
             instances=self.remotes.instances.counts, open_circuits=self.remotes.instances.open_circuits
         )
@@ -217,7 +217,7 @@ class App:
             self.admission,
             self.telemetry,
             max_runs=settings.max_runs,
-            give_way=self._rpc.give_way,
+            yield_to_calls=self._rpc.yield_to_calls,
         )
         self._registrations = registry.RegistrationService(
             self.remotes, connect_allowed=settings.remote_connect

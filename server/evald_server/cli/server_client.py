@@ -31,7 +31,7 @@ _LONGEST_PAUSE: Final = 2.0
 KINDS: Final = {kind.word: kind for kind in (PERSONAS, CONNECTORS, SCENARIOS, EXPERIMENTS)}
 """By word. A kind follows the kinds that it refers to."""
 
-_GOING_ON: Final = (run_service_pb2.RUN_STATUS_QUEUED, run_service_pb2.RUN_STATUS_RUNNING)
+_ACTIVE: Final = (run_service_pb2.RUN_STATUS_QUEUED, run_service_pb2.RUN_STATUS_RUNNING)
 
 
 @asynccontextmanager
@@ -189,7 +189,7 @@ class ServerClient:
                         if event.HasField("end"):
                             return await self.run(run_id)
                 run = await self.run(run_id)
-                if run.status not in _GOING_ON:
+                if run.status not in _ACTIVE:
                     return run
                 give_up = None
             except errors.Unavailable:

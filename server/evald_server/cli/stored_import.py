@@ -263,7 +263,7 @@ _REFERENCES: Final = {
 }
 _SET_BY_SERVER: Final = ("id", "create_time", "update_time")
 # Statuses of runs that have not ended. "chat" and "pending" are EvalStudio's.
-_GOING_ON: Final = ("chat", "pending", "queued", "running")
+_ACTIVE: Final = ("chat", "pending", "queued", "running")
 _STYLES: Final = {"created": "green", "updated": "green", "unchanged": "dim", "refused": "bold red"}
 
 
@@ -323,7 +323,7 @@ def _why_left_out(record: FileRecord, word: str) -> str:
     if word and record.word != word:
         return f"this command imports only {word}s; evald import imports every kind"
     status = record.data.get("status") if record.word == "run" else None
-    if isinstance(status, str) and status.lower() in _GOING_ON:
+    if isinstance(status, str) and status.lower() in _ACTIVE:
         return f"got status {status}, wanted a run that has ended"
     return ""
 

@@ -126,7 +126,7 @@ class GrpcAgent(NetworkAgent):
             if channel is not self._channel:
                 await self._close_unused(channel)
         seconds = time.monotonic() - began
-        await self._options.give_way()
+        await self._options.yield_to_calls()
         if len(data) > MAX_ANSWER_BYTES:
             raise bad_answer(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")
         return await in_thread_if_large(len(data), self._read, data, headers.secrets, seconds)

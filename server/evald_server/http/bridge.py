@@ -211,7 +211,7 @@ def _connect_framing(kind: str, method: CalledMethod | None) -> Framing:
     def write(data: bytes) -> bytes:
         return _envelope(_to_json(method.answer, data) if method and kind == CONNECT_JSON else data)
 
-    return Framing(kind, write, connect_end, connect_end(), begins=True)
+    return Framing(kind, write, connect_end, connect_end(), starts_at_once=True)
 
 
 def _ndjson(method: CalledMethod) -> Framing:

@@ -18,7 +18,7 @@ from evald_server.rpc.gate import Gate
 from evald_server.rpc.server import Handler
 
 # Shorter than the idle timeouts of proxies.
-BEAT_SECONDS: Final = 15.0
+KEEPALIVE_SECONDS: Final = 15.0
 
 # Lists that are collected at a time. Each may have 16 MB, and collecting more of them would delay other requests.
 _MAX_LISTS: Final = 2
@@ -147,12 +147,12 @@ class Calls:
         method: str,
         request: bytes | AsyncGenerator[bytes],
         caller: HttpCaller,
-        patience: float = BEAT_SECONDS,
+        first_keepalive_seconds: float = KEEPALIVE_SECONDS,
     ) -> AsyncGenerator[bytes | None]:
-        """Yield the serialised messages of a response, and None after every 15 s without a message.
+        """Yield the serialised messages of a response, and None after every KEEPALIVE_SECONDS without a message.
 
         Closing the generator cancels the call. request: the messages for methods that read a stream; the generator closes it.
-        patience: seconds before the first None.
+        first_keepalive_seconds: seconds before the first None.
         """
         if self._streams >= self._max_streams:
             text = f"{self._max_streams} streams are open on the web port, which is the limit; end one, or try again later"
@@ -163,10 +163,11 @@ class Calls:
         task = context.begin(self._handle(method, first, context))
         message = asyncio.create_task(context.written.get())
         self._streams += 1
+        seconds = first_keepalive_seconds
         try:
             while True:
-                await asyncio.wait([message, task], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-                patience = BEAT_SECONDS
+                await asyncio.wait([message, task], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                seconds = KEEPALIVE_SECONDS
                 if message.done():
                     yield message.result()
                     message = asyncio.create_task(context.written.get())

@@ -43,7 +43,7 @@ class Framing(NamedTuple):
     """The encoding of a call's messages as a response body.
 
     write: encodes one message; it may run in a thread. error: encodes the end of a failed stream; end: the end of a
-    successful one. begins: start the response at once; then a call that fails before its first message has status
+    successful one. starts_at_once: start the response at once; then a call that fails before its first message has status
     200, too.
     """
 
@@ -51,7 +51,7 @@ class Framing(NamedTuple):
     write: Callable[[bytes], bytes]
     error: Callable[[CallFailed], bytes]
     end: bytes = b""
-    begins: bool = False
+    starts_at_once: bool = False
 
 
 class StreamedCall(Response):
@@ -80,15 +80,15 @@ class StreamedCall(Response):
             await send({"type": "http.response.body", "body": data, "more_body": more})
 
         # An empty comment keeps the connection alive. Only server-sent events have comments.
-        beat = b":\n\n" if framing.media_type == SSE else b""
+        keepalive = b":\n\n" if framing.media_type == SSE else b""
         end = framing.end
-        if framing.begins:
-            await send_part(beat)
+        if framing.starts_at_once:
+            await send_part(keepalive)
         try:
             async with aclosing(self._messages):
                 async for message in self._messages:
                     if message is None:
-                        await send_part(beat)
+                        await send_part(keepalive)
                     else:
                         await send_part(await in_thread_if_large(len(message), framing.write, message))
         except CallFailed as problem:

@@ -15,16 +15,16 @@ from evald_server.auth.current_call import caller, recorded
 from evald_server.engine.engine import Engine
 from evald_server.loop import in_thread_if_large
 from evald_server.runs.loop import scenario_plan
-from evald_server.runs.rules import spoken_roles
+from evald_server.runs.rules import counted_roles
 from evald_server.runs.runner import Runner, RunStateProblem
-from evald_server.runs.turn_events import all_events, expand, fold, unfold
+from evald_server.runs.turn_events import all_events, split_run, watch_responses, whole_run
 from evald_server.store.resources import IdTaken
 from evald_server.store.runs import (
     UNFINISHED,
+    RunActive,
     RunEvent,
     RunEventKind,
     RunFilter,
-    RunGoesOn,
     RunNotFound,
     RunStore,
     listed,
@@ -169,7 +169,7 @@ class RunService:
                             after = event.sequence
                             continue  # the run was continued after this END event
                         run = _shown(run)
-                    for response in expand(event, run, after):
+                    for response in watch_responses(event, run, after):
                         await stream.send(response.SerializeToString())
                     after = event.sequence
                 if not events:
@@ -249,7 +249,7 @@ class RunService:
         found = self._size_problems(run) or await in_thread_if_large(len(data), self._import_problems, run)
         if found:
             raise refusal(found)
-        row, events = await in_thread_if_large(len(data), _unfolded, run)
+        row, events = await in_thread_if_large(len(data), _split, run)
         try:
             await recorded(self._store.import_run(row, events), "imported", "run", row.id)
         except IdTaken:
@@ -264,7 +264,7 @@ class RunService:
         try:
             if not await recorded(self._store.delete(request.run_id), "deleted", "run", request.run_id):
                 raise _no_run(request.run_id)
-        except RunGoesOn:
+        except RunActive:
             raise _wrong_status("the run has not ended; cancel it first, then delete it") from None
         return pb.DeleteRunResponse().SerializeToString()
 
@@ -336,7 +336,7 @@ class RunService:
     def _check_user(self, scenario: Scenario, persona: Persona | None, *, brings_user: bool) -> None:
         """Raise CallError if the user must be simulated but its judge cannot be used."""
         simulated = not brings_user and not (persona is not None and persona.script)
-        if simulated and spoken_roles(scenario)[-1:] != ["user"]:
+        if simulated and counted_roles(scenario)[-1:] != ["user"]:
             text = self._judge_problem(persona.judge if persona is not None else "")
             if text:
                 raise invalid("persona_id", f"a model must simulate the user, but {text}")
@@ -436,9 +436,9 @@ def _add_messages(run: Run, events: list[RunEvent]) -> None:
             run.messages.append(pb.RunMessage.FromString(event.body).message)
 
 
-def _unfolded(run: Run) -> tuple[Run, list[RunEvent]]:
+def _split(run: Run) -> tuple[Run, list[RunEvent]]:
     """Return the row and the events of a run without its secrets. May run in a thread."""
-    return unfold(_shown(run))
+    return split_run(_shown(run))
 
 
 def _response(
@@ -447,7 +447,7 @@ def _response(
     kind: type[pb.GetRunResponse] | type[pb.ImportRunResponse] = pb.GetRunResponse,
 ) -> bytes:
     """Return a response with the whole run. May run in a thread, because nothing else uses its arguments."""
-    response = kind(run=fold(run, events))
+    response = kind(run=whole_run(run, events))
     _mask(response.run)
     return response.SerializeToString()
 

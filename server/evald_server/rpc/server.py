@@ -128,7 +128,7 @@ class RpcServer:
         self._holding = False
         self._last_held = 0.0
         self._last_call = -math.inf
-        self._giving_way = asyncio.Lock()
+        self._yielding = asyncio.Lock()
         self.draining = False
         self.turns = LoopTurns()
         self.on_message: Callable[[str, bool], None] = lambda _method, _streams: None
@@ -246,13 +246,13 @@ class RpcServer:
             if task is not None:
                 task.cancel()
 
-    async def give_way(self) -> None:
+    async def yield_to_calls(self) -> None:
         """Wait before background work that holds the event loop for about as long as a small call takes.
 
         Such work runs one piece at a time, with a pause for a call between two pieces while calls arrive: a call passes
         through the loop several times, and would wait for a piece each time.
         """
-        async with self._giving_way:
+        async with self._yielding:
             is_busy = time.perf_counter() - self._last_call < _RECENT_SECONDS
             await asyncio.sleep(_CALL_SECONDS if is_busy else 0)
 

@@ -15,7 +15,7 @@ from evald.result import Verdict
 from evald.v1 import connector_service_pb2, result_pb2, run_service_pb2
 from evald_server.auth.current_call import PRINCIPAL, caller
 from evald_server.auth.principal import LOCAL, Principal
-from evald_server.connectors.connector import Connector, ConnectorFailure, GiveWay, give_way
+from evald_server.connectors.connector import Connector, ConnectorFailure, YieldToCalls, yield_to_calls
 from evald_server.engine.engine import Engine
 from evald_server.engine.run import EvaluationRun
 from evald_server.fair_slots import FairSlots
@@ -162,7 +162,7 @@ class Runner:
     """The runner of a server's stored runs. Call `start` first, then `begin`, and `drain` last.
 
     max_runs: how many runs play at a time; principals share them as in FairSlots. store_seconds: how long a run waits
-    for an unavailable store before it is interrupted. give_way: see LoopParts.
+    for an unavailable store before it is interrupted. yield_to_calls: see LoopParts.
     """
 
     def __init__(
@@ -176,13 +176,13 @@ class Runner:
         *,
         max_runs: int = 64,
         store_seconds: float = 60.0,
-        give_way: GiveWay = give_way,
+        yield_to_calls: YieldToCalls = yield_to_calls,
     ) -> None:
         self._store = store
         self._connectors = connectors
         self._models = models
         self._telemetry = telemetry
-        self._parts = LoopParts(engine, admission, self._count_turn, give_way)
+        self._parts = LoopParts(engine, admission, self._count_turn, yield_to_calls)
         self._slots = FairSlots(max_runs)
         self._store_seconds = store_seconds
         self._queue = FairQueue()

@@ -237,8 +237,8 @@ ROUTES: Final = (
         "/evaluate-batch",
         _evaluate_batch,
         f"{_SERVICE}/EvaluateBatch",
-        takes={"anyOf": [_OPENING, CONVERSATION]},
-        takes_lines=True,
+        request_schema={"anyOf": [_OPENING, CONVERSATION]},
+        request_lines=True,
         lines=line_of("BatchEvent", {"event": TEXT, "id": TEXT, "evaluation": _EVALUATION}),
     ),
     unary(

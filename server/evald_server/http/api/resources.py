@@ -15,7 +15,7 @@ from evald_server.http.site import Site
 from evald_server.methods import CONNECTORS, EXPERIMENTS, PERSONAS, SCENARIOS, StandardMethods
 
 from .answers import answer, read, written
-from .methods import AnswerPart, Body, etag, expected_version, listing, part, unary
+from .methods import AnswerPart, Body, answer_part, etag, expected_version, listing, unary
 from .openapi import ApiRoute
 from .shapes import (
     CONNECTOR_TEST,
@@ -105,28 +105,28 @@ def _part(data: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
 
 def _stored(path: str, name: str, kind: StandardMethods, get: ApiRoute | None = None) -> list[ApiRoute]:
     """Return the routes of one kind of resource. name: of one, with its article. get: replaces the route of Get."""
-    one, shows = f"{path}/{{id}}", part(kind.word, kind.shape)
+    one, part = f"{path}/{{id}}", answer_part(kind.word, kind.shape)
     return [
-        listing(path, kind.method("List"), f"List {path.strip('/')}", part(kind.plural, kind.shape)),
+        listing(path, kind.method("List"), f"List {path.strip('/')}", answer_part(kind.plural, kind.shape)),
         unary(
             "POST",
             path,
             kind.method("Create"),
             f"Create {name}",
-            shows,
+            part,
             body=_new(kind),
             status=201,
             refusals=(409,),
             versioned=True,
         ),
-        get or unary("GET", one, kind.method("Get"), f"Get {name}", shows, versioned=True),
+        get or unary("GET", one, kind.method("Get"), f"Get {name}", part, versioned=True),
         ApiRoute(
             "PUT",
             one,
             partial(_update, kind),
             kind.method("Update"),
-            shows.schema,
-            patch_of(shows.schema),
+            part.schema,
+            patch_of(part.schema),
             refusals=(409,),
             versioned=True,
             summary=f"Update {name}: replace the fields in the body, and keep the others",

@@ -14,7 +14,7 @@ from evald_server.http.site import Site
 from evald_server.store.resources import ResourceKind, ResourceStore
 from evald_server.store.runs import UNFINISHED, run_seconds
 
-from .failures import choice, gone_is_gone
+from .failures import choice, ignore_not_found
 from .page_edit import read_posted
 from .page_run import STATUS_WORDS, load_run, outcome, status_word, why
 from .rendering import link, listed, render
@@ -101,7 +101,7 @@ async def change_run(action: str, site: Site, request: Request) -> Response:
     wanted: Any = ACTIONS[action]()
     wanted.run_id = run_id
     if action == "delete":
-        with gone_is_gone():
+        with ignore_not_found():
             await site.ask(request, wanted)
         return RedirectResponse("/console/runs", 303)
     target = RedirectResponse(link(f"/console/runs/{run_id}"), 303)

@@ -129,7 +129,7 @@ async def results(site: Site, request: Request) -> Response:
     if asked is None:
         return Response(_line({"error": shown_text("; ".join(problems.rest()))}), media_type=NDJSON)
     messages = site.calls.stream(_EVALUATE, asked.SerializeToString(), site.access.caller(request))
-    return StreamedCall(messages, Framing(NDJSON, _lines, _failed, begins=True))
+    return StreamedCall(messages, Framing(NDJSON, _lines, _failed, starts_at_once=True))
 
 
 def _lines(message: bytes) -> bytes:
@@ -216,7 +216,7 @@ async def _as_scenario(
         spoken.pop()
     data = {"messages": spoken, "evaluators": form.data["evaluators"]}
     store = Resources(SCENARIOS, site, request)
-    scenario = Form({key: value for key, value in data.items() if value}, form.boxed)
+    scenario = Form({key: value for key, value in data.items() if value}, form.edited_as_json)
     return await show_form(store, "", scenario, Types(types), problems, unsaved=True)
 
 
@@ -239,7 +239,9 @@ async def _show(
         conversation=posted.get("conversation", ""),
         latency=posted.get("latency", ""),
         expected=posted.get("expected", ""),
-        evaluators=[spec_field(spec, index, types, problems, form.boxed) for index, spec in enumerate(specs)],
+        evaluators=[
+            spec_field(spec, index, types, problems, form.edited_as_json) for index, spec in enumerate(specs)
+        ],
         types=types.values(),
         problems=problems.rest() or (["correct the marked fields"] if bad else []),
         summary=outcome,

@@ -17,7 +17,7 @@ from evald_server.methods import CONNECTORS, PERSONAS, SCENARIOS, StandardMethod
 from evald_server.redaction import Redactor
 from evald_server.rpc.headers import may_be_shown
 
-from .failures import gone_is_gone
+from .failures import ignore_not_found
 from .forms import Problems, RawText, pointer_of
 
 # A user and a password in a URL.
@@ -214,7 +214,7 @@ class Resources:
 
     async def delete(self, resource_id: str, expected: Timestamp | None) -> None:
         """Delete a resource, if it exists. expected: the time of its last change, None for any."""
-        with gone_is_gone():
+        with ignore_not_found():
             await self.call("Delete", **{f"{self.kind.word}_id": resource_id}, expected_update_time=expected)
 
     async def _update(self, message: Any, expected: Timestamp | None) -> Any:
