@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -269,3 +269,8 @@ def milliseconds(value: Any, path: str) -> float:
 def duration_to_pb(value: float, pb: "Duration") -> None:
     """Fill a Duration. value: seconds, rounded to nanoseconds."""
     pb.seconds, pb.nanos = divmod(round(value * 1_000_000_000), 1_000_000_000)
+
+
+def first_of(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    """Return the value of the first of these keys that is present and not null."""
+    return next((data[key] for key in keys if data.get(key) is not None), None)

@@ -211,7 +211,7 @@ class App:
                 LeaseStore(self.database),
                 self._current_plugin,
             )
-            self._connectors = Connectors(settings, give_way=self._rpc.give_way)
+            self._connectors = Connectors(settings, yield_to_calls=self._rpc.yield_to_calls)
         self.telemetry.remotes.instances = self.remotes.instances.counts
         self.telemetry.remotes.open_circuits.set_function(self.remotes.instances.open_circuits)
         self.runner = Runner(
@@ -222,7 +222,7 @@ class App:
             self.admission,
             self.telemetry,
             max_runs=settings.max_runs,
-            give_way=self._rpc.give_way,
+            yield_to_calls=self._rpc.yield_to_calls,
         )
         self._registrations = registry.RegistrationService(
             self.remotes, connect_allowed=settings.remote_connect

@@ -2,9 +2,12 @@
 
 import json
 import logging
+import secrets
 import sys
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from evald.foreign import EvaluatorRaised, raised_by
 
 LogFormat: TypeAlias = Literal["auto", "text", "json"]
 
@@ -54,3 +57,19 @@ def configure_logging(style: LogFormat, level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in _HTTP_CLIENTS:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+class Incident(NamedTuple):
+    """An exception that was logged. id: in the log and in the caller's error. note: what that error says about it."""
+
+    id: str
+    note: str
+
+
+def log_incident(log: logging.Logger, what: str, problem: BaseException) -> Incident:
+    """Log an exception that the caller must not see. what: what failed."""
+    raised = problem if isinstance(problem, EvaluatorRaised) else raised_by(problem)
+    incident = secrets.token_hex(6)
+    # Text only: a record with the exception itself would keep the call open.
+    log.error("%s (incident %s): %s", what, incident, str(raised), extra={"exception": raised.trace})
+    return Incident(incident, f"(incident {incident}; the server's log has the details)")

@@ -14,7 +14,7 @@ import pytest
 from evald.v1 import run_service_pb2
 from evald_server.cli.demo_agent import serve_agent
 from evald_server.cli.parser import parse
-from evald_server.cli.store_client import KINDS, open_store
+from evald_server.cli.server_client import KINDS, open_server
 from evald_server.store.database import FILE_NAME
 
 from ..processes import server_process
@@ -38,9 +38,9 @@ def address() -> Iterator[str]:
 @pytest.fixture
 async def server(address: str) -> str:
     """The server, with nothing stored."""
-    async with open_store(parse(["runs", "list", "--server", address])) as store:
+    async with open_server(parse(["runs", "list", "--server", address])) as store:
         for run in [run async for run in store.runs({})]:
-            await store.call("run", "DeleteRun", run_service_pb2.DeleteRunRequest(run_id=run.id))
+            await store.call(run_service_pb2.DeleteRunRequest(run_id=run.id))
         for kind in KINDS.values():
             for one in [one async for one in store.every(kind)]:
                 await store.delete(kind, one.id)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evald_server.cli.exit_codes import CommandError
-from evald_server.cli.stored_files import FileRecord, read_files
+from evald_server.cli.stored_import import FileRecord, read_files
 
 PROJECT = """\
 scenarios:

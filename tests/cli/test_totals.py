@@ -11,10 +11,18 @@ from evald import ASSERTION, METRIC, Evaluation, EvaluatorResult, Verdict
 from evald.errors import EvaluatorError
 from evald.v1 import evaluator_pb2, result_pb2, run_service_pb2, suite_service_pb2
 from evald_server.cli.exit_codes import ExitCode
-from evald_server.cli.result_tables import result_tables, total_tables, turn_table, unpassed_table
-from evald_server.cli.run_view import turn_block
+from evald_server.cli.result_tables import (
+    EvaluatorRunTotals,
+    RunTotals,
+    VerdictCount,
+    result_tables,
+    title,
+    total_tables,
+    turn_table,
+    unpassed_table,
+)
+from evald_server.cli.runs import turn_block
 from evald_server.cli.suite_view import show_evaluators, sparkline
-from evald_server.cli.totals import EvaluatorRunTotals, RunTotals, VerdictCount, title
 from evald_server.pages import formats
 
 PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from evald.v1 import result_pb2
-from evald_server.cli import store_client
+from evald_server.cli import server_client
 from evald_server.cli.parser import parse
 
 from .broken_runs import FakeRuns, events, serve_runs
@@ -95,10 +95,10 @@ async def test_a_lost_server_is_looked_for_from_its_loss_on(
     broken_after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long nothing was said before. With no time at all the first loss is survived, and no other."""
-    monkeypatch.setattr(store_client, "LOST_SECONDS", 0.0)
+    monkeypatch.setattr(server_client, "LOST_SECONDS", 0.0)
     seen: list[int] = []
     with serve_runs(FakeRuns(broken_after, grpc.StatusCode.UNAVAILABLE)) as address:
-        async with store_client.open_store(parse(["runs", "list", "--server", address])) as store:
+        async with server_client.open_server(parse(["runs", "list", "--server", address])) as store:
             await store.run("r1")
             ended = await store.watch("r1", lambda event: seen.append(event.sequence))
     assert ended.verdict == result_pb2.VERDICT_FAILED

@@ -81,12 +81,12 @@ USUAL: dict[str, tuple[Any, list[tuple[str, str]]]] = {
 async def test_an_answer_is_read_when_others_had_their_turn() -> None:
     times = 0
 
-    async def give_way() -> None:
+    async def yield_to_calls() -> None:
         nonlocal times
         times += 1
 
     async with wire(answer(200, {"text": "fine"})) as server:
-        agent = Connectors(Settings(), give_way=give_way).build(stored("http", server.base_url))
+        agent = Connectors(Settings(), yield_to_calls=yield_to_calls).build(stored("http", server.base_url))
         assert texts(await agent.invoke(turn())) == [("assistant", "fine")]
         await agent.aclose()
     assert times, "and more often where the machine is slow"

@@ -79,11 +79,11 @@ async def test_calls_are_answered_from_the_config_and_the_model_is_asked_again()
 async def test_a_long_answer_is_read_in_a_thread_in_later_rounds_too(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 
-    async def run_sized(size: int, work: Callable[..., Any], *given: Any) -> Any:
+    async def in_thread_if_large(size: int, work: Callable[..., Any], *given: Any) -> Any:
         sizes.append(size)
         return work(*given)
 
-    monkeypatch.setattr(openai_chat, "run_sized", run_sized)
+    monkeypatch.setattr(openai_chat, "in_thread_if_large", in_thread_if_large)
     first = answer(200, {**calling("book"), "long": "x" * 100_000})
     async with (
         wire(first, answer(200, completion())) as server,

@@ -6,7 +6,7 @@ from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
 
 from evald.v1 import context_pb2, result_pb2, run_service_pb2, suite_service_pb2
-from evald_server.runs.turn_events import unfold
+from evald_server.runs.turn_events import split_run
 from evald_server.store.database import FILE_NAME, Database
 from evald_server.store.resources import ResourceKind, ResourceStore, StoredResource
 from evald_server.store.runs import RunStore
@@ -142,7 +142,7 @@ async def fill(folder: Path, runs: Sequence[Run], reports: Sequence[SuiteReport]
     await database.start()
     try:
         for run in runs:
-            await RunStore(database).import_run(*unfold(run))
+            await RunStore(database).import_run(*split_run(run))
         scenario = context_pb2.Scenario(id="long-name", name=LONG_NAME, instructions="Ask.")
         now = time.time_ns() // 1000
         await ResourceStore(database).create(

@@ -78,7 +78,7 @@ def routes_of(found: Any) -> Iterator[WebRoute]:
     elif path.startswith("/api/"):
         rows = [row for row in ROUTES if f"/api{row.path}" == path]
         assert rows, path
-        yield from (WebRoute(row.method, path, row.calls or LIST) for row in rows)
+        yield from (WebRoute(row.method, path, row.rpc_method or LIST) for row in rows)
     elif path == "/console/static/{digest}/{name}":
         yield WebRoute("GET", path, "")
     else:

@@ -669,7 +669,7 @@ async def test_a_fault_of_a_handler_is_told_by_its_incident_alone(
     assert "secret" not in sent[1]["body"].decode()
     (entry,) = caplog.records
     assert answer["details"][0]["metadata"]["incident"] in entry.getMessage()
-    assert "the secret" in str(entry.exc_info)
+    assert "the secret" in entry.__dict__["exception"]
 
 
 async def _never() -> Any:

@@ -84,7 +84,7 @@ async def test_a_watch_that_is_cut_again_and_again_loses_nothing_and_doubles_not
 async def test_a_quiet_watch_is_open_at_once_and_then_says_that_it_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(calls, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(calls, "KEEPALIVE_SECONDS", 0.02)
     async with async_server(Gated, web="127.0.0.1:0") as found:
         assert found.web_address is not None
         run_id = await asyncio.to_thread(start_run, found)

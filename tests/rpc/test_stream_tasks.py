@@ -91,7 +91,7 @@ def rpc_server() -> RpcServer:
     return RpcServer(Telemetry(), max_message_bytes=1000, max_streams=30)
 
 
-async def test_pieces_that_give_way_are_done_one_at_a_time() -> None:
+async def test_pieces_that_yield_to_calls_are_done_one_at_a_time() -> None:
     rpc, rounds = rpc_server(), 0
     seen: list[int] = []
 
@@ -102,7 +102,7 @@ async def test_pieces_that_give_way_are_done_one_at_a_time() -> None:
             await asyncio.sleep(0)
 
     async def piece() -> None:
-        await rpc.give_way()
+        await rpc.yield_to_calls()
         seen.append(rounds)
 
     counting = asyncio.create_task(count())
@@ -123,7 +123,7 @@ async def test_beside_calls_there_is_time_for_one_between_two_pieces() -> None:
     called: Any = rpc.unary("evald.v1.Service", "Call", handle).unary_unary
     assert await called(b"data", None) == b"data"
     began = time.perf_counter()
-    await asyncio.gather(*(rpc.give_way() for _ in range(20)))
+    await asyncio.gather(*(rpc.yield_to_calls() for _ in range(20)))
     assert time.perf_counter() - began > 0.015
 
 

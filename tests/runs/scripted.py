@@ -23,7 +23,7 @@ from evald_server.evaluators import BUILT_INS
 from evald_server.judge.llm_judge import judge_definition
 from evald_server.rpc.admission import Admission
 from evald_server.runs.loop import LoopParts, RunLoop, RunUser
-from evald_server.runs.turn_events import fold
+from evald_server.runs.turn_events import whole_run
 
 from ..engine.scripted import FOREIGN, GAUGE, SCRIPTED, WAITING
 from ..judge.scripted import Reply, ScriptedModels
@@ -189,4 +189,4 @@ async def whole(store: FakeStore, run_id: str) -> Run:
     """Return a run like GetRun."""
     run = await store.get(run_id)
     assert run is not None
-    return fold(run, await store.events(run_id))
+    return whole_run(run, await store.events(run_id))

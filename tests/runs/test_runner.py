@@ -150,11 +150,11 @@ async def test_runs_are_played_within_the_limit() -> None:
 async def test_a_run_gives_way_before_it_calls_its_agent_and_before_it_evaluates() -> None:
     times = 0
 
-    async def give_way() -> None:
+    async def yield_to_calls() -> None:
         nonlocal times
         times += 1
 
-    house = House(ScriptedAgent(), give_way=give_way)
+    house = House(ScriptedAgent(), yield_to_calls=yield_to_calls)
     (run_id,) = await house.submit()
     assert (await house.until(run_id, COMPLETED, ERROR)).turn_count == 3
     assert times == 6

@@ -4,7 +4,7 @@ from typing import Any
 
 from evald.result import Verdict
 from evald_server.connectors.connector import ConnectorFailure
-from evald_server.runs.turn_events import expand
+from evald_server.runs.turn_events import watch_responses
 from evald_server.store.database import MEMORY, Database
 from evald_server.store.runs import RunStore
 
@@ -40,7 +40,7 @@ async def test_a_run_is_retried_interrupted_and_resumed() -> None:
             6,
         )
         assert len(second.agent.requests) == 2
-        seen = [one.sequence for event in await store.events(run_id) for one in expand(event, run)]
+        seen = [one.sequence for event in await store.events(run_id) for one in watch_responses(event, run)]
         assert seen == list(range(seen[0], run.last_sequence + 1))
     finally:
         await database.close()

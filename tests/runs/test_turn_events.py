@@ -2,7 +2,7 @@
 
 from evald.v1.context_pb2 import Invocation
 from evald.v1.run_service_pb2 import RUN_STATUS_RUNNING
-from evald_server.runs.turn_events import expand, fold
+from evald_server.runs.turn_events import watch_responses, whole_run
 
 from .fake_store import FakeStore
 from .scripted import ScriptedAgent, Talker, engine, go_on, parts, play, queued, scenario
@@ -22,7 +22,7 @@ async def test_every_number_is_given_once_in_order() -> None:
     store, run_id = await _played()
     run = await store.get(run_id)
     assert run is not None
-    seen = [one for event in await store.events(run_id) for one in expand(event, run)]
+    seen = [one for event in await store.events(run_id) for one in watch_responses(event, run)]
     assert [one.sequence for one in seen] == list(range(1, run.last_sequence + 1))
     kinds = [one.WhichOneof("event") for one in seen]
     turn = ["message", "message", "result", "result", "turn"]
@@ -43,7 +43,7 @@ async def test_a_watcher_may_go_on_after_any_number() -> None:
     assert run is not None
     for after in range(run.last_sequence + 1):
         events = await store.events(run_id, after)
-        seen = [one.sequence for event in events for one in expand(event, run, after)]
+        seen = [one.sequence for event in events for one in watch_responses(event, run, after)]
         assert seen == list(range(after + 1, run.last_sequence + 1))
 
 
@@ -53,7 +53,7 @@ async def test_a_run_that_goes_on_shows_its_last_turn() -> None:
     assert run is not None
     run.status = RUN_STATUS_RUNNING
     run.output.ClearField("evaluator_results")
-    whole = fold(run, (await store.events(run_id))[:5])
+    whole = whole_run(run, (await store.events(run_id))[:5])
     assert len(whole.turns) == 1
     assert list(whole.output.evaluator_results) == list(whole.turns[0].evaluation.results)
     assert whole.output.metrics["response-length"] == len("an answer")

@@ -8,7 +8,15 @@ from evald_server.store.leases import LeaseStore, StoredLease
 from .conftest import Place
 
 ROW = StoredLease(
-    "lease", "instance", b"\x00plugin", "10.0.0.7:1", "tls", 30.0, 1.5, owner='{"name": "acme"}'
+    "lease",
+    "instance",
+    b"\x00plugin",
+    "10.0.0.7:1",
+    "tls",
+    30.0,
+    1.5,
+    revoked=False,
+    owner='{"name": "acme"}',
 )
 
 

@@ -1,5 +1,6 @@
 """Migrations give exactly the tables of the schema."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,37 +9,77 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
-from evald_server.store import database as database_module
-from evald_server.store import migrations, rollups
-from evald_server.store.database import Database
+from evald_server.store import migrations
+from evald_server.store.database import UNAVAILABLE, Database, StoreProblem
 from evald_server.store.leases import LeaseStore, StoredLease
-from evald_server.store.rollups import DAY, HOUR, Rollup, ValueCount
-from evald_server.store.runs import RunStore
 from evald_server.store.schema import METADATA
 
 from .conftest import Place
 
+_BASELINE = Path(__file__).with_name("tables_0005.sql").read_text(encoding="utf-8")
+
+# The types of SQLite, and of PostgreSQL.
+_TYPES = {
+    "INTEGER": "BIGINT",
+    "BLOB": "BYTEA",
+    "DOUBLE": "DOUBLE PRECISION",
+    "TEXT": 'TEXT COLLATE "C"',
+    " WITHOUT ROWID": "",
+}
+
+_NEXT = """\
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0006"
+down_revision = "0005"
+
+
+def upgrade() -> None:
+    op.add_column("leases", sa.Column("color", sa.Text(), nullable=False, server_default="blue"))
+"""
+
+_VERSION = text("SELECT version_num FROM alembic_version")
+
+
+def _make_baseline(connection: Connection) -> None:
+    """Replace the tables by those of revision 0005."""
+    statements = _BASELINE
+    if connection.dialect.name == "postgresql":
+        for name, other in _TYPES.items():
+            statements = statements.replace(name, other)
+    METADATA.drop_all(connection)
+    for statement in statements.rstrip(";\n").split(";\n"):
+        connection.exec_driver_sql(statement)
+    connection.execute(text("UPDATE alembic_version SET version_num = '0005'"))
+
+
+async def _restart(
+    place: Place, open_database: Callable[[Place], Database], prepare: Callable[[Connection], object]
+) -> Database:
+    """Return a database that is opened again after `prepare` has changed it."""
+    before = open_database(place)
+    await before.start()
+    await before.write(prepare)
+    await before.close()
+    after = open_database(place)
+    await after.start()
+    return after
+
 
 @pytest.mark.parametrize("migrated", [True, False])
 async def test_a_new_database_has_the_tables_of_the_migrations(
-    lasting_place: Place,
-    open_database: Callable[[Place], Database],
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    migrated: bool,
+    lasting_place: Place, open_database: Callable[[Place], Database], *, migrated: bool
 ) -> None:
-    if migrated:
-        monkeypatch.setattr(database_module, "migrate", migrations.upgrade)
-    database = open_database(lasting_place)
-    await database.start()
+    prepare = _make_baseline if migrated else lambda _: None
+    database = await _restart(lasting_place, open_database, prepare)
 
     def differences(connection: Connection) -> list[object]:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         return compare_metadata(context, METADATA)  # type: ignore[no-any-return]
 
     assert await database.read(differences) == []
-    version = text("SELECT version_num FROM alembic_version")
-    assert await database.read(lambda connection: connection.scalar(version)) == migrations.HEAD
+    assert await database.read(lambda connection: connection.scalar(_VERSION)) == migrations.HEAD
 
 
 def test_the_newest_migration_is_the_one_that_a_start_looks_for() -> None:
@@ -46,57 +87,39 @@ def test_the_newest_migration_is_the_one_that_a_start_looks_for() -> None:
     assert max(versions).name.startswith(f"{migrations.HEAD}_")
 
 
-async def test_days_are_added_up_from_the_hours_of_an_older_database(
-    lasting_place: Place, open_database: Callable[[Place], Database]
+async def test_a_newer_migration_changes_an_older_database_and_keeps_its_rows(
+    lasting_place: Place,
+    open_database: Callable[[Place], Database],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    before = open_database(lasting_place)
-    await before.start()
-    day = 20_000 * DAY
-    hours = [
-        Rollup(at, "run", key, 1, 2, 3, 4, 5, 0.5)
-        for at in (-HOUR, day, day + 5 * HOUR, day + 23 * HOUR, day + DAY)
-        for key in ("one", "two")
-    ]
+    folder = tmp_path / "migrations"
+    shutil.copytree(Path(migrations.__file__).parent, folder)
+    for newer in (folder / "versions").glob("*.py"):
+        if newer.name > "0006":
+            newer.unlink()
+    (folder / "versions/0006_color.py").write_text(_NEXT, encoding="utf-8")
+    row = StoredLease("lease", "instance", b"plugin", "10.0.0.7:1", "", 30.0, 1.5, revoked=False, owner="{}")
 
-    def make_old(connection: Connection) -> None:
-        rollups.add(connection, hours)
-        for table in ("daily_rollups", "value_counts", "daily_value_counts"):
-            connection.execute(text(f"DROP TABLE {table}"))
-        connection.execute(text("ALTER TABLE leases DROP COLUMN owner"))
-        connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
-
-    await before.write(make_old)
-    await before.close()
-    after = open_database(lasting_place)
-    await after.start()
-    assert await RunStore(after).rollups(-DAY, day + 2 * DAY, DAY) == [
-        Rollup(at, "run", key, *(times * count for count in (1, 2, 3, 4, 5, 0.5)))  # type: ignore[arg-type]
-        for at, times in ((-DAY, 1), (day, 3), (day + DAY, 1))
-        for key in ("one", "two")
-    ]
-    # And they count on, with values, too.
-    value = ValueCount(day, "one", 2.0, 1)
-    await after.write(lambda connection: rollups.add(connection, [hours[-1], value, value]))
-    for width in (HOUR, DAY):
-        assert await RunStore(after).metric_values(day, day + 1, width, ["one"]) == [("one", 2.0, 2)]
-    [last] = [one for one in await RunStore(after).rollups(day + DAY, day + 2 * DAY, DAY) if one.key == "two"]
-    assert (last.passed, last.value_sum) == (2, 1.0)
+    old = await _restart(lasting_place, open_database, _make_baseline)
+    await LeaseStore(old).put(row)
+    await old.close()
+    monkeypatch.setattr(migrations, "_FOLDER", folder)
+    monkeypatch.setattr(migrations, "HEAD", "0006")
+    new = open_database(lasting_place)
+    await new.start()
+    assert await LeaseStore(new).load() == [row]
+    assert await new.read(lambda connection: connection.scalar(text("SELECT color FROM leases"))) == "blue"
+    assert await new.read(lambda connection: connection.scalar(_VERSION)) == "0006"
 
 
-async def test_a_lease_of_an_older_database_has_no_owner(
-    lasting_place: Place, open_database: Callable[[Place], Database]
+@pytest.mark.parametrize(
+    ("revision", "wanted"), [("0004", "before 0.1.0"), ("9999", "newer version of evald: start that version")]
+)
+async def test_a_database_of_another_version_is_refused(
+    lasting_place: Place, open_database: Callable[[Place], Database], revision: str, wanted: str
 ) -> None:
-    row = StoredLease("lease", "instance", b"plugin", "10.0.0.7:1", "", 30.0, 1.5, owner="{}")
-    before = open_database(lasting_place)
-    await before.start()
-    await LeaseStore(before).put(row)
-
-    def make_old(connection: Connection) -> None:
-        connection.execute(text("ALTER TABLE leases DROP COLUMN owner"))
-        connection.execute(text("UPDATE alembic_version SET version_num = '0004'"))
-
-    await before.write(make_old)
-    await before.close()
-    after = open_database(lasting_place)
-    await after.start()
-    assert await LeaseStore(after).load() == [row._replace(owner="")]
+    changed = text("UPDATE alembic_version SET version_num = :revision").bindparams(revision=revision)
+    with pytest.raises(StoreProblem, match=wanted) as refused:
+        await _restart(lasting_place, open_database, lambda connection: connection.execute(changed))
+    assert refused.value.code == UNAVAILABLE

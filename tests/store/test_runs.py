@@ -14,7 +14,7 @@ from evald_server.runs.turn_events import status_event
 from evald_server.store.database import Database
 from evald_server.store.resources import IdTaken
 from evald_server.store.rollups import DAY, HOUR, ROUNDING, Rollup, rounded
-from evald_server.store.runs import RunEvent, RunEventKind, RunFilter, RunGoesOn, RunNotFound, RunStore
+from evald_server.store.runs import RunActive, RunEvent, RunEventKind, RunFilter, RunNotFound, RunStore
 
 Run = run_service_pb2.Run
 
@@ -387,7 +387,7 @@ async def test_a_run_that_broke_counts_as_error_and_one_that_was_stopped_as_noth
 @pytest.mark.parametrize("status", [QUEUED, RUNNING])
 async def test_a_run_that_goes_on_is_not_deleted(store: RunStore, status: int) -> None:
     await store.create([a_run("one", status=status)])
-    with pytest.raises(RunGoesOn):
+    with pytest.raises(RunActive):
         await store.delete("one")
     assert await store.get("one") is not None
 

@@ -236,9 +236,6 @@ def test_cases_under_other_conditions_are_not_alike() -> None:
         "different input, expected answer, options, weights or trials (cases: 20)"
         in got.provenance_changes[0]
     )
-    for each in base:
-        each.conditions_sha256 = ""
-    assert _compare(base, new).verdict == PASS, "an earlier version wrote none"
 
 
 def test_an_evaluator_that_did_not_run_is_not_another_one() -> None:

@@ -14,6 +14,8 @@ _PIPE_CLOSED = 141
 
 _MODULES = {
     "types": "catalog",
+    "health": "serve",
+    **dict.fromkeys(("keys", "certs"), "access"),
     "import": "stored_import",
     "convert": "convert_suites",
     **dict.fromkeys(("scenarios", "personas", "connectors", "experiments"), "resources"),

@@ -11,11 +11,11 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
+from evald.fields import first_of
 from evald.strict_json import STRICT_JSON
 
 from ..input_files import MAX_BYTES, TOO_LONG
 from ..suites import recorded_turns
-from ..suites.recorded_turns import first_of
 from .exit_codes import CommandError, usage_error
 
 if TYPE_CHECKING:

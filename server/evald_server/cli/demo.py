@@ -29,13 +29,11 @@ from .conversations import RecordedConversation, every_turn, read_conversations
 from .demo_agent import serve_agent
 from .exit_codes import CommandError, ExitCode
 from .parser import parse
-from .result_tables import mark, result_tables, total_tables, verdict_text
+from .result_tables import RunTotals, mark, result_tables, title, total_tables, verdict_text
 from .sanitize import clean
+from .server_client import open_server
 from .server_connection import run_async
-from .store_client import open_store
-from .stored_files import read_files
-from .stored_import import Importing, read_records
-from .totals import RunTotals, title
+from .stored_import import Importing, read_files, read_records
 
 if TYPE_CHECKING:
     from evald import Client, Evaluation, Turn
@@ -342,7 +340,7 @@ def _show_scenario(server: DemoServer) -> None:
 
 async def _run_scenario(args: argparse.Namespace, agent: str) -> int:
     records = read_files([str(_SCENARIO)]).records
-    async with open_store(args) as store:
+    async with open_server(args) as store:
         importing = Importing(store)
         for record, message in zip(records, read_records(records), strict=True):
             if record.word == "connector":

@@ -23,6 +23,7 @@ from .conversations import RecordedConversation, ends_unanswered, last_turn, rea
 from .exit_codes import ExitCode, usage_error
 from .report_files import check_report_file, write_report_file
 from .result_tables import (
+    RunTotals,
     result_tables,
     running_tables,
     total_tables,
@@ -33,7 +34,6 @@ from .result_tables import (
 from .sanitize import clean, print_json
 from .server_connection import connect, run_async
 from .specs import SpecSet, load_specs
-from .totals import RunTotals
 from .validate import find_violations
 
 if TYPE_CHECKING:

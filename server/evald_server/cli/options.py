@@ -1,4 +1,4 @@
-"""Functions that add options to a parser or to a group of its options, and parsers of their values."""
+"""Functions that add options to a parser, and parsers of their values."""
 
 import argparse
 import math
@@ -6,19 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 
-def add_option(parser: Any, name: str, metavar: str, text: str, **more: Any) -> None:
-    """Add an option with a value. text: its help. more: further arguments of `add_argument`."""
-    parser.add_argument(name, metavar=metavar, help=text, **more)
+def add_option(parser: Any, form: str, text: str, *, repeated: str = "", **more: Any) -> None:
+    """Add an option, a flag or a positional argument to a parser or a group.
 
-
-def add_flag(parser: Any, name: str, text: str) -> None:
-    """Add an option without a value, which is False by default. text: its help."""
-    parser.add_argument(name, action="store_true", help=text)
-
-
-def add_repeatable(parser: Any, name: str, metavar: str, dest: str, text: str) -> None:
-    """Add a repeatable option. Its value is a list, empty by default."""
-    add_option(parser, name, metavar, text, action="append", dest=dest, default=[])
+    form: as in the help: "--json", "--listen HOST:PORT", "-o --output FILE", or "FILE" for a positional argument.
+    text: the help. repeated: makes the option repeatable; the attribute with the list of its values, empty by
+    default. more: further arguments of `add_argument`.
+    """
+    names = [word for word in form.split() if word.startswith("-")]
+    for metavar in form.split()[len(names) :]:
+        more["metavar"] = metavar
+    if repeated:
+        more = {"action": "append", "dest": repeated, "default": [], **more}
+    parser.add_argument(*names, help=text, **more or {"action": "store_true"})
 
 
 def positive_seconds(text: str) -> float:
@@ -60,11 +60,11 @@ def whole_number(most: int) -> Callable[[str], int]:
 
 def add_server_option(parser: Any, text: str) -> None:
     """Add --server and the options of its connection."""
-    add_option(parser, "--server", "HOST:PORT", text)
-    add_flag(parser, "--tls", "use TLS [EVALD_TLS]")
-    add_option(parser, "--ca", "FILE", "CA of the server's certificate, PEM [EVALD_CA_FILE]")
-    add_option(parser, "--cert", "FILE", "certificate of the client, PEM [EVALD_CERT_FILE]")
-    add_option(parser, "--key", "FILE", "key of that certificate, PEM [EVALD_KEY_FILE]")
+    add_option(parser, "--server HOST:PORT", text)
+    add_option(parser, "--tls", "use TLS [EVALD_TLS]")
+    add_option(parser, "--ca FILE", "CA of the server's certificate, PEM [EVALD_CA_FILE]")
+    add_option(parser, "--cert FILE", "certificate of the client, PEM [EVALD_CERT_FILE]")
+    add_option(parser, "--key FILE", "key of that certificate, PEM [EVALD_KEY_FILE]")
     add_token_file(parser, "file with the API key or token [EVALD_TOKEN_FILE, EVALD_TOKEN]")
 
 
@@ -74,8 +74,8 @@ def add_token_file(parser: Any, text: str) -> None:
     argparse would read --token as an abbreviation of --token-file, and the error about a missing file would print
     the token.
     """
-    add_option(parser, "--token-file", "FILE", text)
-    parser.add_argument("--token", type=_no_token, help=argparse.SUPPRESS)
+    add_option(parser, "--token-file FILE", text)
+    add_option(parser, "--token", argparse.SUPPRESS, type=_no_token)
 
 
 def _no_token(_: str) -> None:
@@ -93,10 +93,10 @@ def add_inside_options(parser: argparse.ArgumentParser) -> None:
         "Python file or package with evaluators for the command's own server; repeatable",
         "a command that the `code` evaluator of the command's own server may run; repeatable",
     )
-    add_option(group, "--config", "FILE", "settings file of the command's own server, TOML or JSON")
+    add_option(group, "--config FILE", "settings file of the command's own server, TOML or JSON")
 
 
 def add_plugins(parser: Any, text: str, code: str) -> None:
     """Add --plugin and --allow-code. text: help of --plugin. code: help of --allow-code."""
-    add_option(parser, "--plugin", "PATH|PACKAGE", text, action="append", dest="plugins")
-    add_option(parser, "--allow-code", "PATH[@sha256:DIGEST]", code, action="append", dest="code_allow")
+    add_option(parser, "--plugin PATH|PACKAGE", text, repeated="plugins", default=None)
+    add_option(parser, "--allow-code PATH[@sha256:DIGEST]", code, repeated="code_allow", default=None)

@@ -8,13 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from .access_parser import add_access_commands
 from .options import (
-    add_flag,
     add_inside_options,
     add_option,
     add_plugins,
-    add_repeatable,
     add_server_option,
     add_token_file,
     number_between,
@@ -157,6 +154,35 @@ examples:
   evald conformance --connect --ca ca.pem --cert server.pem --key server.key --token-file plugin.key
 """
 
+_KEYS = """\
+Makes, lists and revokes API keys. The file holds digests only: a key is shown
+once, when it is made. A running server reads the file again when it changes.
+"""
+
+_KEYS_EXAMPLES = """\
+examples:
+  evald keys create --keys-file keys.toml --principal ci --role caller
+  evald keys create --keys-file keys.toml --principal pii-plugin --role plugin --types 'acme.*'
+  evald keys list --keys-file keys.toml
+  evald keys revoke --keys-file keys.toml 7f3k2m9q4x1z
+
+roles:
+  caller   evaluates, and runs scenarios          viewer   reads what is stored, and metrics
+  plugin   offers evaluators                      admin    writes connectors and personas, reads all
+  ingest   sends traces
+"""
+
+_CERTS = """\
+Makes a CA and certificates signed by it, with the program openssl. For trying
+TLS out only: a production server needs a certificate from the CA of its
+organisation.
+"""
+
+_CERTS_EXAMPLES = """\
+examples:
+  evald certs dev certs
+  evald certs dev certs --name evald.example.org --name 10.0.0.7 --days 90
+"""
 
 _UNKNOWN_WORD = re.compile(
     r"argument (COMMAND|ACTION): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL
@@ -220,88 +246,138 @@ def _nearest(tried: str, known: Sequence[str]) -> str:
 
 
 def _expression_option(parser: Any, text: str) -> None:
-    parser.add_argument(
-        "-e",
-        "--evaluator",
-        metavar="[NAME=]TYPE[:KEY=VALUE,...]",
-        action="append",
-        dest="expressions",
-        default=[],
-        help=text,
-    )
+    add_option(parser, "-e --evaluator [NAME=]TYPE[:KEY=VALUE,...]", text, repeated="expressions")
 
 
 def _evaluator_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("evaluators")
     _expression_option(group, "an evaluator; repeatable")
     text = "a JSON, TOML or YAML file of evaluators; repeatable"
-    add_repeatable(group, "--evaluators", "FILE", "spec_files", text)
+    add_option(group, "--evaluators FILE", text, repeated="spec_files")
 
 
 def _calibrate_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE", nargs="*", help="labelled cases, JSON Lines or a JSON list")
-    parser.add_argument(
-        "--format",
-        choices=("evald", "llmbar", "pandalm", "tau2"),
-        help="format of the files; detected from the first record by default",
-    )
-    parser.add_argument(
-        "--no-attacks", action="store_false", dest="attacks", help="do not run the attack suite"
-    )
+    add_option(parser, "FILE", "labelled cases, JSON Lines or a JSON list", dest="files", nargs="*")
     add_option(
-        parser, "--card", "FILE", "JSON file for the card [calibration.json]", default="calibration.json"
+        parser,
+        "--format",
+        "format of the files; detected from the first record by default",
+        choices=("evald", "llmbar", "pandalm", "tau2"),
     )
-    add_flag(parser, "--json", "print the card instead of tables")
+    add_option(parser, "--no-attacks", "do not run the attack suite", action="store_false", dest="attacks")
+    add_option(parser, "--card FILE", "JSON file for the card [calibration.json]", default="calibration.json")
+    add_option(parser, "--json", "print the card instead of tables")
     judge = parser.add_argument_group("judge")
-    add_option(judge, "--judge-config", "FILE", "a JSON or TOML file with one evaluator")
+    add_option(judge, "--judge-config FILE", "a JSON or TOML file with one evaluator")
     _expression_option(
         judge, "the judge on the command line; default: llm-judge with the server's default model"
     )
     asking = parser.add_argument_group("queries")
     add_option(
         asking,
-        "--repeats",
-        "N",
+        "--repeats N",
         "query labelled cases N times; 2 or more measure self-consistency",
         type=whole_number(20),
         default=1,
     )
     add_option(
         asking,
-        "--concurrency",
-        "N",
+        "--concurrency N",
         "maximum number of concurrent queries [8]",
         type=whole_number(256),
         default=8,
     )
     add_option(
-        asking, "--timeout", "SECONDS", "time limit of one query [120]", type=positive_seconds, default=120.0
+        asking, "--timeout SECONDS", "time limit of one query [120]", type=positive_seconds, default=120.0
     )
     share = number_between(0, 1)
     gates = parser.add_argument_group("gates", "a missed gate makes the exit code 1; shares are from 0 to 1")
-    add_option(gates, "--min-accuracy", "SHARE", "minimum agreement with people", type=share)
-    add_option(
-        gates, "--min-kappa", "K", "minimum agreement beyond chance, -1 to 1", type=number_between(-1, 1)
-    )
-    add_option(gates, "--max-attack-success", "SHARE", "maximum share of successful attacks", type=share)
-    add_option(gates, "--max-false-alarms", "SHARE", "maximum share of failed controls", type=share)
-    add_option(gates, "--max-order-flips", "SHARE", "maximum share of pairs that flip", type=share)
+    add_option(gates, "--min-accuracy SHARE", "minimum agreement with people", type=share)
+    add_option(gates, "--min-kappa K", "minimum agreement beyond chance, -1 to 1", type=number_between(-1, 1))
+    add_option(gates, "--max-attack-success SHARE", "maximum share of successful attacks", type=share)
+    add_option(gates, "--max-false-alarms SHARE", "maximum share of failed controls", type=share)
+    add_option(gates, "--max-order-flips SHARE", "maximum share of pairs that flip", type=share)
     add_option(
         gates,
-        "--max-cost",
-        "USD",
+        "--max-cost USD",
         "cost ceiling in US dollars; queries that would exceed it are left out",
         type=number_between(0, 1e6),
     )
     add_option(
         gates,
-        "--max-errors",
-        "SHARE",
+        "--max-errors SHARE",
         "maximum share of queries without a verdict; above it the exit code is 3 [0.05]",
         type=share,
         default=0.05,
     )
     add_inside_options(parser)
+
+
+def _certs_options(certs: Parser) -> None:
+    actions = certs.add_subparsers(metavar="ACTION", title="actions", dest="action", required=True)
+    dev = actions.add_parser("dev", help="make a CA, a server certificate and a client certificate")
+    add_option(dev, "DIR", "directory for the files", dest="directory")
+    name = "host name or address of the server, in addition to localhost and this machine's name; repeatable"
+    add_option(dev, "--name HOST", name, repeated="names")
+    add_option(
+        dev, "--days DAYS", "validity of the certificates in days [30]", type=_count_of_days, default=30
+    )
+
+
+def _keys_options(keys: Parser) -> None:
+    actions = keys.add_subparsers(metavar="ACTION", title="actions", dest="action", required=True)
+    create = actions.add_parser("create", help="make a key, and show it once")
+    add_option(
+        create,
+        "--principal NAME",
+        "name of the caller; several keys may have the same principal",
+        required=True,
+    )
+    add_option(
+        create,
+        "--role ROLE",
+        "caller, plugin, viewer, admin or ingest; repeatable",
+        action="append",
+        dest="roles",
+        required=True,
+        choices=("caller", "plugin", "viewer", "admin", "ingest"),
+    )
+    types = "for the role plugin: evaluator types that it may offer; repeatable"
+    add_option(create, "--types TYPE|PREFIX*", types, repeated="types")
+    add_option(create, "--expires DAYS", "lifetime: 30d, or never [90d]", type=_days, default=90)
+    add_option(create, "--rate N", "maximum calls per second", type=float)
+    add_option(create, "--in-flight N", "maximum concurrent calls, sessions and watches", type=int)
+    turns = "maximum turns evaluated per second; batches, sessions, suites and runs wait, and are not refused"
+    add_option(create, "--turn-rate N", turns, type=float)
+    add_option(create, "--turns-per-day N", "maximum turns evaluated per day (UTC)", type=int)
+    add_option(
+        create, "--judge-usd-per-day USD", "maximum cost of judges per day (UTC), in US dollars", type=float
+    )
+    add_option(create, "--note TEXT", "shown by `evald keys list`", default="")
+    listed = actions.add_parser("list", help="list all keys, without their secrets")
+    add_option(
+        listed,
+        "--data-dir DIR",
+        "the server's data directory; adds the cost of judges and the turns of today [EVALD_DATA_DIR]",
+    )
+    add_option(listed, "--json", "as JSON")
+    revoke = actions.add_parser("revoke", help="revoke a key: running servers refuse it within a second")
+    add_option(revoke, "ID", "the key's id, or the whole key", dest="id")
+    for action in (create, listed, revoke):
+        add_option(action, "--keys-file FILE", "the keys file [EVALD_KEYS_FILE]")
+
+
+def _days(text: str) -> int | None:
+    """Parse a lifetime in days: 90d, or never (None)."""
+    return None if text == "never" else _count_of_days(text, ", or never")
+
+
+def _count_of_days(text: str, others: str = "") -> int:
+    """Parse a number of days: 30 or 30d. others: further values that the option takes, for the error."""
+    number = text.removesuffix("d")
+    if not number.isascii() or not number.isdigit() or not 1 <= int(number) <= 3650:
+        raise argparse.ArgumentTypeError(f"got {text!r}, wanted 1d to 3650d{others}")
+    return int(number)
 
 
 def _command(add: Callable[..., Parser], name: str, summary: str, text: str, examples: str = "") -> Parser:
@@ -324,104 +400,97 @@ def build_parser() -> Parser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_flag(parser, "--version", "print the version and exit")
+    add_option(parser, "--version", "print the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", title="commands")
     command = partial(_command, commands.add_parser)
 
     serve = command("serve", "run the server", _SERVE, _SERVE_EXAMPLES)
-    add_option(serve, "--listen", "HOST:PORT", "gRPC address; port 0 picks a free port")
-    add_option(serve, "--http", "HOST:PORT", "address of /metrics, /healthz, /readyz; '' for none")
-    add_option(serve, "--web", "HOST:PORT", "address of the console and the HTTP API; '' for none")
-    add_option(serve, "--data-dir", "DIR", "directory for data that survives a restart")
-    add_option(serve, "--config", "FILE", "settings file, TOML or JSON [EVALD_CONFIG]")
+    add_option(serve, "--listen HOST:PORT", "gRPC address; port 0 picks a free port")
+    add_option(serve, "--http HOST:PORT", "address of /metrics, /healthz, /readyz; '' for none")
+    add_option(serve, "--web HOST:PORT", "address of the console and the HTTP API; '' for none")
+    add_option(serve, "--data-dir DIR", "directory for data that survives a restart")
+    add_option(serve, "--config FILE", "settings file, TOML or JSON [EVALD_CONFIG]")
     add_plugins(
         serve,
         "a Python file or an installed package with evaluators; repeatable",
         "a command that the `code` evaluator may run; repeatable",
     )
-    add_flag(serve, "--settings", "list all settings with their defaults and exit")
+    add_option(serve, "--settings", "list all settings with their defaults and exit")
 
     health = command("health", "ask whether the server of this machine lives", _HEALTH, _HEALTH_EXAMPLES)
-    add_flag(health, "--ready", "ask whether it takes calls")
-    add_option(health, "--http", "HOST:PORT", "address of the HTTP port [EVALD_HTTP, 127.0.0.1:9464]")
-    add_option(health, "--config", "FILE", "settings of the server, TOML or JSON [EVALD_CONFIG]")
+    add_option(health, "--ready", "ask whether it takes calls")
+    add_option(health, "--http HOST:PORT", "address of the HTTP port [EVALD_HTTP, 127.0.0.1:9464]")
+    add_option(health, "--config FILE", "settings of the server, TOML or JSON [EVALD_CONFIG]")
 
     evaluate = command("evaluate", "evaluate conversations", _EVALUATE, _EVALUATE_EXAMPLES)
-    evaluate.add_argument(
-        "files", metavar="FILE", nargs="+", help="JSON or JSON Lines; - reads standard input"
-    )
+    add_option(evaluate, "FILE", "JSON or JSON Lines; - reads standard input", dest="files", nargs="+")
     _evaluator_options(evaluate)
-    add_flag(evaluate, "--turns", "evaluate every turn, through a session")
-    add_flag(evaluate, "--json", "JSON Lines: an object per conversation, then a summary")
-    add_option(evaluate, "--junit", "FILE", "write JUnit XML as well")
-    add_option(evaluate, "--html", "FILE", "write an HTML report as well")
-    add_option(evaluate, "--timeout", "SECONDS", "time limit of one evaluation", type=positive_seconds)
+    add_option(evaluate, "--turns", "evaluate every turn, through a session")
+    add_option(evaluate, "--json", "JSON Lines: an object per conversation, then a summary")
+    add_option(evaluate, "--junit FILE", "write JUnit XML as well")
+    add_option(evaluate, "--html FILE", "write an HTML report as well")
+    add_option(evaluate, "--timeout SECONDS", "time limit of one evaluation", type=positive_seconds)
     add_inside_options(evaluate)
 
     types = command("types", "list the evaluators, or show one", "Lists the evaluators of a server.")
-    types.add_argument("name", metavar="TYPE", nargs="?", help="show this type and the keys of its config")
-    add_flag(types, "--json", "as JSON")
+    add_option(types, "TYPE", "show this type and the keys of its config", dest="name", nargs="?")
+    add_option(types, "--json", "as JSON")
     add_inside_options(types)
 
     validate = command("validate", "check evaluators without running them", _VALIDATE)
-    validate.add_argument("files", metavar="FILE", nargs="*", help="JSON, TOML or YAML files of evaluators")
+    add_option(validate, "FILE", "JSON, TOML or YAML files of evaluators", dest="files", nargs="*")
     _evaluator_options(validate)
-    add_flag(validate, "--json", "as JSON")
+    add_option(validate, "--json", "as JSON")
     add_inside_options(validate)
 
     _calibrate_options(
         command("calibrate", "measure how far a judge can be trusted", _CALIBRATE, _CALIBRATE_EXAMPLES)
     )
     remotes = command("remotes", "list remote evaluators", _REMOTES, _REMOTES_EXAMPLES)
-    remotes.add_argument(
-        "type", metavar="TYPE", nargs="?", default="", help="only instances that offer this type"
-    )
-    add_flag(remotes, "--watch", "keep running and print a line for every change")
-    add_flag(remotes, "--json", "as JSON; with --watch as JSON Lines")
+    add_option(remotes, "TYPE", "only instances that offer this type", dest="type", nargs="?", default="")
+    add_option(remotes, "--watch", "keep running and print a line for every change")
+    add_option(remotes, "--json", "as JSON; with --watch as JSON Lines")
     add_server_option(remotes, "the server [EVALD_SERVER, 127.0.0.1:50051]")
 
     conformance = command("conformance", "check a remote evaluator", _CONFORMANCE, _CONFORMANCE_EXAMPLES)
-    add_option(conformance, "--target", "HOST:PORT", "address at which the plugin listens")
-    add_flag(conformance, "--connect", "wait for a plugin that dials out")
+    add_option(conformance, "--target HOST:PORT", "address at which the plugin listens")
+    add_option(conformance, "--connect", "wait for a plugin that dials out")
     add_option(
         conformance,
-        "--listen",
-        "HOST:PORT",
+        "--listen HOST:PORT",
         "with --connect: address for the plugin to dial [127.0.0.1:50051]; port 0 picks a free port",
     )
     add_option(
         conformance,
-        "--wait",
-        "SECONDS",
+        "--wait SECONDS",
         "time limit for reaching the plugin [10, with --connect 60]",
         type=positive_seconds,
     )
     text = "config for a type that requires one; repeatable"
-    add_repeatable(conformance, "--config", "TYPE=JSON", "configs", text)
+    add_option(conformance, "--config TYPE=JSON", text, repeated="configs")
     add_option(
         conformance,
-        "--slow",
-        "TYPE=JSON",
+        "--slow TYPE=JSON",
         "a type and a config with which an evaluation takes at least 5 s; tests deadlines, cancellation and pings",
     )
-    add_flag(conformance, "--tls", "use TLS")
+    add_option(conformance, "--tls", "use TLS")
     add_option(
         conformance,
-        "--ca",
-        "FILE",
+        "--ca FILE",
         "CA of the plugin's certificate, PEM; with --connect the plugin must present a certificate",
     )
-    add_option(conformance, "--cert", "FILE", "certificate to present to the plugin, PEM")
-    add_option(conformance, "--key", "FILE", "key of that certificate, PEM")
+    add_option(conformance, "--cert FILE", "certificate to present to the plugin, PEM")
+    add_option(conformance, "--key FILE", "key of that certificate, PEM")
     add_token_file(conformance, "with --connect: file with the API key that the plugin must send")
-    add_flag(conformance, "--json", "as JSON")
-    add_option(conformance, "--junit", "FILE", "write JUnit XML as well")
+    add_option(conformance, "--json", "as JSON")
+    add_option(conformance, "--junit FILE", "write JUnit XML as well")
 
-    add_access_commands(command)
+    _certs_options(command("certs", "make test certificates for TLS", _CERTS, _CERTS_EXAMPLES))
+    _keys_options(command("keys", "make, list and revoke API keys", _KEYS, _KEYS_EXAMPLES))
     add_suite_commands(command)
     add_stored_commands(command)
     demo = command("demo", "run evald on recorded conversations", _DEMO)
-    add_flag(demo, "--console", "keep the server running, with the demo's run in the console")
+    add_option(demo, "--console", "keep the server running, with the demo's run in the console")
     return parser
 
 

@@ -3,21 +3,17 @@
 import argparse
 import sys
 import time
-from collections.abc import AsyncIterator
-from functools import partial
 from typing import Any, Final
 
-import grpc
 from rich.text import Text
 
-from evald.credentials import Access
-from evald.errors import from_rpc_error
-from evald.plugin.v1 import registry_service_pb2, registry_service_pb2_grpc
+from evald.plugin.v1 import registry_service_pb2
 
 from .console import new_table, say, show
 from .exit_codes import ExitCode
 from .sanitize import clean, to_json
-from .server_connection import channel_to_server, pages, run_async
+from .server_client import ServerClient, open_server
+from .server_connection import run_async
 
 _SECONDS: Final = 10.0
 
@@ -33,28 +29,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _remotes(args: argparse.Namespace) -> int:
-    # A response for a plugin with many schemas can exceed 4 MB, gRPC's default limit.
-    options = [("grpc.max_receive_message_length", -1)]
-    async with channel_to_server(args, options) as (channel, address, access):
-        try:
-            if args.watch:
-                await _watch(channel, access, args.type, as_json=args.json)
-            else:
-                found = [one async for one in _instances(channel, access, args.type)]
-                _print(found, address, as_json=args.json)
-        except grpc.aio.AioRpcError as problem:
-            raise from_rpc_error(problem, address) from None
+    async with open_server(args) as server:
+        if args.watch:
+            await _watch(server, args.type, as_json=args.json)
+            return ExitCode.PASSED
+        request = _pb.ListRegistrationsRequest(page_size=1000, type=args.type)
+        found = [one async for page in server.pages(request, _SECONDS) for one in page.registrations]
+    _print(found, server.address, as_json=args.json)
     return ExitCode.PASSED
-
-
-async def _instances(
-    channel: grpc.aio.Channel, access: Access, name: str
-) -> AsyncIterator[registry_service_pb2.Registration]:
-    call = registry_service_pb2_grpc.RegistryServiceStub(channel).ListRegistrations
-    send = partial(call, timeout=_SECONDS, metadata=access.headers())
-    async for page in pages(send, _pb.ListRegistrationsRequest(page_size=1000, type=name)):
-        for one in page.registrations:
-            yield one
 
 
 def _print(found: list[registry_service_pb2.Registration], address: str, *, as_json: bool) -> None:
@@ -87,11 +69,10 @@ def _print(found: list[registry_service_pb2.Registration], address: str, *, as_j
     say(f"{active} of {len(found)} instances are active.")
 
 
-async def _watch(channel: grpc.aio.Channel, access: Access, name: str, *, as_json: bool) -> None:
+async def _watch(server: ServerClient, name: str, *, as_json: bool) -> None:
     """Print a line for every instance, then a line for every change, until interrupted."""
-    call = registry_service_pb2_grpc.RegistryServiceStub(channel).WatchRegistrations
     shown: set[str] = set()
-    async for event in call(_pb.WatchRegistrationsRequest(), metadata=access.headers()):
+    async for event in server.stream(_pb.WatchRegistrationsRequest()):
         kind = event.WhichOneof("event")
         if kind == "upserted":
             one = event.upserted

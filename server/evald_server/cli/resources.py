@@ -9,15 +9,15 @@ from typing import Any, Final
 from evald.convert.resources import check_masks, connector_test_to_json, connector_type_to_json
 from evald.errors import InvalidInput
 from evald.v1 import connector_service_pb2
+from evald_server.methods import StandardMethods
 
 from .catalog import config_table
 from .console import new_table, say, show
 from .exit_codes import ExitCode, usage_error
 from .sanitize import clean, print_json, to_json
+from .server_client import KINDS, ServerClient, open_server
 from .server_connection import run_async
-from .store_client import KINDS, StoreClient, StoredKind, open_store
-from .stored_files import FileRecord, read_files
-from .stored_import import Importing, import_files, read_records
+from .stored_import import FileRecord, Importing, import_files, read_files, read_records
 
 # The columns of a list besides name and id, by kind: heading, and a function from a resource to the cell's text.
 _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Any], str]]]] = {
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     return run_async(_run(KINDS[word], args))
 
 
-def _read(kind: StoredKind, args: argparse.Namespace) -> list[FileRecord]:
+def _read(kind: StandardMethods, args: argparse.Namespace) -> list[FileRecord]:
     """Return the records of the files of the command line; none for an action without files. Raises CommandError."""
     files = getattr(args, "files", None) or ([args.file] if getattr(args, "file", None) else [])
     records = read_files(files, kind.word).records if files else []
@@ -62,12 +62,12 @@ def _read(kind: StoredKind, args: argparse.Namespace) -> list[FileRecord]:
     return records
 
 
-async def _run(kind: StoredKind, args: argparse.Namespace) -> int:
-    async with open_store(args) as store:
+async def _run(kind: StandardMethods, args: argparse.Namespace) -> int:
+    async with open_server(args) as store:
         return await _ACTIONS[args.action](store, kind, args)
 
 
-async def _create(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
+async def _create(store: ServerClient, kind: StandardMethods, args: argparse.Namespace) -> int:
     records, references = args.records, Importing(store)
     created: list[Any] = []
     try:
@@ -88,7 +88,7 @@ async def _create(store: StoreClient, kind: StoredKind, args: argparse.Namespace
     return ExitCode.PASSED
 
 
-async def _list(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
+async def _list(store: ServerClient, kind: StandardMethods, args: argparse.Namespace) -> int:
     found = [resource async for resource in store.every(kind)]
     if args.json:
         print_json([kind.shape.write(one) for one in found], indent=2)
@@ -103,7 +103,7 @@ async def _list(store: StoreClient, kind: StoredKind, args: argparse.Namespace) 
     return ExitCode.PASSED
 
 
-async def _show(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
+async def _show(store: ServerClient, kind: StandardMethods, args: argparse.Namespace) -> int:
     (name,) = args.names
     _print(kind.shape.write(await store.find(kind, name)), as_json=args.json)
     return ExitCode.PASSED
@@ -126,7 +126,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-async def _update(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
+async def _update(store: ServerClient, kind: StandardMethods, args: argparse.Namespace) -> int:
     (name,) = args.names
     if len(args.records) != 1:
         raise usage_error(f"{args.file}: got {len(args.records)} {kind.plural}, wanted one")
@@ -146,7 +146,7 @@ async def _update(store: StoreClient, kind: StoredKind, args: argparse.Namespace
     return ExitCode.PASSED
 
 
-async def _delete(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
+async def _delete(store: ServerClient, kind: StandardMethods, args: argparse.Namespace) -> int:
     found = [await store.find(kind, name) for name in args.names]
     for one in found:
         await store.delete(kind, one.id)
@@ -157,7 +157,7 @@ async def _delete(store: StoreClient, kind: StoredKind, args: argparse.Namespace
     return ExitCode.PASSED
 
 
-async def _export(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
+async def _export(store: ServerClient, kind: StandardMethods, args: argparse.Namespace) -> int:
     for name in args.names:
         _print_line(kind, await store.find(kind, name))
     if not args.names:
@@ -166,11 +166,11 @@ async def _export(store: StoreClient, kind: StoredKind, args: argparse.Namespace
     return ExitCode.PASSED
 
 
-def _print_line(kind: StoredKind, resource: Any) -> None:
+def _print_line(kind: StandardMethods, resource: Any) -> None:
     sys.stdout.write(to_json({"kind": kind.word, **kind.shape.write(resource)}) + "\n")
 
 
-async def _test(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
+async def _test(store: ServerClient, kind: StandardMethods, args: argparse.Namespace) -> int:
     if len(args.names) + bool(args.file) != 1:
         raise usage_error("wanted exactly one connector", "evald connectors test NAME_OR_ID, or --file FILE")
     request = connector_service_pb2.TestConnectorRequest(message=args.message)
@@ -181,7 +181,7 @@ async def _test(store: StoreClient, kind: StoredKind, args: argparse.Namespace) 
         request.connector.CopyFrom(resource)
     else:
         request.connector_id = (await store.find(kind, args.names[0])).id
-    answer = await store.call(kind.word, "TestConnector", request)
+    answer = await store.call(request)
     data = connector_test_to_json(answer)
     if args.json:
         print_json(data, indent=2)
@@ -192,10 +192,8 @@ async def _test(store: StoreClient, kind: StoredKind, args: argparse.Namespace) 
     return ExitCode.PASSED if answer.success else ExitCode.INCONCLUSIVE
 
 
-async def _types(store: StoreClient, kind: StoredKind, args: argparse.Namespace) -> int:
-    answer = await store.call(
-        kind.word, "ListConnectorTypes", connector_service_pb2.ListConnectorTypesRequest()
-    )
+async def _types(store: ServerClient, kind: StandardMethods, args: argparse.Namespace) -> int:
+    answer = await store.call(connector_service_pb2.ListConnectorTypesRequest())
     found = [one for one in answer.connector_types if args.name in (None, one.type)]
     if not found:
         names = ", ".join(one.type for one in answer.connector_types)
@@ -213,7 +211,9 @@ async def _types(store: StoreClient, kind: StoredKind, args: argparse.Namespace)
     return ExitCode.PASSED
 
 
-_ACTIONS: Final[Mapping[str, Callable[[StoreClient, StoredKind, argparse.Namespace], Awaitable[int]]]] = {
+_ACTIONS: Final[
+    Mapping[str, Callable[[ServerClient, StandardMethods, argparse.Namespace], Awaitable[int]]]
+] = {
     "create": _create,
     "list": _list,
     "show": _show,

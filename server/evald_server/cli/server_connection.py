@@ -9,14 +9,14 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from evald_server.loop import event_loop
 
-from .exit_codes import is_debugging, unreachable, usage_error
+from .exit_codes import is_debugging, usage_error
 from .sanitize import clean
 from .serve import load_command_settings, start_app
 
@@ -132,38 +132,6 @@ async def serving(
         yield app.address, {"tls": False, "token": ""}
     finally:
         await app.stop(0)
-
-
-@asynccontextmanager
-async def channel_to_server(
-    args: argparse.Namespace, options: list[tuple[str, Any]]
-) -> AsyncIterator[tuple["grpc.aio.Channel", str, "Access"]]:
-    """Yield a channel to `--server`, else to EVALD_SERVER, else to the default address, with address and credentials.
-
-    For commands that need a lasting store: a server inside the command would lose its data at the end.
-    Raises CommandError if no server answers.
-    """
-    from evald.connection import open_to
-    from evald.errors import Unavailable
-
-    address, access = open_to(args.server, **credentials_of(args))
-    async with open_channel(address, access, options) as channel:
-        try:
-            yield channel, address, access
-        except Unavailable as problem:
-            if not problem.hint:
-                raise
-            raise unreachable(problem) from None
-
-
-async def pages(call: Callable[[Any], Awaitable[Any]], request: Any) -> AsyncIterator[Any]:
-    """Yield the pages of a listing. call: sends the request and returns the response."""
-    while True:
-        page = await call(request)
-        yield page
-        if not page.next_page_token:
-            return
-        request.page_token = page.next_page_token
 
 
 def credentials_of(args: argparse.Namespace) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from .options import add_flag, add_option, add_server_option, whole_number
+from .options import add_option, add_server_option, whole_number
 
 _NAMED: Final = {
     "scenarios": ("scenario", "situations that test an agent"),
@@ -73,54 +73,54 @@ def _actions(command: Any) -> Callable[..., Any]:
 
 
 def _common_options(parser: Any) -> None:
-    add_flag(parser, "--json", "as JSON")
+    add_option(parser, "--json", "as JSON")
     add_server_option(parser, "the server [EVALD_SERVER, 127.0.0.1:50051]")
 
 
 def _import_options(parser: Any) -> None:
-    parser.add_argument("files", metavar="PATH", nargs="+", help="file or directory; - reads standard input")
-    add_option(parser, "--project", "NAME", "project to import from an EvalStudio workspace that has several")
+    add_option(parser, "PATH", "file or directory; - reads standard input", dest="files", nargs="+")
+    add_option(parser, "--project NAME", "project to import from an EvalStudio workspace that has several")
 
 
 def _names(parser: Any, one: str, count: str | None = None, text: str = "") -> None:
-    parser.add_argument("names", metavar="NAME_OR_ID", nargs=count or 1, help=text or f"the {one}")
+    add_option(parser, "NAME_OR_ID", text or f"the {one}", dest="names", nargs=count or 1)
 
 
 def _named_actions(add: Callable[..., Any], one: str) -> None:
     article = "an" if one.startswith("e") else "a"
     create = add("create", f"store one or more {one}s", _FILES)
-    create.add_argument("files", metavar="FILE", nargs="+", help="YAML, JSON or JSON Lines")
+    add_option(create, "FILE", "YAML, JSON or JSON Lines", dest="files", nargs="+")
     add("list", f"list the {one}s")
     _names(add("show", f"show {article} {one}"), one)
     update = add("update", f"change {article} {one}", f"Changes the keys that FILE has.\n{_FILES}")
     _names(update, one)
-    update.add_argument("file", metavar="FILE", help="YAML or JSON")
+    add_option(update, "FILE", "YAML or JSON", dest="file")
     _names(add("delete", f"delete {one}s; runs keep their copies"), one, "+", f"the {one}s")
     _names(add("export", f"print {one}s as JSON Lines"), one, "*", f"only these {one}s; default: all")
     _import_options(add("import", f"create or update {one}s", _IMPORT))
     if one == "connector":
         test = add("test", "send a message to an agent")
         _names(test, one, "*")
-        add_option(test, "--file", "FILE", "file of a connector that is not stored")
-        add_option(test, "--message", "TEXT", "text of the message [Hello]", default="")
+        add_option(test, "--file FILE", "file of a connector that is not stored")
+        add_option(test, "--message TEXT", "text of the message [Hello]", default="")
         types = add("types", "list the types of connectors, or show the config of one")
-        types.add_argument("name", metavar="TYPE", nargs="?", help="show the config of this type")
+        add_option(types, "TYPE", "show the config of this type", dest="name", nargs="?")
 
 
 def _run_actions(add: Callable[..., Any]) -> None:
     start = add("start", "run a scenario, or all scenarios of an experiment")
-    start.add_argument("scenario", metavar="SCENARIO", nargs="?", help="name or id")
+    add_option(start, "SCENARIO", "name or id", dest="scenario", nargs="?")
     for option, text in (
         ("connector", "connector of the agent"),
         ("persona", "persona of the simulated user; default: a neutral user"),
         ("experiment", "run all scenarios of this experiment instead"),
     ):
-        add_option(start, f"--{option}", "NAME_OR_ID", text)
+        add_option(start, f"--{option} NAME_OR_ID", text)
     listing = add("list", "list runs, newest first")
     _filters(listing)
-    add_flag(listing, "--messages", "with --json: include the conversations")
-    add_flag(listing, "--oldest-first", "oldest first")
-    add_option(listing, "--limit", "N", "maximum number of runs [50]", type=whole_number(100_000), default=50)
+    add_option(listing, "--messages", "with --json: include the conversations")
+    add_option(listing, "--oldest-first", "oldest first")
+    add_option(listing, "--limit N", "maximum number of runs [50]", type=whole_number(100_000), default=50)
     _run(add("show", "show a run: its conversation with the results of every turn"))
     _run(add("watch", "follow runs until they end"), "+")
     retry = add("retry", "repeat a run that ended in error")
@@ -128,11 +128,12 @@ def _run_actions(add: Callable[..., Any]) -> None:
     for parser in (retry, resume):
         _run(parser)
     for parser in (start, retry, resume):
-        parser.add_argument(
+        add_option(
+            parser,
             "--watch",
+            "follow the run until it ends; the default",
             action=argparse.BooleanOptionalAction,
             default=True,
-            help="follow the run until it ends; the default",
         )
     _run(add("cancel", "end runs that are queued or running"), "+")
     _run(add("delete", "delete runs that have ended"), "+")
@@ -143,7 +144,7 @@ def _run_actions(add: Callable[..., Any]) -> None:
 
 
 def _run(parser: Any, count: str | None = None, text: str = "id of the run") -> None:
-    parser.add_argument("runs", metavar="RUN", nargs=count or 1, help=text)
+    add_option(parser, "RUN", text, dest="runs", nargs=count or 1)
 
 
 STATUSES: Final[Sequence[str]] = ("queued", "running", "completed", "error", "interrupted", "cancelled")
@@ -153,25 +154,16 @@ VERDICTS: Final[Sequence[str]] = ("passed", "failed", "error", "skipped")
 def _filters(parser: Any) -> None:
     group = parser.add_argument_group("filters; a run must match all of them")
     for one in ("scenario", "persona", "connector", "experiment"):
-        add_option(group, f"--{one}", "NAME_OR_ID", f"runs of this {one}")
+        add_option(group, f"--{one} NAME_OR_ID", f"runs of this {one}")
     add_option(
-        group,
-        "--execution",
-        "N",
-        "runs of this execution of an experiment",
-        type=whole_number(2**62),
-        default=0,
+        group, "--execution N", "runs of this execution of an experiment", type=whole_number(2**62), default=0
     )
-    group.add_argument("--status", choices=STATUSES, help="runs with this status")
-    group.add_argument("--verdict", choices=VERDICTS, help="runs with this verdict")
+    add_option(group, "--status", "runs with this status", choices=STATUSES)
+    add_option(group, "--verdict", "runs with this verdict", choices=VERDICTS)
     add_option(
-        group,
-        "--failed-evaluator",
-        "NAME",
-        "runs in which this evaluator failed or ended in error",
-        default="",
+        group, "--failed-evaluator NAME", "runs in which this evaluator failed or ended in error", default=""
     )
     for option, text in (("since", "runs queued then or later"), ("until", "runs queued before then")):
         add_option(
-            group, f"--{option}", "TIME", f"{text}: 2026-01-31, 2026-01-31T12:00:00Z, or 30m, 24h, 7d ago"
+            group, f"--{option} TIME", f"{text}: 2026-01-31, 2026-01-31T12:00:00Z, or 30m, 24h, 7d ago"
         )

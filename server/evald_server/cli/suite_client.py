@@ -4,27 +4,20 @@ import argparse
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, Final
 
 import grpc
 
-from evald.connection import MAX_MESSAGE_BYTES, TypedErrors, channel_options, open_to
-from evald.credentials import Access
+from evald.connection import MAX_MESSAGE_BYTES, channel_options, open_to
 from evald.errors import InvalidRequest
 from evald.stream_status import StreamStatus
-from evald.v1 import (
-    evaluation_service_pb2,
-    evaluation_service_pb2_grpc,
-    evaluator_pb2,
-    suite_service_pb2,
-    suite_service_pb2_grpc,
-)
+from evald.v1 import evaluation_service_pb2, evaluator_pb2, suite_service_pb2
 from evald_server import wire_pb2
+from evald_server.methods import CONNECTORS
 from evald_server.suites.comparison import MAX_DROP
 
-from .server_connection import open_channel, pages, serving
-from .store_client import KINDS, StoreClient
+from .server_client import ServerClient
+from .server_connection import open_channel, serving
 
 DATA_DIR: Final = ".evald"
 """The directory, in the working directory, in which the server inside the command stores suite runs."""
@@ -50,30 +43,23 @@ async def open_suites(args: argparse.Namespace, *, large_batch: bool = False) ->
             yield SuiteClient(channel, address, access)
 
 
-class SuiteClient:
-    """A client of SuiteService. Its methods raise the errors of `evald.errors`."""
+class SuiteClient(ServerClient):
+    """A client that runs suites, and reads and compares suite runs."""
 
-    def __init__(self, channel: grpc.aio.Channel, address: str, access: Access) -> None:
-        self._access = access
-        self._typed_errors = TypedErrors(address)
-        self._suites = suite_service_pb2_grpc.SuiteServiceStub(channel)
-        # Not the generated stub: wire_pb2 has the cases as bytes, which is how they are stored.
-        self._run_suite: Any = channel.stream_stream(
-            "/evald.v1.SuiteService/RunSuite",
-            request_serializer=wire_pb2.RunSuiteRequest.SerializeToString,
-            response_deserializer=_pb.RunSuiteResponse.FromString,
-        )
-        self._evaluations = evaluation_service_pb2_grpc.EvaluationServiceStub(channel)
-        self._store = StoreClient(channel, address, access)
-
-    async def run(
+    async def run_suite(
         self, opening: _pb.SuiteOpen, cases: Iterable[bytes]
     ) -> AsyncIterator[_pb.RunSuiteResponse]:
         """Run a suite. Yields the server's responses; the last has the suite run with its verdict.
 
         cases: serialised cases.
         """
-        call = self._run_suite(metadata=self._access.headers())
+        # wire_pb2 has the cases as bytes, which is how they are stored.
+        run_suite: Any = self._channel.stream_stream(
+            "/evald.v1.SuiteService/RunSuite",
+            request_serializer=wire_pb2.RunSuiteRequest.SerializeToString,
+            response_deserializer=_pb.RunSuiteResponse.FromString,
+        )
+        call = run_suite(metadata=self._access.headers())
         status = StreamStatus(call)
         sending = asyncio.ensure_future(_send(call, opening, cases))
         try:
@@ -93,17 +79,17 @@ class SuiteClient:
             await asyncio.gather(sending, return_exceptions=True)
 
     async def check(self, opening: _pb.SuiteOpen) -> None:
-        """Let the server check an opening, without running anything. Raises the same errors as `run`."""
+        """Let the server check an opening, without running anything. Raises the same errors as `run_suite`."""
         only = _pb.SuiteOpen(validate_only=True)
         only.MergeFrom(opening)
-        async for _ in self.run(only, ()):
+        async for _ in self.run_suite(only, ()):
             pass
 
     async def suite_runs(self, limit: int, **wanted: Any) -> list[_pb.SuiteRun]:
         """Return the suite runs that match the filters, latest first. wanted: fields of ListSuiteRunsRequest."""
         found: list[_pb.SuiteRun] = []
         request = _pb.ListSuiteRunsRequest(**wanted, page_size=limit)
-        async for page in pages(partial(self._call, self._suites.ListSuiteRuns), request):
+        async for page in self.pages(request, _SECONDS):
             found.extend(page.suite_runs)
             if len(found) >= limit:
                 break
@@ -112,7 +98,7 @@ class SuiteClient:
     async def cases(self, suite_run_id: str, **wanted: Any) -> AsyncIterator[_pb.CaseResult]:
         """Yield the matching cases of a suite run, ordered by id. wanted: fields of ListCaseResultsRequest."""
         request = _pb.ListCaseResultsRequest(suite_run_id=suite_run_id, **wanted, page_size=_PAGE)
-        async for page in pages(partial(self._call, self._suites.ListCaseResults), request):
+        async for page in self.pages(request, _SECONDS):
             for result in page.results:
                 yield result
 
@@ -120,7 +106,7 @@ class SuiteClient:
         """Return a suite run, or None if there is none."""
         request = _pb.GetSuiteRunRequest(suite_run_id=suite_run_id)
         try:
-            found: _pb.SuiteRun = (await self._call(self._suites.GetSuiteRun, request)).suite_run
+            found: _pb.SuiteRun = (await self.call(request, _SECONDS)).suite_run
         except InvalidRequest as problem:
             if problem.code != "NOT_FOUND":
                 raise
@@ -130,13 +116,13 @@ class SuiteClient:
     async def compare(self, base_id: str, new_id: str, max_drop: float = MAX_DROP) -> _pb.SuiteComparison:
         """Compare two suite runs."""
         request = _pb.CompareSuiteRunsRequest(base_id=base_id, new_id=new_id, max_drop=max_drop)
-        found: _pb.SuiteComparison = (await self._call(self._suites.CompareSuiteRuns, request)).comparison
+        found: _pb.SuiteComparison = (await self.call(request, _SECONDS)).comparison
         return found
 
     async def connector_id(self, name_or_id: str) -> str:
         """Return the id of a stored connector. Raises CommandError if there is none."""
         hint = "define it in the suite or in --connector FILE, or store it on a server with evald connectors create"
-        return str((await self._store.find(KINDS["connector"], name_or_id, hint)).id)
+        return str((await self.find(CONNECTORS, name_or_id, hint)).id)
 
     async def violations(
         self, specs: Sequence[evaluator_pb2.EvaluatorSpec]
@@ -146,16 +132,11 @@ class SuiteClient:
         for start in range(0, len(specs), _MOST_SPECS):
             part = specs[start : start + _MOST_SPECS]
             request = evaluation_service_pb2.ValidateSpecsRequest(evaluators=part)
-            answer = await self._call(self._evaluations.ValidateSpecs, request)
+            answer = await self.call(request, _SECONDS)
             for violation in answer.violations:
                 violation.index += start
                 found.append(violation)
         return found
-
-    async def _call(self, method: Any, request: Any) -> Any:
-        """Call a method of a stub, with deadline and credentials."""
-        with self._typed_errors:
-            return await method(request, timeout=_SECONDS, metadata=self._access.headers())
 
 
 async def _send(call: Any, opening: _pb.SuiteOpen, cases: Iterable[bytes]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from .options import add_flag, add_inside_options, add_option, add_repeatable, number_between, whole_number
+from .options import add_inside_options, add_option, number_between, whole_number
 
 _TEST: Final = """\
 Runs suites of cases against agents or recorded answers, and reports whether
@@ -76,100 +76,100 @@ def add_suite_commands(command: Callable[..., Any]) -> None:
         command("compare", "check whether a suite run is worse than another", _COMPARE, _COMPARE_EXAMPLES)
     )
     history = command("history", "show the results of suites over time", _HISTORY, _HISTORY_EXAMPLES)
-    history.add_argument(
-        "suite", metavar="SUITE", nargs="?", default="", help="only runs of this suite; default: all suites"
-    )
-    add_option(history, "--target", "NAME", "only runs against this target", default="")
-    add_option(history, "--case", "ID", "show the results of this case", default="")
     add_option(
-        history, "--limit", "N", "show the latest N suite runs [20]", type=whole_number(1000), default=20
+        history, "SUITE", "only runs of this suite; default: all suites", dest="suite", nargs="?", default=""
     )
-    add_option(history, "--html", "FILE", "write an HTML page with plots as well")
-    add_flag(history, "--json", "as JSON Lines")
+    add_option(history, "--target NAME", "only runs against this target", default="")
+    add_option(history, "--case ID", "show the results of this case", default="")
+    add_option(history, "--limit N", "show the latest N suite runs [20]", type=whole_number(1000), default=20)
+    add_option(history, "--html FILE", "write an HTML page with plots as well")
+    add_option(history, "--json", "as JSON Lines")
     _stored_options(history)
 
     converting = command(
         "convert", "convert suites of other tools to evald's format", _CONVERT, _CONVERT_EXAMPLES
     )
-    converting.add_argument("file", metavar="FILE", help="YAML, JSON or JSON Lines")
-    converting.add_argument("-o", "--output", metavar="FILE", help="file to write; default: standard output")
+    add_option(converting, "FILE", "YAML, JSON or JSON Lines", dest="file")
+    add_option(converting, "-o --output FILE", "file to write; default: standard output")
 
 
 def _test_options(parser: Any) -> None:
-    parser.add_argument("files", metavar="SUITE", nargs="*", help="YAML, JSON or JSON Lines")
+    add_option(parser, "SUITE", "YAML, JSON or JSON Lines", dest="files", nargs="*")
     targets = parser.add_argument_group("what is tested")
-    add_repeatable(
+    add_option(
         targets,
-        "--target",
-        "NAME",
-        "targets",
+        "--target NAME",
         "name of a connector: stored, in the suite, or in --connector; repeatable",
+        repeated="targets",
     )
-    add_repeatable(
-        targets, "--connector", "FILE", "connectors", "file of connectors that are not stored; repeatable"
+    add_option(
+        targets,
+        "--connector FILE",
+        "file of connectors that are not stored; repeatable",
+        repeated="connectors",
     )
-    add_repeatable(
-        targets, "--transcripts", "FILE", "transcripts", "recorded answers: JSON Lines or CSV; repeatable"
+    add_option(
+        targets,
+        "--transcripts FILE",
+        "recorded answers: JSON Lines or CSV; repeatable",
+        repeated="transcripts",
     )
     how = parser.add_argument_group("options of the run; they take precedence over the suites'")
-    add_option(how, "--trials", "N", "number of times each case is run", type=whole_number(100))
-    add_option(how, "--min-passed", "N", "trials that must pass [all]", type=whole_number(100))
+    add_option(how, "--trials N", "number of times each case is run", type=whole_number(100))
+    add_option(how, "--min-passed N", "trials that must pass [all]", type=whole_number(100))
     add_option(
-        how, "--threshold", "SHARE", "minimum share of cases that must pass [1]", type=number_between(0, 1)
+        how, "--threshold SHARE", "minimum share of cases that must pass [1]", type=number_between(0, 1)
     )
-    add_option(how, "--concurrency", "N", "maximum concurrent calls of agents [8]", type=whole_number(256))
+    add_option(how, "--concurrency N", "maximum concurrent calls of agents [8]", type=whole_number(256))
     filters = parser.add_argument_group("filters")
-    add_repeatable(filters, "--tag", "TAG", "tags", "only cases with this tag, or one of several; repeatable")
-    add_repeatable(
-        filters, "--exclude-tag", "TAG", "exclude_tags", "leave out cases with this tag; repeatable"
+    add_option(
+        filters, "--tag TAG", "only cases with this tag, or one of several; repeatable", repeated="tags"
     )
-    add_repeatable(filters, "--case", "ID", "ids", "only this case; repeatable")
+    add_option(
+        filters, "--exclude-tag TAG", "leave out cases with this tag; repeatable", repeated="exclude_tags"
+    )
+    add_option(filters, "--case ID", "only this case; repeatable", repeated="ids")
     add_option(
         parser,
-        "--resume",
-        "ID",
+        "--resume ID",
         "resume an interrupted suite run: the latest of the suite, or the one with this id",
         nargs="?",
         const="latest",
     )
-    add_flag(parser, "--list", "list the cases without running them")
-    add_flag(parser, "--schema", "print the JSON Schema of suite files and exit")
+    add_option(parser, "--list", "list the cases without running them")
+    add_option(parser, "--schema", "print the JSON Schema of suite files and exit")
     reports = parser.add_argument_group("reports")
-    add_repeatable(
-        reports, "--output", "FILE", "outputs", "write .json, .jsonl, .xml (JUnit), .md or .html; repeatable"
+    add_option(
+        reports,
+        "--output FILE",
+        "write .json, .jsonl, .xml (JUnit), .md or .html; repeatable",
+        repeated="outputs",
     )
-    add_flag(reports, "--github", "print annotations for GitHub Actions")
-    add_flag(reports, "--json", "JSON Lines: an object per case, then the suite run")
+    add_option(reports, "--github", "print annotations for GitHub Actions")
+    add_option(reports, "--json", "JSON Lines: an object per case, then the suite run")
     _stored_options(parser)
 
 
 def _compare_options(parser: Any) -> None:
-    parser.add_argument(
-        "base", metavar="BASE", nargs="?", default="previous", help="suite run to compare with [previous]"
-    )
-    parser.add_argument("new", metavar="NEW", nargs="?", default="latest", help="suite run to check [latest]")
-    add_repeatable(parser, "--suite", "NAME", "suites", "suite of `latest` and `previous`; repeatable")
     add_option(
-        parser,
-        "--target",
-        "NAME",
-        "only runs against this target; default: that of the latest run",
-        default="",
+        parser, "BASE", "suite run to compare with [previous]", dest="base", nargs="?", default="previous"
     )
+    add_option(parser, "NEW", "suite run to check [latest]", dest="new", nargs="?", default="latest")
+    add_option(parser, "--suite NAME", "suite of `latest` and `previous`; repeatable", repeated="suites")
     add_option(
-        parser, "--max-drop", "SHARE", "maximum drop of the pass rate [0.05]", type=number_between(0, 1)
+        parser, "--target NAME", "only runs against this target; default: that of the latest run", default=""
     )
-    add_option(parser, "--gate", "FILE", "file of rules that decide, YAML or JSON")
-    add_flag(parser, "--json", "as JSON")
-    add_repeatable(parser, "--output", "FILE", "outputs", "write .md or .json as well; repeatable")
+    add_option(parser, "--max-drop SHARE", "maximum drop of the pass rate [0.05]", type=number_between(0, 1))
+    add_option(parser, "--gate FILE", "file of rules that decide, YAML or JSON")
+    add_option(parser, "--json", "as JSON")
+    add_option(parser, "--output FILE", "write .md or .json as well; repeatable", repeated="outputs")
     _stored_options(parser)
 
 
 def _stored_options(parser: Any) -> None:
     add_option(
         parser,
-        "--data-dir",
-        "DIR",
+        "--data-dir DIR",
         "directory in which the command's own server stores results [EVALD_DATA_DIR, .evald]",
     )
     add_inside_options(parser)

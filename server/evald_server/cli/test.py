@@ -27,10 +27,10 @@ from ..suites.verdicts import NOTHING_COUNTED
 from .console import new_table, progress_bar, say, show, warn
 from .exit_codes import CommandError, ExitCode, usage_error
 from .report_files import check_report_file, report_format, write_report, write_report_file
-from .result_tables import unpassed_table
+from .result_tables import VerdictCount, unpassed_table
 from .sanitize import clean, print_json
 from .server_connection import run_async
-from .stored_files import is_id, read_files
+from .stored_import import is_id, read_files
 from .suite_client import SuiteClient, open_suites
 from .suite_view import (
     SHOWN_CASES,
@@ -41,7 +41,6 @@ from .suite_view import (
     show_trials,
     verdict_word,
 )
-from .totals import VerdictCount
 
 _pb = suite_service_pb2
 
@@ -362,7 +361,7 @@ class _Testing:
         name = clean(f"{opening.suite} {one.target}".strip(), 60)
         total = one.suite.case_count
         with progress_bar(name, "{task.fields[rate]}", total, hidden=args.json, rate="") as move_on:
-            async for response in client.run(opening, one.suite.cases.serialized()):
+            async for response in client.run_suite(opening, one.suite.cases.serialized()):
                 if response.HasField("started"):
                     self._started = response.started
                 for result in response.results:

@@ -1,16 +1,15 @@
 """Answers of agents: parsing of JSON of limited size, and search for messages, token usage, cost and model in it."""
 
-import asyncio
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final, ParamSpec, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
 from evald.chat import is_answer
 from evald.convert.context import TurnData, turn_to_pb
 from evald.errors import InvalidInput
-from evald.fields import duration_to_pb, shown, snake
+from evald.fields import duration_to_pb, first_of, shown, snake
 from evald.messages import CALLS_ELSEWHERE, check_nodes
 from evald.shapes import read_one
 from evald.strict_json import TooLarge, parse_json
@@ -21,12 +20,6 @@ from evald_server.remote.errors import printable
 from .connector import ConnectorFailure
 
 MAX_ANSWER_BYTES: Final = 8 << 20
-
-# Up to this size in the event loop: 64 KiB of messages take up to 2 ms to parse and convert.
-_INLINE_BYTES: Final = 64 << 10
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 TEXT_KEYS: Final = (
     "content",
@@ -46,16 +39,6 @@ _COSTS: Final = ("cost_usd", "costUsd", "cost", "total_cost_usd")
 _FAILED: Final = ("error", "failed", "failure", "fail")
 _HTTP_ERRORS: Final = range(400, 600)
 CALL_LISTS: Final = ("tool_calls", "toolCalls")
-
-
-async def run_sized(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run work whose time grows with the answer's size: in a thread if it would block the event loop.
-
-    size: bytes of the answer.
-    """
-    if size <= _INLINE_BYTES:
-        return work(*args, **kwargs)
-    return await asyncio.to_thread(work, *args, **kwargs)
 
 
 def bad_answer(message: str) -> ConnectorFailure:
@@ -91,11 +74,6 @@ def parse_body(content: bytes, content_type: str, redactor: Redactor) -> Any:
         raise bad_answer(str(problem)) from None
     except ValueError as problem:
         raise bad_answer(f"the answer is not valid JSON: {problem}{excerpt(content, redactor)}") from None
-
-
-def first_of(data: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
-    """Return the value of the first of these keys that is present and not null."""
-    return next((data[key] for key in keys if data.get(key) is not None), None)
 
 
 def check_reported(data: Any) -> None:

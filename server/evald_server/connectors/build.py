@@ -26,8 +26,8 @@ from .connector import (
     Connector,
     ConnectorFailure,
     ConnectorOptions,
-    GiveWay,
-    give_way,
+    YieldToCalls,
+    yield_to_calls,
 )
 from .grpc_agent import GrpcAgent
 from .headers import HeaderSecrets
@@ -46,7 +46,10 @@ class Connectors:
     """The connector types of a server. The constructor raises ValueError, which names the wrong setting."""
 
     def __init__(
-        self, settings: Settings, resolve: Resolve | None = None, give_way: GiveWay = give_way
+        self,
+        settings: Settings,
+        resolve: Resolve | None = None,
+        yield_to_calls: YieldToCalls = yield_to_calls,
     ) -> None:
         rules = settings.connector_allowed
         if rules is None:
@@ -57,7 +60,7 @@ class Connectors:
             raise ValueError(f"connector_allowed: {problem}") from None
         self.secrets = HeaderSecrets(settings.connector_secrets)
         self._options = ConnectorOptions(
-            targets, self.secrets, read_tls_profiles(settings), settings.max_messages, give_way
+            targets, self.secrets, read_tls_profiles(settings), settings.max_messages, yield_to_calls
         )
         self._types = {one.type_name: one for one in _TYPES}
 

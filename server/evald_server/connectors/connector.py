@@ -59,11 +59,11 @@ AnswerSeconds: TypeAlias = Annotated[
     float, Field(gt=0, le=3600, allow_inf_nan=False, description="Time limit of one answer, in seconds.")
 ]
 
-GiveWay: TypeAlias = Callable[[], Awaitable[None]]
+YieldToCalls: TypeAlias = Callable[[], Awaitable[None]]
 """Waits until its caller may hold the event loop for about half a millisecond."""
 
 
-async def give_way() -> None:
+async def yield_to_calls() -> None:
     """Let tasks run that are ready now."""
     await asyncio.sleep(0)
 
@@ -71,14 +71,14 @@ async def give_way() -> None:
 class ConnectorOptions(NamedTuple):
     """The data that all connectors of a server share.
 
-    tls: TLS profiles by name. max_messages: limit of messages per answer. give_way: awaited before an answer is parsed.
+    tls: TLS profiles by name. max_messages: limit of messages per answer. yield_to_calls: awaited before an answer is parsed.
     """
 
     targets: AgentTargets
     secrets: HeaderSecrets
     tls: Mapping[str, DialTls]
     max_messages: int
-    give_way: GiveWay = give_way
+    yield_to_calls: YieldToCalls = yield_to_calls
 
 
 class Connector(ABC):

@@ -19,13 +19,14 @@ from evald.messages import parse_messages_json
 from evald.structs import struct_to_dict
 from evald.v1 import connector_service_pb2, context_pb2
 from evald_server.engine.contexts import InvalidContext, check_invocation
+from evald_server.loop import in_thread_if_large
 from evald_server.redaction import Redactor
 from evald_server.remote.channels import NotConnected, connect, open_channel
 from evald_server.remote.errors import printable
 from evald_server.retries import RetryBackoff
 from evald_server.wire_limits import BeyondWireLimit, parse_message
 
-from .answers import MAX_ANSWER_BYTES, bad_answer, check_messages, run_sized
+from .answers import MAX_ANSWER_BYTES, bad_answer, check_messages
 from .connector import (
     AgentRequest,
     AnswerSeconds,
@@ -125,10 +126,10 @@ class GrpcAgent(NetworkAgent):
             if channel is not self._channel:
                 await self._close_unused(channel)
         seconds = time.monotonic() - began
-        await self._options.give_way()
+        await self._options.yield_to_calls()
         if len(data) > MAX_ANSWER_BYTES:
             raise bad_answer(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")
-        return await run_sized(len(data), self._read, data, headers.secrets, seconds)
+        return await in_thread_if_large(len(data), self._read, data, headers.secrets, seconds)
 
     def _read(self, data: bytes, secrets: frozenset[str], seconds: float) -> context_pb2.Invocation:
         """Parse an answer. seconds: its latency. May run in a thread. Raises ConnectorFailure."""

@@ -12,12 +12,13 @@ from urllib.parse import quote, urlsplit
 
 from pydantic import Field
 
+from evald_server.loop import in_thread_if_large
 from evald_server.redaction import Redactor
 from evald_server.remote.dial_allowlist import Resolver
 from evald_server.retries import RetryBackoff, parse_retry_after
 
-from .answers import MAX_ANSWER_BYTES, bad_answer, excerpt, parse_body, run_sized
-from .connector import AnswerSeconds, ConnectorConfig, ConnectorFailure, FailureCode, GiveWay
+from .answers import MAX_ANSWER_BYTES, bad_answer, excerpt, parse_body
+from .connector import AnswerSeconds, ConnectorConfig, ConnectorFailure, FailureCode, YieldToCalls
 from .headers import ResolvedHeaders
 from .http_connection import BROKEN, HttpConnection
 from .streams import EventLines
@@ -98,12 +99,14 @@ class _Unreachable(Exception):
 class AgentHttp:
     """An HTTP client for one agent, with its own connections."""
 
-    def __init__(self, url: HttpUrl, resolver: Resolver, config: HttpConfig, give_way: GiveWay) -> None:
-        """give_way: see ConnectorOptions."""
+    def __init__(
+        self, url: HttpUrl, resolver: Resolver, config: HttpConfig, yield_to_calls: YieldToCalls
+    ) -> None:
+        """yield_to_calls: see ConnectorOptions."""
         self._url = url
         self._resolver = resolver
         self._config = config
-        self._give_way = give_way
+        self._yield_to_calls = yield_to_calls
         self._backoff = RetryBackoff()
         parts = urlsplit(url.text)
         self._host, self._path = parts.netloc, parts.path
@@ -204,8 +207,8 @@ class AgentHttp:
             kind = type(problem).__name__
             text = f"the connection was closed without an HTTP answer ({kind})"
             raise self._failed("CONNECTOR_UNAVAILABLE", text) from None
-        await self._give_way()
-        return answer._replace(data=await run_sized(answer.size, answer.data))
+        await self._yield_to_calls()
+        return answer._replace(data=await in_thread_if_large(answer.size, answer.data))
 
     async def _connect(self) -> HttpConnection:
         """Return a connection to a checked address, idle or new. Raises _Unreachable."""
@@ -227,7 +230,9 @@ class AgentHttp:
             try:
                 # Use the checked address, so that the name is not resolved again.
                 async with asyncio.timeout(_CONNECT_SECONDS):
-                    return await HttpConnection.open(address, target.port, tls, target.host, self._give_way)
+                    return await HttpConnection.open(
+                        address, target.port, tls, target.host, self._yield_to_calls
+                    )
             except OSError as error:
                 problem = _connect_problem(error)
         raise _Unreachable(problem)

@@ -11,7 +11,7 @@ from typing import Any, Final, Self, cast
 
 import h11
 
-from .connector import GiveWay
+from .connector import YieldToCalls
 
 # Above this many received bytes, reading pauses until some are taken.
 _MAX_WAITING_BYTES: Final = 256 << 10
@@ -88,24 +88,31 @@ class _Inbox(asyncio.Protocol):
 class HttpConnection:
     """A connection to an agent, for one request after another. address: the agent's IP address or host."""
 
-    def __init__(self, address: str, transport: asyncio.Transport, inbox: _Inbox, give_way: GiveWay) -> None:
+    def __init__(
+        self, address: str, transport: asyncio.Transport, inbox: _Inbox, yield_to_calls: YieldToCalls
+    ) -> None:
         self.address = address
         self._transport = transport
         self._inbox = inbox
-        self._give_way = give_way
+        self._yield_to_calls = yield_to_calls
         self._slice_ends = 0.0
         self._http = h11.Connection(h11.CLIENT, _MAX_HEAD_BYTES)
         self._last_used = 0.0
 
     @classmethod
     async def open(
-        cls, address: str, port: int, tls: ssl.SSLContext | None, server_name: str, give_way: GiveWay
+        cls,
+        address: str,
+        port: int,
+        tls: ssl.SSLContext | None,
+        server_name: str,
+        yield_to_calls: YieldToCalls,
     ) -> Self:
-        """Connect. server_name: the name in the server's certificate. give_way: see `pause`. Raises OSError."""
+        """Connect. server_name: the name in the server's certificate. yield_to_calls: see `pause`. Raises OSError."""
         transport, inbox = await asyncio.get_running_loop().create_connection(
             _Inbox, address, port, ssl=tls, server_hostname=server_name if tls else None
         )
-        return cls(address, transport, inbox, give_way)
+        return cls(address, transport, inbox, yield_to_calls)
 
     @property
     def is_usable(self) -> bool:
@@ -151,7 +158,7 @@ class HttpConnection:
     async def pause(self) -> None:
         """Let other tasks run if parsing has held the event loop for too long."""
         if time.perf_counter() > self._slice_ends:
-            await self._give_way()
+            await self._yield_to_calls()
             self._begin_slice()
 
     def _begin_slice(self) -> None:

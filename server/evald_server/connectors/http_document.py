@@ -5,7 +5,7 @@ import ssl
 from typing import Final
 from urllib.parse import urlsplit
 
-from .connector import give_way
+from .connector import yield_to_calls
 from .http_connection import BROKEN, HttpConnection
 
 _HEADERS: Final = {"user-agent": "evald", "accept": "application/json", "accept-encoding": "identity"}
@@ -24,7 +24,7 @@ async def fetch_document(url: str, *, seconds: float, max_bytes: int) -> bytes:
         async with asyncio.timeout(seconds):
             # In a thread, because it takes 20 ms. Not cached, because a CA may have been added.
             tls = await asyncio.to_thread(ssl.create_default_context)
-            connection = await HttpConnection.open(host, parts.port or 443, tls, host, give_way)
+            connection = await HttpConnection.open(host, parts.port or 443, tls, host, yield_to_calls)
             try:
                 status, _ = await connection.send("GET", target, {"host": parts.netloc, **_HEADERS}, b"")
                 if status != 200:

@@ -16,9 +16,10 @@ from evald.convert.json_shapes import message_to_openai
 from evald.errors import InvalidInput
 from evald.fields import shown
 from evald.v1 import connector_service_pb2, context_pb2
+from evald_server.loop import in_thread_if_large
 from evald_server.redaction import Redactor
 
-from .answers import bad_answer, check_reported, find_response, run_sized, set_times, to_cost, to_invocation
+from .answers import bad_answer, check_reported, find_response, set_times, to_cost, to_invocation
 from .connector import AgentRequest, ConnectorConfig, ConnectorOptions
 from .headers import ResolvedHeaders
 from .http_client import HttpConfig
@@ -141,7 +142,7 @@ class HttpEndpoint(HttpAgent):
             repeat="safe" if config.retry_safe else "unsent",
             new_stream=partial(_new_stream, config.stream, delta) if config.stream else None,
         )
-        invocation = await run_sized(answer.size, self._read, answer.data)
+        invocation = await in_thread_if_large(answer.size, self._read, answer.data)
         set_times(invocation, answer.seconds, answer.first_seconds)
         return invocation
 

@@ -11,9 +11,10 @@ from evald.convert.context import TurnData
 from evald.convert.json_shapes import message_to_openai
 from evald.fields import shown
 from evald.v1 import context_pb2
+from evald_server.loop import in_thread_if_large
 from evald_server.remote.errors import printable
 
-from .answers import bad_answer, run_sized, set_times, to_invocation
+from .answers import bad_answer, set_times, to_invocation
 from .connector import AgentRequest, ConnectorFailure
 from .headers import ResolvedHeaders
 from .http_client import HttpConfig
@@ -56,7 +57,7 @@ class LangGraph(HttpAgent):
         path = f"/threads/{thread}/runs/wait"
         answer = await self._http.send("POST", path, body, headers, key=request.request_id)
         found = TurnData(response=_added(answer.data, frozenset(ids)))
-        invocation = await run_sized(answer.size, to_invocation, found, self._options.max_messages)
+        invocation = await in_thread_if_large(answer.size, to_invocation, found, self._options.max_messages)
         set_times(invocation, answer.seconds, None)
         return invocation
 

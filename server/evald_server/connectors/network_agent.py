@@ -62,7 +62,7 @@ class HttpAgent(NetworkAgent):
         super().__init__(pb, config, options)
         self._config = config
         url = options.targets.read_url(pb.base_url)
-        self._http = AgentHttp(url, options.targets.resolver, config, options.give_way)
+        self._http = AgentHttp(url, options.targets.resolver, config, options.yield_to_calls)
 
     async def aclose(self) -> None:
         """See Connector."""

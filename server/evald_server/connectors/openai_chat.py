@@ -10,9 +10,10 @@ from evald.convert.context import TurnData
 from evald.convert.json_shapes import message_to_openai
 from evald.fields import shown
 from evald.v1 import context_pb2, message_pb2
+from evald_server.loop import in_thread_if_large
 from evald_server.redaction import Redactor
 
-from .answers import bad_answer, check_reported, run_sized, set_times, to_cost, to_invocation
+from .answers import bad_answer, check_reported, set_times, to_cost, to_invocation
 from .connector import AgentRequest
 from .headers import ResolvedHeaders
 from .http_client import HttpConfig
@@ -101,7 +102,7 @@ class OpenAiChat(HttpAgent):
             size += answer.size
             costs.append(_cost(answer.data))
             found = TurnData(response=responses)
-            invocation = await run_sized(size, to_invocation, found, self._options.max_messages)
+            invocation = await in_thread_if_large(size, to_invocation, found, self._options.max_messages)
             last = invocation.messages[-1]
             if not config.tool_results or not last.tool_calls or asked == config.max_tool_rounds:
                 break

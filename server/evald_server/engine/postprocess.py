@@ -1,7 +1,6 @@
 """Converts an evaluator's return value or exception to its final result."""
 
 import logging
-import secrets
 from copy import copy
 from typing import Any, Final
 
@@ -9,9 +8,9 @@ from evald import contract
 from evald.blocks import TooMany, UnreadableContent
 from evald.contract import ContractViolation
 from evald.evaluator import to_result
-from evald.foreign import EvaluatorRaised, raised_by
 from evald.result import Result, Verdict, errored, reaches, skipped
 from evald.strict_json import TooLarge
+from evald_server.logs import log_incident
 
 from .planned_evaluator import PlannedEvaluator
 from .registry import Origin
@@ -36,20 +35,9 @@ def crashed(evaluator: PlannedEvaluator, problem: Exception) -> Result:
         return errored("UNREADABLE_CONTENT", str(problem))
     if isinstance(problem, TooMany):
         return errored("INPUT_TOO_LARGE", str(problem))
-    incident = secrets.token_hex(6)
-    raised = problem if isinstance(problem, EvaluatorRaised) else raised_by(problem)
-    _log.error(
-        "evaluator %s raised, incident %s: Evaluator error: %s",
-        evaluator.definition.type,
-        incident,
-        str(raised),  # a log record with the exception itself would keep the call open
-        extra={"exception": raised.trace},
-    )
-    return errored(
-        "EVALUATOR_EXCEPTION",
-        f"The evaluator raised an exception (incident {incident}; the server's log has the details)",
-        incident=incident,
-    )
+    incident = log_incident(_log, f"evaluator {evaluator.definition.type} raised", problem)
+    text = f"The evaluator raised an exception {incident.note}"
+    return errored("EVALUATOR_EXCEPTION", text, incident=incident.id)
 
 
 def adjust(evaluator: PlannedEvaluator, result: Result) -> Result:

@@ -18,14 +18,16 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from evald_server.call_errors import CallError, invalid
+from evald_server.loop import in_thread_if_large
+from evald_server.methods import CalledMethod, find_method
 from evald_server.wire_limits import parse_message
 
 from .access import WebAccess
-from .calls import CalledMethod, CallFailed, Calls, HttpCaller, find_method
+from .calls import CallFailed, Calls, HttpCaller
 from .errors import as_json, connect_end, error_response, failed
 from .guards import media_type
 from .site import Site
-from .streams import NDJSON, SSE, Framing, StreamedCall, aside, event, json_bytes
+from .streams import NDJSON, SSE, Framing, StreamedCall, event, json_bytes
 
 # The package of the methods.
 PACKAGE: Final = "evald.v1."
@@ -93,7 +95,7 @@ class Bridge:
                 return StreamedCall(self._calls.stream(method.name, data, caller), framing)
             answer = await self._calls.unary(method.name, data, caller)
             if kind == JSON:
-                answer = await aside(len(answer), partial(_to_json, method.answer, answer))
+                answer = await in_thread_if_large(len(answer), _to_json, method.answer, answer)
             return Response(answer, media_type=kind)
         except CallError as problem:
             found = await self._refused(name, problem, self._access.caller(request))
@@ -128,7 +130,7 @@ async def _read(request: Request, method: CalledMethod, kind: str) -> bytes:
         _check_encoding(request, "content-encoding")
     key = request.headers.get("idempotency-key", "")
     if kind in (JSON, CONNECT_JSON):
-        return await aside(len(data), partial(_from_json, method.request, data, key))
+        return await in_thread_if_large(len(data), _from_json, method.request, data, key)
     if not key:
         return data
     try:
@@ -210,7 +212,7 @@ def _connect_framing(kind: str, method: CalledMethod | None) -> Framing:
     def write(data: bytes) -> bytes:
         return _envelope(_to_json(method.answer, data) if method and kind == CONNECT_JSON else data)
 
-    return Framing(kind, write, connect_end, connect_end(), begins=True)
+    return Framing(kind, write, connect_end, connect_end(), starts_at_once=True)
 
 
 def _ndjson(method: CalledMethod) -> Framing:

@@ -7,24 +7,21 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
-from functools import cache
 from typing import Any, Final, NamedTuple, NoReturn, cast
 
 import grpc
-from google.protobuf import descriptor_pool
-from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 
 from evald_server.auth.current_call import caller
 from evald_server.call_errors import CallError
 from evald_server.fair_slots import FairSlots, count_down, share
+from evald_server.methods import method_for
 from evald_server.rpc.errors import code_of, details_of
 from evald_server.rpc.gate import Gate
 from evald_server.rpc.server import Handler
 
 # Shorter than the idle timeouts of proxies.
-BEAT_SECONDS: Final = 15.0
+KEEPALIVE_SECONDS: Final = 15.0
 
 # Lists that are collected at a time. Each may have 16 MB, and collecting more of them would delay other requests.
 _MAX_LISTS: Final = 2
@@ -146,7 +143,7 @@ class Calls:
 
     async def ask(self, request: Message, caller: HttpCaller) -> Any:
         """Call the method that takes a request of this type, and return the response message."""
-        method = find_method(_taking(cast("Descriptor", request.DESCRIPTOR)))
+        method = method_for(request)
         return method.answer.FromString(await self.unary(method.name, request.SerializeToString(), caller))
 
     async def stream(
@@ -154,12 +151,12 @@ class Calls:
         method: str,
         request: bytes | AsyncGenerator[bytes],
         caller: HttpCaller,
-        patience: float = BEAT_SECONDS,
+        first_keepalive_seconds: float = KEEPALIVE_SECONDS,
     ) -> AsyncGenerator[bytes | None]:
-        """Yield the serialised messages of a response, and None after every 15 s without a message.
+        """Yield the serialised messages of a response, and None after every KEEPALIVE_SECONDS without a message.
 
         Closing the generator cancels the call. request: the messages for methods that read a stream; the generator closes it.
-        patience: seconds before the first None.
+        first_keepalive_seconds: seconds before the first None.
         """
         if self._streams >= self._max_streams:
             text = f"{self._max_streams} streams are open on the web port, which is the limit; end one, or try again later"
@@ -169,10 +166,11 @@ class Calls:
         task = context.begin(self._handle(method, first, context))
         message = asyncio.create_task(context.written.get())
         self._streams += 1
+        seconds = first_keepalive_seconds
         try:
             while True:
-                await asyncio.wait([message, task], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-                patience = BEAT_SECONDS
+                await asyncio.wait([message, task], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                seconds = KEEPALIVE_SECONDS
                 if message.done():
                     yield message.result()
                     message = asyncio.create_task(context.written.get())
@@ -211,38 +209,6 @@ class Calls:
 def _failed(reason: str, text: str, limit: int) -> CallFailed:
     problem = CallError(reason, text, limit=str(limit))
     return CallFailed(code_of(problem), problem.message, details_of(problem))
-
-
-class CalledMethod(NamedTuple):
-    """A method's name, message types and streaming. name: as "evald.v1.RunService/GetRun"."""
-
-    name: str
-    request: type[Message]
-    answer: type[Message]
-    client_streaming: bool
-    server_streaming: bool
-
-
-@cache
-def find_method(name: str) -> CalledMethod:
-    """Return the method with a full name. Raises KeyError if it does not exist."""
-    service, _, method = name.rpartition("/")
-    found = descriptor_pool.Default().FindServiceByName(service).methods_by_name[method]
-    return CalledMethod(
-        name,
-        GetMessageClass(found.input_type),
-        GetMessageClass(found.output_type),
-        found.client_streaming,
-        found.server_streaming,
-    )
-
-
-@cache
-def _taking(request: Descriptor) -> str:
-    """Return the full name of the method that takes a request type: each method has its own, in the service's file."""
-    services = request.file.services_by_name.values()
-    found = next(one for service in services for one in service.methods if one.input_type is request)
-    return f"{found.containing_service.full_name}/{found.name}"
 
 
 def _function(handler: Handler) -> Any:

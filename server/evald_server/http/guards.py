@@ -3,7 +3,6 @@
 import asyncio
 import ipaddress
 import logging
-import secrets
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final
@@ -16,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from evald_server.call_errors import CallError
 from evald_server.config import Settings, split_address
+from evald_server.logs import log_incident
 
 from .errors import error_response, failed, refusal
 
@@ -89,16 +89,11 @@ class Guards:
         except ClientDisconnect:
             return
         except Exception as problem:  # noqa: BLE001 - the last handler of any exception
-            incident = secrets.token_hex(6)
-            _log.error(
-                "%s %s failed, incident %s", request.method, request.url.path, incident, exc_info=problem
-            )
+            incident = log_incident(_log, f"{request.method} {request.url.path} failed", problem)
             if began:
                 return  # the connection is cut, so that the caller sees that the response is incomplete
-            text = (
-                f"evald failed to handle the request (incident {incident}; the server's log has the details)"
-            )
-            answer = error_response(request, failed(CallError("INTERNAL", text, incident=incident)))
+            text = f"evald failed to handle the request {incident.note}"
+            answer = error_response(request, failed(CallError("INTERNAL", text, incident=incident.id)))
             await answer(scope, receive, send_guarded)
 
     def _refusal(self, request: Request) -> Response | None:

@@ -1,25 +1,20 @@
 """Streamed responses: NDJSON, server-sent events, Connect."""
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .calls import CallFailed
+from evald_server.loop import in_thread_if_large
 
-T = TypeVar("T")
+from .calls import CallFailed
 
 NDJSON: Final = "application/x-ndjson"
 SSE: Final = "text/event-stream"
-
-# Converting 16 KB takes up to 5 ms. Larger data must not block the event loop, which gRPC shares.
-_INLINE_BYTES: Final = 16 * 1024
 
 
 def json_bytes(data: Any) -> bytes:
@@ -35,11 +30,6 @@ def event(data: bytes, name: str = "", number: object = "") -> bytes:
     return (f"id: {number}\n" if number else "").encode() + named.encode() + b"data: " + data + b"\n\n"
 
 
-async def aside(size: int, work: Callable[[], T]) -> T:
-    """Call a function and return its result; run it in a thread for large data. size: of the data, in bytes."""
-    return work() if size <= _INLINE_BYTES else await asyncio.to_thread(work)
-
-
 def answer_to(request: Request, response: Response) -> Response:
     """Return the response to send. For a HEAD it has no body, and a stream is not started."""
     if request.method != "HEAD":
@@ -53,7 +43,7 @@ class Framing(NamedTuple):
     """The encoding of a call's messages as a response body.
 
     write: encodes one message; it may run in a thread. error: encodes the end of a failed stream; end: the end of a
-    successful one. begins: start the response at once; then a call that fails before its first message has status
+    successful one. starts_at_once: start the response at once; then a call that fails before its first message has status
     200, too.
     """
 
@@ -61,7 +51,7 @@ class Framing(NamedTuple):
     write: Callable[[bytes], bytes]
     error: Callable[[CallFailed], bytes]
     end: bytes = b""
-    begins: bool = False
+    starts_at_once: bool = False
 
 
 class StreamedCall(Response):
@@ -90,17 +80,17 @@ class StreamedCall(Response):
             await send({"type": "http.response.body", "body": data, "more_body": more})
 
         # An empty comment keeps the connection alive. Only server-sent events have comments.
-        beat = b":\n\n" if framing.media_type == SSE else b""
+        keepalive = b":\n\n" if framing.media_type == SSE else b""
         end = framing.end
-        if framing.begins:
-            await send_part(beat)
+        if framing.starts_at_once:
+            await send_part(keepalive)
         try:
             async with aclosing(self._messages):
                 async for message in self._messages:
                     if message is None:
-                        await send_part(beat)
+                        await send_part(keepalive)
                     else:
-                        await send_part(await aside(len(message), partial(framing.write, message)))
+                        await send_part(await in_thread_if_large(len(message), framing.write, message))
         except CallFailed as problem:
             if not began:
                 raise

@@ -139,6 +139,7 @@ class LeaseRegistry:
             request.tls_profile,
             ttl,
             instance.registered,
+            revoked=False,
             owner=STORED.dump_json(principal).decode(),
         )
         try:
@@ -287,7 +288,7 @@ class LeaseRegistry:
                 raise Refusal("PLUGIN_BLOCKED", "the operator of the server has blocked the plugin")
             if forbidden is not None:
                 raise forbidden
-            stored = STORED.validate_json(row.owner) if row.owner else LOCAL
+            stored = STORED.validate_json(row.owner)
             owner = self._current(stored)
             if owner is None:
                 raise Refusal("NOT_OWNER", f"{stored.name} may no longer offer evaluators")

@@ -14,20 +14,20 @@ from evald.v1.result_pb2 import VERDICT_ERROR, VERDICT_PASSED, Verdict
 from evald.v1.run_service_pb2 import Run
 from evald_server.auth.current_call import caller, recorded
 from evald_server.call_errors import BadField, CallError, invalid, refusal
-from evald_server.connectors.answers import run_sized
 from evald_server.connectors.headers import mask, masked
 from evald_server.engine.engine import Engine
+from evald_server.loop import in_thread_if_large
 from evald_server.runs.loop import scenario_plan
-from evald_server.runs.rules import spoken_roles
+from evald_server.runs.rules import counted_roles
 from evald_server.runs.runner import Runner, RunStateProblem
-from evald_server.runs.turn_events import all_events, expand, fold, unfold
+from evald_server.runs.turn_events import all_events, split_run, watch_responses, whole_run
 from evald_server.store.resources import IdTaken
 from evald_server.store.runs import (
     UNFINISHED,
+    RunActive,
     RunEvent,
     RunEventKind,
     RunFilter,
-    RunGoesOn,
     RunNotFound,
     RunStore,
     listed,
@@ -166,7 +166,7 @@ class RunService:
                             after = event.sequence
                             continue  # the run was continued after this END event
                         run = _shown(run)
-                    for response in expand(event, run, after):
+                    for response in watch_responses(event, run, after):
                         await stream.send(response.SerializeToString())
                     after = event.sequence
                 if not events:
@@ -178,7 +178,7 @@ class RunService:
     async def get(self, request: pb.GetRunRequest) -> bytes:
         """Return a run with its conversation and its turns."""
         run, events = await self._load(request.run_id), await self._events(request.run_id)
-        return await run_sized(_size(events), _response, run, events)
+        return await in_thread_if_large(_size(events), _response, run, events)
 
     async def list_page(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
         """Return a page of runs."""
@@ -206,7 +206,7 @@ class RunService:
         for _, run in found[:size]:
             if request.include_messages:
                 events = await self._events(run.id)
-                await run_sized(_size(events), _add_messages, run, events)
+                await in_thread_if_large(_size(events), _add_messages, run, events)
                 total += run.ByteSize()
                 if shown and total > _LIST_BYTES:
                     break
@@ -241,21 +241,21 @@ class RunService:
         found = self._size_problems(run)
         if found:
             raise refusal(found)
-        row, events = await asyncio.to_thread(self._unfolded, run)
+        row, events = await asyncio.to_thread(self._checked_parts, run)
         try:
             await recorded(self._store.import_run(row, events), "imported", "run", row.id)
         except IdTaken:
             text = f'a run with the id "{run.id}" already exists; delete it before you import this one'
             raise invalid("run.id", text, "RESOURCE_EXISTS") from None
         run, events = await self._load(row.id), await self._events(row.id)
-        return await run_sized(_size(events), _response, run, events, pb.ImportRunResponse)
+        return await in_thread_if_large(_size(events), _response, run, events, pb.ImportRunResponse)
 
     async def delete(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:
         """Delete a run that has ended."""
         try:
             if not await recorded(self._store.delete(request.run_id), "deleted", "run", request.run_id):
                 raise _no_run(request.run_id)
-        except RunGoesOn:
+        except RunActive:
             raise _wrong_status("the run has not ended; cancel it first, then delete it") from None
         return pb.DeleteRunResponse()
 
@@ -278,12 +278,12 @@ class RunService:
                 found.append(BadField("run.turns", problem))
         return found
 
-    def _unfolded(self, run: Run) -> tuple[Run, list[RunEvent]]:
+    def _checked_parts(self, run: Run) -> tuple[Run, list[RunEvent]]:
         """Return the row and the events of an imported run, without its secrets. Raises CallError. Runs in a thread."""
         found = self._import_problems(run)
         if found:
             raise refusal(found)
-        return unfold(_shown(run))
+        return split_run(_shown(run))
 
     def _import_problems(self, run: Run) -> list[BadField]:
         """Return the invalid fields of a run from another server."""
@@ -334,7 +334,7 @@ class RunService:
     def _check_user(self, scenario: Scenario, persona: Persona | None, *, brings_user: bool) -> None:
         """Raise CallError if the user must be simulated but its judge cannot be used."""
         simulated = not brings_user and not (persona is not None and persona.script)
-        if simulated and spoken_roles(scenario)[-1:] != ["user"]:
+        if simulated and counted_roles(scenario)[-1:] != ["user"]:
             text = self._judge_problem(persona.judge if persona is not None else "")
             if text:
                 raise invalid("persona_id", f"a model must simulate the user, but {text}")
@@ -440,7 +440,7 @@ def _response(
     kind: type[pb.GetRunResponse] | type[pb.ImportRunResponse] = pb.GetRunResponse,
 ) -> bytes:
     """Return a response with the whole run. May run in a thread, because nothing else uses its arguments."""
-    response = kind(run=fold(run, events))
+    response = kind(run=whole_run(run, events))
     _mask(response.run)
     return response.SerializeToString()
 

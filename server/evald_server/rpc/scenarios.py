@@ -8,7 +8,7 @@ from evald.v1 import scenario_service_pb2 as pb
 from evald.v1.context_pb2 import Scenario
 from evald_server.call_errors import BadField
 from evald_server.engine.planner import Planner
-from evald_server.runs.rules import most_messages, spoken_roles
+from evald_server.runs.rules import counted_roles, most_messages
 from evald_server.runs.simulator import simulator_prompt
 from evald_server.store.resources import ResourceKind, ResourceStore
 
@@ -71,7 +71,7 @@ class ScenarioService(ResourceService[Scenario]):
         field = "scenario.max_messages"
         if not 1 <= wanted <= self._max_messages:
             return [BadField(field, f"got {wanted}, wanted 1 to {self._max_messages}")]
-        spoken = spoken_roles(scenario)
+        spoken = counted_roles(scenario)
         least = len(spoken) + (1 if spoken and spoken[-1] == "user" else 2)
         if wanted < least:
             return [

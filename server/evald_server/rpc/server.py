@@ -8,7 +8,6 @@ wrapped once, when the table is built, because an interceptor costs 6 % of the c
 import asyncio
 import logging
 import math
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
@@ -21,6 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from evald_server.call_errors import CallError, invalid
 from evald_server.engine.plan import InvalidPlan
+from evald_server.logs import log_incident
 from evald_server.monitoring import RpcTally, Telemetry
 from evald_server.wire_limits import BeyondWireLimit, parse_message
 
@@ -130,7 +130,7 @@ class RpcServer:
         self._holding = False
         self._last_held = 0.0
         self._last_call = -math.inf
-        self._giving_way = asyncio.Lock()
+        self._yielding = asyncio.Lock()
         self.draining = False
         self.slices = LoopSlices()
         self.on_message: Callable[[str, bool], None] = lambda _method, _streams: None
@@ -267,13 +267,13 @@ class RpcServer:
             if task is not None:
                 task.cancel()
 
-    async def give_way(self) -> None:
+    async def yield_to_calls(self) -> None:
         """Limit background work to one step per pause, so that a small call waits for at most one step.
 
         Call it before each step that holds the event loop for about as long as a small call takes. A call needs several
         iterations of the loop; without pauses it would wait for a step in each of them.
         """
-        async with self._giving_way:
+        async with self._yielding:
             is_busy = time.perf_counter() - self._last_call < _RECENT_SECONDS
             await asyncio.sleep(_CALL_SECONDS if is_busy else 0)
 
@@ -361,12 +361,9 @@ class RpcServer:
         if isinstance(problem, InvalidPlan):
             problem = as_call_error(problem)
         if not isinstance(problem, CallError):
-            incident = secrets.token_hex(6)
-            _log.error("%s failed, incident %s", method, incident, exc_info=problem)
+            incident = log_incident(_log, f"{method} failed", problem)
             problem = CallError(
-                "INTERNAL",
-                f"evald failed to handle the call (incident {incident}; the server's log has the details)",
-                incident=incident,
+                "INTERNAL", f"evald failed to handle the call {incident.note}", incident=incident.id
             )
         if problem.reason in ("OVERLOADED", "TOO_MANY_STREAMS"):
             self._metrics.saturation.rejected(problem.reason.lower())

@@ -17,7 +17,13 @@ from evald.scope import Scope
 from evald.v1 import context_pb2, evaluation_service_pb2, message_pb2, result_pb2, run_service_pb2
 from evald_server.auth.limits import TurnLimits
 from evald_server.auth.refusals import AccessDenied
-from evald_server.connectors.connector import AgentRequest, Connector, ConnectorFailure, GiveWay, give_way
+from evald_server.connectors.connector import (
+    AgentRequest,
+    Connector,
+    ConnectorFailure,
+    YieldToCalls,
+    yield_to_calls,
+)
 from evald_server.engine.contexts import InvalidContext
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import InvalidPlan, Plan, check_kinds
@@ -27,7 +33,7 @@ from evald_server.store.runs import RunEvent, RunEventKind, run_seconds
 
 from .agent_call import call_agent, check_readable, goes_on
 from .invocations import add_spending, merge_calls, turn_of
-from .rules import SPOKEN, RunRules, StopCause, TurnFindings
+from .rules import COUNTED_ROLES, RunRules, StopCause, TurnFindings
 from .turn_events import add_turn, end_event, fill_results, status_event
 
 # Highest numbers of the scenario and persona fields that evaluators may read; only the run uses the others.
@@ -80,14 +86,14 @@ class EvaluationAdmission(Protocol):
 class LoopParts(NamedTuple):
     """The parts that all runs of a server share.
 
-    on_turn: called with the evaluation of every turn. give_way: awaited before each piece of work of about half a
+    on_turn: called with the evaluation of every turn. yield_to_calls: awaited before each piece of work of about half a
     millisecond, so that other tasks get the event loop.
     """
 
     engine: Engine
     admission: EvaluationAdmission
     on_turn: Callable[[EvaluationRun], None] = lambda _run: None
-    give_way: GiveWay = give_way
+    yield_to_calls: YieldToCalls = yield_to_calls
 
 
 class RunLoop:
@@ -107,7 +113,7 @@ class RunLoop:
         save: Save,
     ) -> None:
         self.run = run
-        self._engine, self._admission, self._on_turn, self._give_way = parts
+        self._engine, self._admission, self._on_turn, self._yield_to_calls = parts
         self._connector = connector
         self._user = user
         self._save = save
@@ -166,7 +172,7 @@ class RunLoop:
         if event.kind is RunEventKind.MESSAGE:
             said = run_service_pb2.RunMessage.FromString(event.body)
             self._pb.messages.append(said.message)
-            self._count += said.message.role in SPOKEN
+            self._count += said.message.role in COUNTED_ROLES
             if said.HasField("invocation"):
                 self._calls.append(said.invocation)
         elif event.kind is RunEventKind.TURN:
@@ -225,12 +231,12 @@ class RunLoop:
             if not self._calls and self._count >= self._rules.max_messages:
                 break
             while not self._has_answered:
-                await self._give_way()
+                await self._yield_to_calls()
                 await self._call_agent()
-            await self._give_way()
+            await self._yield_to_calls()
             if await self._evaluate():
                 return
-        await self._end(self._end_cause or StopCause.SILENCE)
+        await self._end(self._end_cause or StopCause.USER_DONE)
 
     @property
     def _elapsed(self) -> int:
@@ -270,7 +276,7 @@ class RunLoop:
         """The cause that ends the conversation after this turn in any case; None if it can continue."""
         if self._count + 1 >= self._rules.max_messages:
             return StopCause.LIMIT
-        return StopCause.SILENCE if self._user.is_done(self._pb.messages) else None
+        return StopCause.USER_DONE if self._user.is_done(self._pb.messages) else None
 
     async def _say(self) -> bool:
         """Add the user's next message. Returns False when the user has nothing more to say."""
@@ -315,7 +321,7 @@ class RunLoop:
             # Only the results show that the turn is the last. Evaluators that wait for the last turn run now.
             waiting = self._waiting
             if cause is StopCause.MET:
-                waiting = [*waiting, *self._rules.counts_at_the_end(turn.evaluation.results)]
+                waiting = [*waiting, *self._rules.must_judge_again(turn.evaluation.results)]
             if waiting:
                 run.conclude(waiting, await self._run(self._part_of_plan(waiting), is_final=True))
             else:
@@ -439,7 +445,7 @@ class RunLoop:
             if call is not None and index == len(self._pb.messages):
                 said.invocation.CopyFrom(call)
             self._put(RunEventKind.MESSAGE, said)
-            self._count += message.role in SPOKEN
+            self._count += message.role in COUNTED_ROLES
 
     def _put(self, kind: RunEventKind, body: Message) -> None:
         """Add an event to the next commit. A turn takes one sequence number for itself and one for each result."""

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -11,7 +10,6 @@ from typing import Final, TypeAlias
 from evald.blocks import UnreadableContent
 from evald.chat import Conversation
 from evald.context import EvaluatorContext
-from evald.foreign import raised_by
 from evald.result import Kind
 from evald.v1 import context_pb2, evaluation_service_pb2, message_pb2, result_pb2, suite_service_pb2
 from evald_server import wire_pb2
@@ -20,6 +18,7 @@ from evald_server.engine.engine import Engine
 from evald_server.engine.plan import InvalidPlan, Plan, check_kinds
 from evald_server.engine.response import fill_aggregated
 from evald_server.engine.run import SLICE_NANOS, EvaluationRun
+from evald_server.logs import log_incident
 from evald_server.suites.verdicts import decide_case, decide_trial
 
 from .invocations import turn_of
@@ -314,19 +313,9 @@ class RecordedTrial:
         if isinstance(problem, InvalidContext | InvalidPlan | UnreadableContent):
             self._refuse(str(problem))
         else:
-            incident = secrets.token_hex(6)
-            raised = raised_by(problem)
-            _log.error(
-                "a case of suite run %s raised an exception (incident %s): %s",
-                self._setup.run_id,
-                incident,
-                str(raised),
-                extra={"exception": raised.trace},
-            )
+            what = f"a case of suite run {self._setup.run_id} raised an exception"
             self._result.error.code = "INTERNAL"
-            self._result.error.message = (
-                f"Internal error (incident {incident}; the server's log has the details)"
-            )
+            self._result.error.message = f"Internal error {log_incident(_log, what, problem).note}"
         self._end()
 
     def _refuse(self, problem: str) -> None:

@@ -12,7 +12,7 @@ from evald_server.engine.plan import Plan
 _DEFAULT_MAX_MESSAGES: Final = 10
 
 # Roles of the messages that count towards `max_messages`; system and tool messages do not count.
-SPOKEN: Final = ("user", "assistant")
+COUNTED_ROLES: Final = ("user", "assistant")
 
 _JUDGE: Final = "llm-judge"
 _SUCCESS_KEYS: Final = ("successCriteria", "success_criteria")
@@ -24,14 +24,14 @@ _ERROR, _SKIPPED = result_pb2.VERDICT_ERROR, result_pb2.VERDICT_SKIPPED
 
 
 class StopCause(Enum):
-    """Why a conversation ends. LIMIT: `max_messages` is reached. SILENCE: the user has nothing more to say."""
+    """Why a conversation ends. LIMIT: `max_messages` is reached. USER_DONE: the user has nothing more to say."""
 
     MET = "met"
     FAILURE = "failure"
     ASSERTION = "assertion"
     BROKEN = "broken"
     LIMIT = "limit"
-    SILENCE = "silence"
+    USER_DONE = "user_done"
 
 
 class TurnFindings(NamedTuple):
@@ -134,7 +134,7 @@ class RunRules:
             return StopCause.MET
         return end
 
-    def counts_at_the_end(self, results: Iterable[result_pb2.EvaluationResult]) -> list[int]:
+    def must_judge_again(self, results: Iterable[result_pb2.EvaluationResult]) -> list[int]:
         """Return indexes of criteria that passed with met failure criteria, because the turn was not the last.
 
         If the turn becomes the last one, they must be judged again.
@@ -168,7 +168,7 @@ class RunRules:
                 return Conclusion(_FAILED, f"Failure criteria was triggered. {found.failure.reason}")
             if found.failed is not None:
                 return Conclusion(_FAILED, f"Evaluator assertion failed. {found.failed.reason}")
-        at_the_end = cause in (StopCause.LIMIT, StopCause.SILENCE)
+        at_the_end = cause in (StopCause.LIMIT, StopCause.USER_DONE)
         if at_the_end and after.unmet is not None:
             if cause is StopCause.LIMIT:
                 why = f"Max messages ({self.max_messages}) reached without meeting success criteria"
@@ -196,9 +196,9 @@ def most_messages(scenario: context_pb2.Scenario) -> int:
     return scenario.max_messages if scenario.HasField("max_messages") else _DEFAULT_MAX_MESSAGES
 
 
-def spoken_roles(scenario: context_pb2.Scenario) -> list[str]:
+def counted_roles(scenario: context_pb2.Scenario) -> list[str]:
     """Return the roles of the scenario's initial messages that count."""
-    return [message.role for message in scenario.messages if message.role in SPOKEN]
+    return [message.role for message in scenario.messages if message.role in COUNTED_ROLES]
 
 
 def _has_text(config: Mapping[str, Value], keys: Iterable[str]) -> bool:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -12,16 +11,16 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from evald.foreign import raised_by
 from evald.result import Verdict
 from evald.v1 import connector_service_pb2, result_pb2, run_service_pb2
 from evald_server.auth.current_call import PRINCIPAL, caller
 from evald_server.auth.principal import LOCAL, Principal
-from evald_server.connectors.connector import Connector, ConnectorFailure, GiveWay, give_way
+from evald_server.connectors.connector import Connector, ConnectorFailure, YieldToCalls, yield_to_calls
 from evald_server.engine.engine import Engine
 from evald_server.engine.run import EvaluationRun
 from evald_server.fair_slots import FairSlots
 from evald_server.judge.prompt_request import JudgeModels
+from evald_server.logs import log_incident
 from evald_server.monitoring import Telemetry
 from evald_server.store.database import StoreProblem
 from evald_server.store.retries import with_retries
@@ -163,7 +162,7 @@ class Runner:
     """The runner of a server's stored runs. Call `start` first, then `begin`, and `drain` last.
 
     max_runs: how many runs play at a time; principals share them as in FairSlots. store_seconds: how long a run waits
-    for an unavailable store before it is interrupted. give_way: see LoopParts.
+    for an unavailable store before it is interrupted. yield_to_calls: see LoopParts.
     """
 
     def __init__(
@@ -177,13 +176,13 @@ class Runner:
         *,
         max_runs: int = 64,
         store_seconds: float = 60.0,
-        give_way: GiveWay = give_way,
+        yield_to_calls: YieldToCalls = yield_to_calls,
     ) -> None:
         self._store = store
         self._connectors = connectors
         self._models = models
         self._telemetry = telemetry
-        self._parts = LoopParts(engine, admission, self._count_turn, give_way)
+        self._parts = LoopParts(engine, admission, self._count_turn, yield_to_calls)
         self._slots = FairSlots(max_runs)
         self._store_seconds = store_seconds
         self._queue = FairQueue()
@@ -432,19 +431,11 @@ class Runner:
 
     async def _break(self, run_id: str, problem: Exception) -> None:
         """End a run in error because of a bug in the server or in a connector."""
-        incident = secrets.token_hex(6)
-        raised = raised_by(problem)
-        _log.error(
-            "run %s raised an exception (incident %s): %s",
-            run_id,
-            incident,
-            str(raised),
-            extra={"exception": raised.trace},
-        )
+        incident = log_incident(_log, f"run {run_id} raised an exception", problem)
         run = await self._with_retries(partial(self._store.get, run_id))
         if run is not None and not has_ended(run):
             run.error.code = "INTERNAL"
-            run.error.message = f"Internal error (incident {incident}; the server's log has the details)"
+            run.error.message = f"Internal error {incident.note}"
             run.verdict = result_pb2.VERDICT_ERROR
             await self._save(run, [end_event(run, _ERROR)])
 

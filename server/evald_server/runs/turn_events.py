@@ -70,7 +70,7 @@ def _next(
     return RunEvent(run.last_sequence, kind, body)
 
 
-def expand(
+def watch_responses(
     event: RunEvent, run: run_service_pb2.Run, after: int = 0
 ) -> list[run_service_pb2.WatchRunResponse]:
     """Return the responses that watchers get for a stored event, only with sequence numbers above `after`.
@@ -100,7 +100,7 @@ def expand(
     return [one for one in responses if one.sequence > after]
 
 
-def fold(run: run_service_pb2.Run, events: Iterable[RunEvent]) -> run_service_pb2.Run:
+def whole_run(run: run_service_pb2.Run, events: Iterable[RunEvent]) -> run_service_pb2.Run:
     """Return a copy of a run with the messages and turns of its events."""
     whole = run_service_pb2.Run()
     whole.CopyFrom(run)
@@ -114,8 +114,8 @@ def fold(run: run_service_pb2.Run, events: Iterable[RunEvent]) -> run_service_pb
     return whole
 
 
-def unfold(run: run_service_pb2.Run) -> tuple[run_service_pb2.Run, list[RunEvent]]:
-    """Return the row and the events of a whole run: the reverse of `fold`."""
+def split_run(run: run_service_pb2.Run) -> tuple[run_service_pb2.Run, list[RunEvent]]:
+    """Return the row and the events of a whole run: the reverse of `whole_run`."""
     events: list[RunEvent] = []
     row = run_service_pb2.Run()
     row.CopyFrom(run)

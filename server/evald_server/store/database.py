@@ -25,7 +25,7 @@ from sqlalchemy.pool import QueuePool, StaticPool
 from evald_server.call_errors import CallError
 
 from . import rollups
-from .migrations import NewerDatabase, migrate
+from .migrations import UnknownRevision, migrate
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Connection], T]
@@ -247,12 +247,11 @@ class Database:
                 migrate(connection)
             if self._path is not None:
                 self._file = _identity(self._path)
-        except NewerDatabase as problem:
+        except UnknownRevision as problem:
+            connection.invalidate()
             connection.close()
-            _log.error("store: %s", problem)
-            raise StoreProblem(
-                UNAVAILABLE, "the database was written by a newer version of evald: start that version"
-            ) from None
+            _log.error("store: %s", problem.__cause__ or problem)
+            raise StoreProblem(UNAVAILABLE, str(problem)) from None
         except BaseException:
             connection.invalidate()
             connection.close()

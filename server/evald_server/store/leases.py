@@ -9,8 +9,7 @@ from .schema import LEASES
 
 
 class StoredLease(NamedTuple):
-    """One lease. plugin: serialized PluginInfo. registered: Unix time in seconds. owner: a principal as JSON; "" if
-    stored by an earlier version.
+    """One lease. plugin: serialized PluginInfo. registered: Unix time in seconds. owner: a principal as JSON.
 
     The expiry is not stored: a plugin cannot renew while the server is down, so a restored lease gets its full
     duration.
@@ -23,8 +22,8 @@ class StoredLease(NamedTuple):
     tls_profile: str
     ttl_seconds: float
     registered: float
-    revoked: bool = False
-    owner: str = ""
+    revoked: bool
+    owner: str
 
 
 class LeaseStore:

@@ -154,7 +154,7 @@ class RunNotFound(Exception):
     """The run does not exist: it was deleted, or another server continues it."""
 
 
-class RunGoesOn(Exception):
+class RunActive(Exception):
     """The run is queued or running."""
 
 
@@ -239,14 +239,14 @@ class RunStore:
         )
 
     async def delete(self, run_id: str) -> bool:
-        """Delete a run. Return False if it does not exist. Raises RunGoesOn."""
+        """Delete a run. Return False if it does not exist. Raises RunActive."""
 
         def work(connection: Connection) -> bool:
             row = _STATE.execute(connection, run_id=plain_text(run_id)).first()
             if row is None:
                 return False
             if row.status in UNFINISHED:
-                raise RunGoesOn(run_id)
+                raise RunActive(run_id)
             _delete(connection, [row.number])
             return True
 

@@ -1,4 +1,4 @@
-"""The database tables. A change here needs a migration; a test compares both.
+"""The database tables. A change here needs a migration (see `migrations`); a test compares both.
 
 Times are Unix microseconds. Bodies are serialised protobuf messages.
 """

@@ -143,9 +143,7 @@ class _Comparison:
         changes = self._run_changes
         if base.trials and new.trials:
             changes = _judge_changes(_of_case(base), _of_case(new))
-        conditions = base.conditions_sha256, new.conditions_sha256
-        # Earlier versions write no digest of the conditions.
-        if all(conditions) and len(set(conditions)) == 2:
+        if base.conditions_sha256 != new.conditions_sha256:
             changes = [*changes, "the case: different input, expected answer, options, weights or trials"]
         self.judges.update(changes)
         if not changes:

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from evald.errors import InvalidInput
-from evald.fields import number
+from evald.fields import first_of, number
 from evald.messages import message_roles
 from evald.shapes.usage import add_usages, of_whole_turn
 
@@ -67,11 +67,6 @@ def recorded_error(row: Mapping[str, Any]) -> str:
         return ""
     said = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
     return said[:_MOST_ERROR]
-
-
-def first_of(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    """Return the value of the first of these keys that is present and not null."""
-    return next((data[key] for key in keys if data.get(key) is not None), None)
 
 
 def turn_bounds(messages: Sequence[Any]) -> list[tuple[int, int]]:

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from evald.errors import InvalidInput
-from evald.fields import shown, snake
+from evald.fields import first_of, shown, snake
 from evald.messages import message_roles
 from evald.records import camel
 
 from .documents import InvalidDocument, TextLines, open_lines, parse_json_text
 from .file_models import ABOUT_KEYS
 from .id_set import digest
-from .recorded_turns import USER_ROLES, first_of, recorded_error, turn_bounds, usage_of
+from .recorded_turns import USER_ROLES, recorded_error, turn_bounds, usage_of
 
 _ID: Final = ("id", "case_id", "caseId", "conversation_id")
 _OUTPUT: Final = ("output", "response", "answer", "completion")

@@ -17,7 +17,8 @@ from evald_server.call_errors import invalid
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import as_json, failed
 from evald_server.http.site import Site
-from evald_server.http.streams import NDJSON, SSE, Framing, StreamedCall, aside, event, json_bytes
+from evald_server.http.streams import NDJSON, SSE, Framing, StreamedCall, event, json_bytes
+from evald_server.loop import in_thread_if_large
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -66,7 +67,7 @@ async def read(request: Request, convert: Callable[[Any], T], default: bytes = b
 async def converted(size: int, convert: Callable[[], T]) -> T:
     """Call a function, in a thread for large data. size: of the data, in bytes. Raises CallFailed for InvalidInput."""
     try:
-        return await aside(size, convert)
+        return await in_thread_if_large(size, convert)
     except InvalidInput as problem:
         raise refused(problem) from None
 

@@ -22,7 +22,7 @@ from evald_server.http.errors import failed
 from evald_server.http.site import Site
 
 from .answers import answer
-from .methods import AnswerPart, listing, part, unary
+from .methods import AnswerPart, answer_part, listing, unary
 from .openapi import ApiRoute
 from .shapes import EVALUATOR_TYPE, FLAG, PROJECT, PROJECT_CONFIG, STATUS, derived, list_of, type_to_json
 
@@ -114,9 +114,9 @@ _CARD: Final = CalibrationCard.model_json_schema(
 )
 
 ROUTES: Final = (
-    ApiRoute("GET", "/status", _status, answers=STATUS),
-    ApiRoute("GET", "/projects", _projects, answers=list_of(PROJECT)),
-    ApiRoute("GET", "/projects/{projectId}/config", _config, answers=PROJECT_CONFIG),
+    ApiRoute("GET", "/status", _status, response_schema=STATUS),
+    ApiRoute("GET", "/projects", _projects, response_schema=list_of(PROJECT)),
+    ApiRoute("GET", "/projects/{projectId}/config", _config, response_schema=PROJECT_CONFIG),
     listing(
         "/evaluator-types",
         LIST,
@@ -134,7 +134,7 @@ ROUTES: Final = (
         "/remotes",
         "evald.plugin.v1.RegistryService/ListRegistrations",
         "List the instances of remote evaluators",
-        part("registrations", derived(registry_service_pb2.Registration)),
+        answer_part("registrations", derived(registry_service_pb2.Registration)),
     ),
     unary(
         "DELETE",
@@ -143,6 +143,6 @@ ROUTES: Final = (
         "Deregister an instance of remote evaluators",
         query={"drain": FLAG},
     ),
-    ApiRoute("GET", "/calibrations", _list_cards, answers=list_of(_CARD)),
-    ApiRoute("GET", "/calibrations/{id}", _get_card, answers=_CARD),
+    ApiRoute("GET", "/calibrations", _list_cards, response_schema=list_of(_CARD)),
+    ApiRoute("GET", "/calibrations/{id}", _get_card, response_schema=_CARD),
 )

@@ -13,12 +13,13 @@ from evald.convert.json_shapes import TEXT_MAP, spec_to_json
 from evald.convert.requests import batch_item, batch_open, evaluate_request, validate_request
 from evald.convert.runs import evaluation_schema, evaluation_to_json, result_to_json
 from evald.errors import InvalidInput
-from evald.fields import flag, read_keys, shown
+from evald.fields import first_of, flag, read_keys, shown
 from evald.v1 import context_pb2, evaluation_service_pb2, result_pb2
 from evald_server.http.calls import CallFailed
 from evald_server.http.site import Site
-from evald_server.http.streams import NDJSON, aside
-from evald_server.suites.recorded_turns import first_of, last_turn
+from evald_server.http.streams import NDJSON
+from evald_server.loop import in_thread_if_large
+from evald_server.suites.recorded_turns import last_turn
 
 from .answers import StreamLine, accepted, converted, lines, lines_of, parsed, read, written
 from .methods import AnswerPart, Body, unary
@@ -141,7 +142,7 @@ def _opened(line: bytes) -> _pb.BatchOpen:
 
 async def _stepwise(size: int, requests: Iterator[bytes]) -> AsyncGenerator[bytes]:
     """Yield messages, and make them in a thread for large data. size: of the data, in bytes."""
-    while (message := await aside(size, lambda: next(requests, None))) is not None:
+    while (message := await in_thread_if_large(size, lambda: next(requests, None))) is not None:
         yield message
 
 
@@ -236,8 +237,8 @@ ROUTES: Final = (
         "/evaluate-batch",
         _evaluate_batch,
         f"{_SERVICE}/EvaluateBatch",
-        takes={"anyOf": [_OPENING, CONVERSATION]},
-        takes_lines=True,
+        request_schema={"anyOf": [_OPENING, CONVERSATION]},
+        request_lines=True,
         lines=line_of("BatchEvent", {"event": TEXT, "id": TEXT, "evaluation": _EVALUATION}),
     ),
     unary(

@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from evald.convert.json_shapes import Shape
 from evald.fields import snake
-from evald_server.http.calls import find_method
 from evald_server.http.site import Site
+from evald_server.methods import find_method
 
 from .answers import MOST, list_answer, read, whole_number, written, wrong
 from .openapi import ApiRoute
@@ -56,7 +56,7 @@ class Body(NamedTuple):
     read: Callable[[Any], Mapping[str, Any]]
 
 
-def part(field: str, shape: Shape[Any]) -> AnswerPart:
+def answer_part(field: str, shape: Shape[Any]) -> AnswerPart:
     """Return the AnswerPart for one field of a response."""
     return AnswerPart(field, shape.schema(), shape.write)
 
@@ -64,9 +64,9 @@ def part(field: str, shape: Shape[Any]) -> AnswerPart:
 def unary(
     method: str,
     path: str,
-    calls: str,
+    rpc_method: str,
     summary: str,
-    shows: AnswerPart | None = None,
+    part: AnswerPart | None = None,
     *,
     body: Body | None = None,
     query: Mapping[str, Schema] = {},
@@ -74,26 +74,26 @@ def unary(
     versioned: bool = False,
     refusals: tuple[int, ...] = (),
 ) -> ApiRoute:
-    """Return the route of a method. shows: None for an empty response. body: None to ignore the body."""
+    """Return the route of a method. part: None for an empty response. body: None to ignore the body."""
 
     async def handle(site: Site, request: Request) -> Response:
-        said = await read(request, body.read, b"" if body.schema else b"{}") if body else {}
-        found = await site.ask(request, filled(calls, request, query, said))
-        if shows is None:
+        body_fields = await read(request, body.read, b"" if body.schema else b"{}") if body else {}
+        found = await site.ask(request, build_request(rpc_method, request, query, body_fields))
+        if part is None:
             return Response(status_code=204)
-        shown = getattr(found, shows.field) if shows.field else found
+        shown = getattr(found, part.field) if part.field else found
         headers = etag(shown) if versioned else None
-        return await written(found, lambda _: shows.write(shown), status, headers)
+        return await written(found, lambda _: part.write(shown), status, headers)
 
     return ApiRoute(
         method,
         path,
         handle,
-        calls,
-        shows and shows.schema,
+        rpc_method,
+        part and part.schema,
         body.schema or None if body else None,
         query=query,
-        status=status if shows else 204,
+        status=status if part else 204,
         refusals=refusals,
         versioned=versioned,
         summary=summary,
@@ -101,24 +101,26 @@ def unary(
 
 
 def listing(
-    path: str, calls: str, summary: str, shows: AnswerPart, query: Mapping[str, Schema] = {}
+    path: str, rpc_method: str, summary: str, part: AnswerPart, query: Mapping[str, Schema] = {}
 ) -> ApiRoute:
     """Return the route of a List method, with pages."""
 
     async def handle(site: Site, request: Request) -> Response:
-        return await list_answer(site, request, filled(calls, request, query), shows.field, shows.write)
+        return await list_answer(
+            site, request, build_request(rpc_method, request, query), part.field, part.write
+        )
 
     return ApiRoute(
-        "GET", path, handle, calls, list_of(shows.schema), query={**query, **PAGE}, summary=summary
+        "GET", path, handle, rpc_method, list_of(part.schema), query={**query, **PAGE}, summary=summary
     )
 
 
-def filled(
-    method: str, request: Request, query: Mapping[str, Schema], said: Mapping[str, Any] | None = None
+def build_request(
+    method: str, request: Request, query: Mapping[str, Schema], body_fields: Mapping[str, Any] | None = None
 ) -> Any:
     """Build a method's request from the path, the query's parameters and the headers. Raises CallFailed.
 
-    query: schemas of the parameters. said: the fields from the body.
+    query: schemas of the parameters. body_fields: the fields from the body.
     """
     asked: Message = find_method(method).request()
     fields = [field.name for field in asked.DESCRIPTOR.fields]
@@ -131,7 +133,7 @@ def filled(
     if "request_id" in fields:
         found["request_id"] = request.headers.get("idempotency-key")
     names = {name: fields[0] if name == "id" else FIELDS.get(name, snake(name)) for name in found}
-    return type(asked)(**{names[name]: value for name, value in found.items()}, **(said or {}))
+    return type(asked)(**{names[name]: value for name, value in found.items()}, **(body_fields or {}))
 
 
 def parameter(request: Request, name: str, schema: Schema) -> Any:

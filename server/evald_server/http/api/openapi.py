@@ -44,25 +44,26 @@ _ERROR: Final = record(
 class ApiRoute(NamedTuple):
     """One HTTP method of one path below /api.
 
-    calls: the gRPC method, "" for none. answers, takes: schemas of the response and the body; None for none. query:
+    rpc_method: the gRPC method, "" for none. response_schema, request_schema: of the bodies; None for none. query:
     schemas of the parameters. status: of success. refusals: failure statuses beyond those of all routes. lines: the
-    schema of a line in a streamed response; with `answers`, the caller chooses by Accept. takes_lines: the body is
-    NDJSON. events: the stream is server-sent events only. versioned: the resource has versions: responses have an ETag,
-    and changes take If-Match. summary: of the route; by default the first line of the handler's docstring.
+    schema of a line in a streamed response; with `response_schema`, the caller chooses by Accept. request_lines: the
+    body of the request is NDJSON. events: the stream is server-sent events only. versioned: the resource has versions:
+    responses have an ETag, and changes take If-Match. summary: of the route; by default the first line of the handler's
+    docstring.
     """
 
     method: str
     path: str
     handle: ApiHandler
-    calls: str = ""
-    answers: Schema | None = None
-    takes: Schema | None = None
+    rpc_method: str = ""
+    response_schema: Schema | None = None
+    request_schema: Schema | None = None
     query: Mapping[str, Schema] = {}
     status: int = 200
     refusals: tuple[int, ...] = ()
     lines: Schema | None = None
     events: bool = False
-    takes_lines: bool = False
+    request_lines: bool = False
     versioned: bool = False
     summary: str = ""
 
@@ -109,15 +110,15 @@ def _operation(route: ApiRoute, components: dict[str, Any]) -> dict[str, Any]:
         "tags": [next(part for part in words if part not in ("project", "projects") or part == words[-1])],
         "responses": _responses(route, components),
     }
-    if route.calls:
-        operation["description"] = f"Calls `{route.calls}`."
+    if route.rpc_method:
+        operation["description"] = f"Calls `{route.rpc_method}`."
     if parameters:
         operation["parameters"] = parameters
-    if route.takes is not None:
-        media = NDJSON if route.takes_lines else _JSON
+    if route.request_schema is not None:
+        media = NDJSON if route.request_lines else _JSON
         operation["requestBody"] = {
             "required": True,
-            "content": {media: {"schema": _hoisted(route.takes, components)}},
+            "content": {media: {"schema": _hoisted(route.request_schema, components)}},
         }
     return operation
 
@@ -144,13 +145,13 @@ def _responses(route: ApiRoute, components: dict[str, Any]) -> dict[str, Any]:
     if route.status == 501:
         return responses
     content = {}
-    if route.answers is not None:
-        content[_JSON] = {"schema": _hoisted(route.answers, components)}
+    if route.response_schema is not None:
+        content[_JSON] = {"schema": _hoisted(route.response_schema, components)}
     if route.lines is not None:
         line = {"schema": _hoisted(route.lines, components)}
         content |= {SSE: line} if route.events else {NDJSON: line, SSE: line}
     success: dict[str, Any] = {"description": "Success."}
-    if route.versioned and route.answers is not None:
+    if route.versioned and route.response_schema is not None:
         success["headers"] = {"ETag": {"schema": _TAG}}
     return {str(route.status): success | ({"content": content} if content else {}), **responses}
 

@@ -10,13 +10,12 @@ from starlette.responses import Response
 
 from evald.convert import resources
 from evald.convert.json_shapes import message_to_json
-from evald_server.http import kinds
 from evald_server.http.calls import CallFailed
-from evald_server.http.kinds import StandardMethods
 from evald_server.http.site import Site
+from evald_server.methods import CONNECTORS, EXPERIMENTS, PERSONAS, SCENARIOS, StandardMethods
 
 from .answers import answer, read, written
-from .methods import AnswerPart, Body, etag, expected_version, listing, part, unary
+from .methods import AnswerPart, Body, answer_part, etag, expected_version, listing, unary
 from .openapi import ApiRoute
 from .shapes import (
     CONNECTOR_TEST,
@@ -76,13 +75,13 @@ async def _load(kind: StandardMethods, site: Site, request: Request, resource_id
 
 async def _get_eval(site: Site, request: Request) -> Response:
     """Get an eval, with `expand=true` also its scenarios and its connector."""
-    found = (await _load(kinds.EXPERIMENTS, site, request, request.path_params["id"])).experiment
-    data = kinds.EXPERIMENTS.shape.write(found)
+    found = (await _load(EXPERIMENTS, site, request, request.path_params["id"])).experiment
+    data = EXPERIMENTS.shape.write(found)
     if request.query_params.get("expand") != "true":
         return answer(data, headers=etag(found))
-    scenarios = [await _there(kinds.SCENARIOS, site, request, one) for one in found.scenario_ids]
+    scenarios = [await _there(SCENARIOS, site, request, one) for one in found.scenario_ids]
     data["scenarios"] = [_part(one, _SCENARIO_KEYS) for one in scenarios if one is not None]
-    connector = await _there(kinds.CONNECTORS, site, request, found.connector_id)
+    connector = await _there(CONNECTORS, site, request, found.connector_id)
     if connector is not None:
         data["connector"] = _part(connector, _CONNECTOR_KEYS)
     return answer(data)
@@ -106,28 +105,28 @@ def _part(data: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
 
 def _stored(path: str, name: str, kind: StandardMethods, get: ApiRoute | None = None) -> list[ApiRoute]:
     """Return the routes of one kind of resource. name: of one, with its article. get: replaces the route of Get."""
-    one, shows = f"{path}/{{id}}", part(kind.word, kind.shape)
+    one, part = f"{path}/{{id}}", answer_part(kind.word, kind.shape)
     return [
-        listing(path, kind.method("List"), f"List {path.strip('/')}", part(kind.plural, kind.shape)),
+        listing(path, kind.method("List"), f"List {path.strip('/')}", answer_part(kind.plural, kind.shape)),
         unary(
             "POST",
             path,
             kind.method("Create"),
             f"Create {name}",
-            shows,
+            part,
             body=_new(kind),
             status=201,
             refusals=(409,),
             versioned=True,
         ),
-        get or unary("GET", one, kind.method("Get"), f"Get {name}", shows, versioned=True),
+        get or unary("GET", one, kind.method("Get"), f"Get {name}", part, versioned=True),
         ApiRoute(
             "PUT",
             one,
             partial(_update, kind),
             kind.method("Update"),
-            shows.schema,
-            patch_of(shows.schema),
+            part.schema,
+            patch_of(part.schema),
             refusals=(409,),
             versioned=True,
             summary=f"Update {name}: replace the fields in the body, and keep the others",
@@ -156,7 +155,7 @@ _EVAL: Final = ApiRoute(
     "GET",
     "/evals/{id}",
     _get_eval,
-    kinds.EXPERIMENTS.method("Get"),
+    EXPERIMENTS.method("Get"),
     eval_schema(),
     query={"expand": FLAG},
     versioned=True,
@@ -164,7 +163,7 @@ _EVAL: Final = ApiRoute(
 
 
 ROUTES: Final = (
-    *_stored("/scenarios", "a scenario", kinds.SCENARIOS),
+    *_stored("/scenarios", "a scenario", SCENARIOS),
     unary(
         "GET",
         "/scenarios/{id}/prompt",
@@ -173,7 +172,7 @@ ROUTES: Final = (
         _PROMPT,
         query={"personaId": TEXT},
     ),
-    *_stored("/personas", "a persona", kinds.PERSONAS),
+    *_stored("/personas", "a persona", PERSONAS),
     unary(
         "GET",
         "/connectors/types",
@@ -181,7 +180,7 @@ ROUTES: Final = (
         "List connector types",
         _TYPES,
     ),
-    *_stored("/connectors", "a connector", kinds.CONNECTORS),
+    *_stored("/connectors", "a connector", CONNECTORS),
     unary(
         "POST",
         "/connectors/{id}/test",
@@ -189,6 +188,6 @@ ROUTES: Final = (
         "Test a connector: send one message to its agent",
         _TEST,
     ),
-    *_stored("/evals", "an eval", kinds.EXPERIMENTS, _EVAL),
+    *_stored("/evals", "an eval", EXPERIMENTS, _EVAL),
 )
 """With and without a project in the path."""

@@ -73,7 +73,7 @@ async def _openapi(_site: Site, _request: Request) -> Response:
 
 
 ROUTES: Final = (
-    ApiRoute("GET", "/openapi.json", _openapi, answers={"type": "object"}),
+    ApiRoute("GET", "/openapi.json", _openapi, response_schema={"type": "object"}),
     *catalog.ROUTES,
     *evaluate.ROUTES,
     *suites.ROUTES,
@@ -112,10 +112,10 @@ def _endpoint(site: Site, methods: Mapping[str, ApiRoute]) -> Callable[[Request]
         if route is None:
             allowed = [*methods, *(("HEAD",) if "GET" in methods else ())]
             raise HTTPException(405, headers={"Allow": ", ".join(allowed)})
-        await site.access.admit(site.calls, request, route.calls or catalog.LIST)
+        await site.access.admit(site.calls, request, route.rpc_method or catalog.LIST)
         await request.body()  # a disconnect is noticed only after this
         _check_query(request, route)
-        if not route.calls:
+        if not route.rpc_method:
             await catalog.authorise(site, request)
         return answer_to(request, await route.handle(site, request))
 

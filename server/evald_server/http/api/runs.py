@@ -14,7 +14,7 @@ from evald_server.http.site import Site
 from evald_server.http.streams import SSE
 
 from .answers import StreamLine, answer, lines, list_answer, wrong
-from .methods import FIELDS, PAGE, AnswerPart, Body, filled, unary
+from .methods import FIELDS, PAGE, AnswerPart, Body, build_request, unary
 from .openapi import ApiRoute
 from .shapes import FLAG, INTEGER, TEXT, TIME, VERDICT, line_of, list_of, record
 
@@ -51,7 +51,7 @@ async def _list_runs(site: Site, request: Request) -> Response:
     if query.get("status") and query["status"] not in STATUSES:
         # EvalStudio has statuses that evald lacks, and returns an empty list for unknown ones.
         return answer([])
-    asked = filled(f"{_SERVICE}/ListRuns", request, _FILTERS)
+    asked = build_request(f"{_SERVICE}/ListRuns", request, _FILTERS)
     asked.include_messages |= not query.get("messages")
     oldest_first = not any(query.get(name) for name in _OF)
     return await list_answer(site, request, asked, "runs", run_to_json, reverse=oldest_first)

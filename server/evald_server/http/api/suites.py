@@ -12,7 +12,7 @@ from evald_server.http.site import Site
 from evald_server.http.streams import NDJSON
 
 from .answers import StreamLine, accepted, converted, lines, lines_of, parsed, wrong
-from .methods import listing, part, unary
+from .methods import answer_part, listing, unary
 from .openapi import ApiRoute
 from .shapes import FLAG, TEXT, VERDICT, derived, line_of, request_of
 
@@ -69,7 +69,7 @@ _COMPARE: Final = unary(
     "/suite-runs/compare",
     "evald.v1.SuiteService/CompareSuiteRuns",
     "Compare two suite runs",
-    part("comparison", derived(pb.SuiteComparison)),
+    answer_part("comparison", derived(pb.SuiteComparison)),
     query={"base": TEXT, "new": TEXT, "maxDrop": {"type": "number", "minimum": 0, "maximum": 1}},
     refusals=(404,),
 )
@@ -87,7 +87,7 @@ ROUTES: Final = (
         "/suite-runs",
         "evald.v1.SuiteService/ListSuiteRuns",
         "List suite runs, newest first",
-        part("suite_runs", _SUITE_RUN),
+        answer_part("suite_runs", _SUITE_RUN),
         {
             "suite": TEXT,
             "target": TEXT,
@@ -100,8 +100,8 @@ ROUTES: Final = (
         "/suite-runs",
         _run_suite,
         _RUN_SUITE,
-        takes={"anyOf": [request_of(_OPEN.schema()), request_of(_CASE.schema())]},
-        takes_lines=True,
+        request_schema={"anyOf": [request_of(_OPEN.schema()), request_of(_CASE.schema())]},
+        request_lines=True,
         refusals=(404, 409),
         lines=line_of(
             "SuiteEvent", {"event": TEXT, "suiteRun": _SUITE_RUN.schema(), "result": _CASE_RESULT.schema()}
@@ -113,13 +113,13 @@ ROUTES: Final = (
         "/suite-runs/{id}",
         "evald.v1.SuiteService/GetSuiteRun",
         "Get a suite run",
-        part("suite_run", _SUITE_RUN),
+        answer_part("suite_run", _SUITE_RUN),
     ),
     listing(
         "/suite-runs/{id}/cases",
         "evald.v1.SuiteService/ListCaseResults",
         "List the cases of a suite run, ordered by id",
-        part("results", _CASE_RESULT),
+        answer_part("results", _CASE_RESULT),
         {"verdict": VERDICT, "caseId": TEXT, "brief": FLAG},
     ),
 )

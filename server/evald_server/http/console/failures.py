@@ -36,7 +36,7 @@ def bad_address(text: str) -> CallFailed:
     return CallFailed(grpc.StatusCode.INVALID_ARGUMENT, text, b"")
 
 
-def not_there(text: str) -> CallFailed:
+def not_found(text: str) -> CallFailed:
     """Return the failure of a URL whose resource does not exist."""
     return CallFailed(grpc.StatusCode.NOT_FOUND, text, b"")
 
@@ -57,7 +57,7 @@ def whole_number(name: str, text: str) -> int:
 
 
 @contextmanager
-def gone_is_gone() -> Iterator[None]:
+def ignore_not_found() -> Iterator[None]:
     """Ignore RESOURCE_NOT_FOUND of a delete, because a form may be sent twice."""
     try:
         yield

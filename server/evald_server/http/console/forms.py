@@ -74,14 +74,14 @@ class Field(NamedTuple):
     errors: tuple[str, ...] = ()
 
     @property
-    def told(self) -> bool:
+    def must_show(self) -> bool:
         """Whether the field must be shown: it or a field in it is required, has data, or has errors."""
-        return bool(self.required or self.value or self.errors) or any(one.told for one in self.fields)
+        return bool(self.required or self.value or self.errors) or any(one.must_show for one in self.fields)
 
     @property
-    def rare(self) -> tuple["Field", ...]:
-        """The fields of a group that are folded: neither among the first ones nor `told`."""
-        found = tuple(one for one in self.fields[_SHOWN_FIELDS:] if not one.told)
+    def folded(self) -> tuple["Field", ...]:
+        """The fields of a group that are folded: neither among the first ones nor `must_show`."""
+        found = tuple(one for one in self.fields[_SHOWN_FIELDS:] if not one.must_show)
         return found if len(found) >= _FOLDED_FIELDS else ()
 
 
@@ -121,14 +121,14 @@ def fields_of(
     data: Any,
     pointer: str = "",
     problems: Problems | None = None,
-    boxed: Container[str] = (),
+    edited_as_json: Container[str] = (),
 ) -> Field:
     """Return the field of a schema and its data: a group for an object.
 
-    data: None for no data yet. problems: of these data; errors with a field here are taken. boxed: the pointers of
+    data: None for no data yet. problems: of these data; errors with a field here are taken. edited_as_json: pointers of
     fields that the user has chosen to edit as JSON.
     """
-    form = _Form(schema, Problems() if problems is None else problems, boxed)
+    form = _Form(schema, Problems() if problems is None else problems, edited_as_json)
     return form.field(pointer, schema, {} if data is None else data, required=True)
 
 
@@ -177,10 +177,10 @@ def unescape(part: str) -> str:
 class _Form:
     """The builder of one schema's fields. root: the schema that references point into."""
 
-    def __init__(self, root: Mapping[str, Any], problems: Problems, boxed: Container[str]) -> None:
+    def __init__(self, root: Mapping[str, Any], problems: Problems, edited_as_json: Container[str]) -> None:
         self._root = root
         self._problems = problems
-        self._boxed = boxed
+        self._edited_as_json = edited_as_json
         self._left = MAX_FIELDS
 
     def field(
@@ -192,7 +192,7 @@ class _Form:
         label = _text(shape.schema.get("title")) or _words(name)
         about = _text(shape.schema.get("description"))
         hint = shape.hint or ("too large for a form" if depth > MAX_DEPTH or self._left < 0 else "")
-        if not hint and pointer in self._boxed:
+        if not hint and pointer in self._edited_as_json:
             hint = "instead of the form"
         # An empty object is not the same as an absent one, so it needs a JSON box.
         empty = shape.kind == "group" and data == {} and not required
@@ -258,9 +258,9 @@ class _Reading:
         if pointer not in self._places or depth > MAX_DEPTH + 1:
             return None
         shape = _Shape(self._root, schema)
-        boxed = self._posted.get(_JSON + pointer)
-        if boxed is not None:
-            return self._from_json(pointer, boxed)
+        text = self._posted.get(_JSON + pointer)
+        if text is not None:
+            return self._from_json(pointer, text)
         if shape.hint:
             return None
         if shape.kind == "group":

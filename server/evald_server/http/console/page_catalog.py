@@ -15,7 +15,7 @@ from evald_server.http.api.catalog import authorise, cards_by_file, each_once
 from evald_server.http.site import Site
 
 from .evaluator_types import evaluator_types
-from .failures import gone_is_gone
+from .failures import ignore_not_found
 from .forms import fields_of
 from .page_edit import read_posted
 from .rendering import listed, render
@@ -67,7 +67,7 @@ async def remotes(site: Site, request: Request) -> Response:
 async def deregister(site: Site, request: Request) -> Response:
     """Remove an instance; its open tasks may finish."""
     instance_id = (await read_posted(request)).get("instance", "")
-    with gone_is_gone():
+    with ignore_not_found():
         await site.ask(request, registry_service_pb2.DeregisterRequest(instance_id=instance_id, drain=True))
     return RedirectResponse("/console/remotes", 303)
 

@@ -1,6 +1,5 @@
 """Pages that list, edit and test scenarios, personas and connectors."""
 
-import asyncio
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,8 +17,9 @@ from evald.v1 import connector_service_pb2, run_service_pb2
 from evald_server.http.api.catalog import authorise
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import error_info, http_status
-from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.http.site import Site
+from evald_server.loop import in_thread_if_large
+from evald_server.methods import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.store.resources import ResourceKind, ResourceStore
 from evald_server.store.runs import UNFINISHED
 
@@ -39,8 +39,6 @@ from .resources import (
 _JSON: Final = "json:"
 _OF_SPEC: Final = re.compile(r"(?:json:|count:)?(/evaluators/[0-9]+)/")
 _MAX_FIELDS: Final = 5000
-# Larger forms are parsed in a thread, as 64 KiB take up to 20 ms.
-_INLINE_BYTES: Final = 64 << 10
 _MAX_DIGITS: Final = 6
 # The newest runs, whose verdicts are shown beside their scenarios.
 _RECENT_RUNS: Final = 500
@@ -52,18 +50,18 @@ _STORING: Final = ("save", "run", "test", "delete")
 
 
 class Form(NamedTuple):
-    """The content of a form. data: of the resource. boxed: the pointers of fields that are edited as JSON.
+    """The content of a form. data: of the resource. edited_as_json: the pointers of fields that are edited as JSON.
 
     sent: all posted fields. "form" is a random key by which the server detects a form that is sent twice; "read" is the
     time of the resource's last change when the form was filled.
     """
 
     data: dict[str, Any]
-    boxed: frozenset[str] = frozenset()
+    edited_as_json: frozenset[str] = frozenset()
     sent: Posted = MappingProxyType({})
 
 
-class Overtaken(NamedTuple):
+class EditConflict(NamedTuple):
     """A conflict: the resource was changed after the form was filled. action: of the pressed button. time: of the
     change."""
 
@@ -78,7 +76,7 @@ class Notes(NamedTuple):
     unsaved: bool
     refused: bool
     problems: Sequence[str]
-    overtaken: Overtaken | None
+    conflict: EditConflict | None
     gone: bool
     hidden: bool
 
@@ -108,7 +106,7 @@ class EvaluatorField(NamedTuple):
     known: EvaluatorType | None
     config: Field
     more: Field
-    boxed: bool
+    edited_as_json: bool
     errors: tuple[str, ...]
     given: bool
 
@@ -118,7 +116,7 @@ async def read_posted(request: Request) -> dict[str, str]:
     data = await request.body()
     if data.count(b"&") >= _MAX_FIELDS:
         raise bad_address(f"form: got more than {_MAX_FIELDS:,} fields, wanted fewer")
-    return _fields(data) if len(data) <= _INLINE_BYTES else await asyncio.to_thread(_fields, data)
+    return await in_thread_if_large(len(data), _fields, data)
 
 
 def _fields(data: bytes) -> dict[str, str]:
@@ -186,9 +184,9 @@ async def change(kind: StandardMethods, site: Site, request: Request) -> Respons
         except CallFailed as problem:
             info = error_info(problem)
             if info.reason == "RESOURCE_CHANGED":
-                overtaken = Overtaken(action, Timestamp())
-                overtaken.time.FromJsonString(info.metadata["update_time"])
-                values: dict[str, Any] = {"overtaken": overtaken}
+                conflict = EditConflict(action, Timestamp())
+                conflict.time.FromJsonString(info.metadata["update_time"])
+                values: dict[str, Any] = {"conflict": conflict}
                 if not resource_id:
                     # The form was sent before and created a resource; now it is sent again with other data.
                     resource_id = posted["form"]
@@ -375,20 +373,20 @@ def spec_field(
     index: int,
     types: Mapping[str, EvaluatorType],
     problems: Problems,
-    boxed: frozenset[str],
+    edited_as_json: frozenset[str],
 ) -> EvaluatorField:
     """Return the fields of one evaluator."""
     pointer = f"/evaluators/{index}"
     known = types.get(str(spec.get("type", "")))
     schema = parsed(known.config_schema_json) if known else {}
-    config = fields_of(schema, spec.get("config", {}), f"{pointer}/config", problems, boxed)
+    config = fields_of(schema, spec.get("config", {}), f"{pointer}/config", problems, edited_as_json)
     settings = {key: value for key, value in spec.items() if key not in ("type", "config")}
     settings["shadow"] = settings.pop("enforcement", "") == "shadow" or settings.get("shadow", False)
     more = fields_of(SPEC_FORM, settings, pointer, problems)
     errors = problems.take(pointer, below=True)
     given = len(settings) > 1 or settings["shadow"] or any(one.errors for one in more.fields)
-    is_boxed = f"{pointer}/config" in boxed
-    return EvaluatorField(pointer, str(spec.get("type", "")), known, config, more, is_boxed, errors, given)
+    as_json = f"{pointer}/config" in edited_as_json
+    return EvaluatorField(pointer, str(spec.get("type", "")), known, config, more, as_json, errors, given)
 
 
 async def _connector_schemas(site: Site, request: Request) -> dict[str, Any]:
@@ -423,7 +421,7 @@ async def show_form(
     saved: bool = False,
     unsaved: bool = False,
     tested: Any = None,
-    overtaken: Overtaken | None = None,
+    conflict: EditConflict | None = None,
     gone: bool = False,
 ) -> Response:
     """Show the form of a resource. tested: the result of a connector's test. gone: the resource was deleted."""
@@ -432,11 +430,11 @@ async def show_form(
     if status >= 400:
         data, hidden = without_secrets(kind, data)
     known = {key: value for key, value in data.items() if key in FORMS[kind.word]["properties"]}
-    group = fields_of(FORMS[kind.word], known, "", problems, form.boxed)
+    group = fields_of(FORMS[kind.word], known, "", problems, form.edited_as_json)
     fields = {field.pointer.removeprefix("/"): field for field in group.fields}
     if kind is SCENARIOS:
         values["evaluators"] = [
-            spec_field(spec, index, types.evaluators, problems, form.boxed)
+            spec_field(spec, index, types.evaluators, problems, form.edited_as_json)
             for index, spec in enumerate(data.get("evaluators", []))
         ]
         values["types"] = types.evaluators.values()
@@ -453,7 +451,7 @@ async def show_form(
         values["type"] = data.get("type", "")
         values["connector_types"] = sorted(types.connectors)
         schema = types.connectors.get(values["type"], {})
-        values["config"] = fields_of(schema, data.get("config", {}), "/config", problems, form.boxed)
+        values["config"] = fields_of(schema, data.get("config", {}), "/config", problems, form.edited_as_json)
         values["type_errors"] = problems.take("/type")
         values["tested"] = tested
     return await render(
@@ -467,6 +465,6 @@ async def show_form(
         fields=fields,
         key=form.sent.get("form") or str(uuid4()),
         read=form.sent.get("read", "") if resource_id else "",
-        told=Notes(saved, unsaved, status == 400, problems.rest(), overtaken, gone, hidden),
+        form_notes=Notes(saved, unsaved, status == 400, problems.rest(), conflict, gone, hidden),
         **values,
     )

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.requests import Request
@@ -33,16 +33,6 @@ _PROBLEMS: Final = 10
 
 _SUITE_RUNS: Final = 20
 _SUITE_ROWS: Final = 5
-
-
-class CallRow(NamedTuple):
-    """The evaluations by one RPC since the server started."""
-
-    name: str
-    passed: int
-    failed: int
-    error: int
-    skipped: int
 
 
 async def overview(site: Site, request: Request) -> Response:
@@ -95,8 +85,9 @@ async def overview(site: Site, request: Request) -> Response:
     )
 
 
-def _calls(site: Site) -> list[CallRow]:
+def _calls(site: Site) -> list[tuple[str, dict[str, int]]]:
+    """Return the RPCs that evaluated since the server started, with their numbers of verdicts."""
     shown = (Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED)
     found = sorted(site.telemetry.evaluations.counts().items())
-    rows = [CallRow(name, *(counts[verdict] for verdict in shown)) for name, counts in found]
-    return [row for row in rows if any(row[1:])]
+    rows = [(name, {verdict.name.lower(): counts[verdict] for verdict in shown}) for name, counts in found]
+    return [(name, counts) for name, counts in rows if any(counts.values())]

@@ -29,7 +29,7 @@ from evald_server.suites.reports.case_view import (
 )
 from evald_server.suites.reports.report import is_metric
 
-from .failures import not_there, whole_number
+from .failures import not_found, whole_number
 from .rendering import render
 
 Run = run_service_pb2.Run
@@ -210,7 +210,7 @@ async def run(site: Site, request: Request) -> Response:
     number = whole_number("turn", request.query_params["turn"]) if "turn" in request.query_params else None
     chosen = chosen_turn(found, number)
     if number is not None and chosen is None:
-        raise not_there(f"The run has no turn {number}.")
+        raise not_found(f"The run has no turn {number}.")
     turns = strip(found)
     assertions, metrics, left_out = tables(chosen) if chosen is not None else ([], [], 0)
     numbers, rows = matrix(found)
@@ -242,7 +242,7 @@ async def message(site: Site, request: Request) -> Response:
     found = await load_run(site, request)
     index = whole_number("message", request.path_params["index"])
     if index >= len(found.messages):
-        raise not_there(f"The run has no message {index}.")
+        raise not_found(f"The run has no message {index}.")
     one = found.messages[index]
     calls = [f"{call.function.name} {call.function.arguments}" for call in one.tool_calls]
     return PlainTextResponse("\n".join([message_text(one), *calls]))
@@ -257,7 +257,7 @@ async def events(site: Site, request: Request) -> Response:
     messages = site.calls.stream(
         "evald.v1.RunService/WatchRun", wanted.SerializeToString(), site.access.caller(request)
     )
-    return StreamedCall(messages, Framing(SSE, _event, _failed, _sent("", "over", {}), begins=True))
+    return StreamedCall(messages, Framing(SSE, _event, _failed, _sent("", "over", {}), starts_at_once=True))
 
 
 # After these statuses a page does not reconnect.

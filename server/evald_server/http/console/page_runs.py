@@ -1,7 +1,7 @@
 """The list of runs, with filters and pages, and the actions on a run."""
 
 import time
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from google.protobuf.message import Message
 from starlette.requests import Request
@@ -11,11 +11,10 @@ from evald.v1 import result_pb2, run_service_pb2
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import error_info
 from evald_server.http.site import Site
-from evald_server.pages.formats import Mark
 from evald_server.store.resources import ResourceKind, ResourceStore
 from evald_server.store.runs import UNFINISHED, run_seconds
 
-from .failures import choice, gone_is_gone
+from .failures import choice, ignore_not_found
 from .page_edit import read_posted
 from .page_run import STATUS_WORDS, load_run, outcome, status_word, why
 from .rendering import link, listed, render
@@ -47,17 +46,6 @@ _ALLOWED: Final = {
     "retry": (run_service_pb2.RUN_STATUS_ERROR,),
     "resume": (run_service_pb2.RUN_STATUS_INTERRUPTED,),
 }
-
-
-class RunRow(NamedTuple):
-    """A run in the list. mark: None without an outcome."""
-
-    run: run_service_pb2.Run
-    mark: Mark | None
-    status: str
-    goes_on: bool
-    seconds: float | None
-    why: str
 
 
 async def runs(site: Site, request: Request) -> Response:
@@ -92,7 +80,12 @@ async def runs(site: Site, request: Request) -> Response:
         site,
         request,
         "runs.html",
-        rows=[_row(run) for run in found.runs],
+        runs=found.runs,
+        unfinished=UNFINISHED,
+        outcome=outcome,
+        status_word=status_word,
+        run_seconds=run_seconds,
+        why=why,
         scenarios=scenarios,
         narrowed={name: names[name] or filters[name] for name in names if name in filters},
         statuses=STATUSES,
@@ -102,17 +95,13 @@ async def runs(site: Site, request: Request) -> Response:
     )
 
 
-def _row(run: run_service_pb2.Run) -> RunRow:
-    return RunRow(run, outcome(run), status_word(run), run.status in UNFINISHED, run_seconds(run), why(run))
-
-
 async def change_run(action: str, site: Site, request: Request) -> Response:
     """Cancel, retry, resume or delete a run."""
     run_id = request.path_params["run_id"]
     wanted: Any = ACTIONS[action]()
     wanted.run_id = run_id
     if action == "delete":
-        with gone_is_gone():
+        with ignore_not_found():
             await site.ask(request, wanted)
         return RedirectResponse("/console/runs", 303)
     target = RedirectResponse(link(f"/console/runs/{run_id}"), 303)

@@ -24,7 +24,7 @@ from evald_server.suites.reports.page import (
 from evald_server.suites.reports.report import measures
 
 from .evaluator_types import evaluator_types
-from .failures import bad_address, choice, gone_is_gone, not_there, whole_number
+from .failures import bad_address, choice, ignore_not_found, not_found, whole_number
 from .page_runs import VERDICTS
 from .rendering import link, listed, render
 
@@ -179,7 +179,7 @@ async def case(site: Site, request: Request) -> Response:
     wanted = suite_service_pb2.ListCaseResultsRequest(suite_run_id=run.id, page_size=1, case_id=case_id)
     found = await site.ask(request, wanted)
     if not case_id or not found.results:
-        raise not_there(f"The suite run has no case {case_id[:200]!r}.")
+        raise not_found(f"The suite run has no case {case_id[:200]!r}.")
     one = found.results[0]
     view = case_view(one, read_verdict(one.verdict), "", whole=True)
     return await render(site, request, "case.html", run=run, case=view, mark=mark(one.verdict))
@@ -214,7 +214,7 @@ async def compare(site: Site, request: Request) -> Response:
 
 async def delete_suite_run(site: Site, request: Request) -> Response:
     """Delete a suite run."""
-    with gone_is_gone():
+    with ignore_not_found():
         await site.ask(
             request, suite_service_pb2.DeleteSuiteRunRequest(suite_run_id=request.path_params["suite_run_id"])
         )

@@ -17,9 +17,9 @@ from evald.v1 import context_pb2
 from evald_server.http.api.catalog import authorise
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import error_info
-from evald_server.http.kinds import SCENARIOS
 from evald_server.http.site import Site
 from evald_server.http.streams import NDJSON
+from evald_server.methods import SCENARIOS
 
 from .forms import Problems, read_json
 from .page_edit import read_posted

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -13,9 +12,10 @@ from evald.catalog import EvaluatorType
 from evald.convert.requests import evaluate_request
 from evald.v1 import evaluation_service_pb2, result_pb2
 from evald_server.http.calls import CallFailed
-from evald_server.http.kinds import SCENARIOS
 from evald_server.http.site import Site
-from evald_server.http.streams import NDJSON, Framing, StreamedCall, aside, json_bytes
+from evald_server.http.streams import NDJSON, Framing, StreamedCall, json_bytes
+from evald_server.loop import in_thread_if_large
+from evald_server.methods import SCENARIOS
 from evald_server.pages.environment import shown_text
 from evald_server.pages.formats import Mark, mark, score
 from evald_server.suites.recorded_turns import last_turn
@@ -129,7 +129,7 @@ async def results(site: Site, request: Request) -> Response:
     if asked is None:
         return Response(_line({"error": shown_text("; ".join(problems.rest()))}), media_type=NDJSON)
     messages = site.calls.stream(_EVALUATE, asked.SerializeToString(), site.access.caller(request))
-    return StreamedCall(messages, Framing(NDJSON, _lines, _failed, begins=True))
+    return StreamedCall(messages, Framing(NDJSON, _lines, _failed, starts_at_once=True))
 
 
 def _lines(message: bytes) -> bytes:
@@ -188,7 +188,7 @@ async def _request(
         return evaluate_request(last_turn(data, recorded=False).to_proto(), specs, None, None, "")
 
     try:
-        return await aside(len(text), read)
+        return await in_thread_if_large(len(text), read)
     except InvalidInput as problem:
         problems.add("", str(problem))
     except ValueError:
@@ -207,7 +207,7 @@ async def _as_scenario(
     """Show the form of a new scenario with the conversation up to the user's last message, and the evaluators."""
     try:
         text = posted.get("conversation", "")
-        messages = (await aside(len(text), partial(read_conversation, text))).get("messages", [])
+        messages = (await in_thread_if_large(len(text), read_conversation, text)).get("messages", [])
     except InvalidInput as problem:
         problems.add("", str(problem))
         return await _show(site, request, posted, form, types, problems)
@@ -216,7 +216,7 @@ async def _as_scenario(
         spoken.pop()
     data = {"messages": spoken, "evaluators": form.data["evaluators"]}
     store = Resources(SCENARIOS, site, request)
-    scenario = Form({key: value for key, value in data.items() if value}, form.boxed)
+    scenario = Form({key: value for key, value in data.items() if value}, form.edited_as_json)
     return await show_form(store, "", scenario, Types(types), problems, unsaved=True)
 
 
@@ -239,7 +239,9 @@ async def _show(
         conversation=posted.get("conversation", ""),
         latency=posted.get("latency", ""),
         expected=posted.get("expected", ""),
-        evaluators=[spec_field(spec, index, types, problems, form.boxed) for index, spec in enumerate(specs)],
+        evaluators=[
+            spec_field(spec, index, types, problems, form.edited_as_json) for index, spec in enumerate(specs)
+        ],
         types=types.values(),
         problems=problems.rest() or (["correct the marked fields"] if bad else []),
         summary=outcome,

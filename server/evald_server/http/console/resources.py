@@ -13,11 +13,11 @@ from evald.errors import InvalidInput
 from evald_server.connectors.headers import may_be_shown
 from evald_server.http.calls import CallFailed
 from evald_server.http.errors import error_info, status_of
-from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.http.site import Site
+from evald_server.methods import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.redaction import Redactor
 
-from .failures import gone_is_gone
+from .failures import ignore_not_found
 from .forms import Problems, RawText, pointer_of
 
 # A user and a password in a URL.
@@ -26,60 +26,63 @@ _REDACTOR: Final = Redactor(())
 _MAX_DEPTH: Final = 50
 
 
-def _one_line(title: str, most: int = 200, description: str = "") -> dict[str, Any]:
-    return {"type": "string", "title": title, "maxLength": most, "description": description}
+def _field(kind: str, title: str, description: str = "", **more: Any) -> dict[str, Any]:
+    return {"type": kind, "title": title, "description": description, **more}
+
+
+def _one_line(title: str, description: str = "", most: int = 200) -> dict[str, Any]:
+    return _field("string", title, description, maxLength=most)
 
 
 def _lines(title: str, description: str = "") -> dict[str, Any]:
-    return {"type": "string", "title": title, "description": description}
+    return _field("string", title, description)
 
 
-def _choice(title: str, *names: str, default: str | None = None) -> dict[str, Any]:
-    return {"title": title, "enum": list(names), "default": default or names[0]}
+def _choice(title: str, *names: str, **more: Any) -> dict[str, Any]:
+    return {"title": title, "enum": list(names), **more}
 
 
 def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
-_HEADERS: Final = {
-    "type": "array",
-    "title": "Headers",
-    "description": "Write a secret as the name of an environment variable of the server: ${NAME}. "
+_NAME: Final = _one_line("Name")
+_HEADERS: Final = _field(
+    "array",
+    "Headers",
+    "Write a secret as the name of an environment variable of the server: ${NAME}. "
     '"***" is a stored value that is not shown.',
-    "items": _object({"name": _one_line("Name"), "value": _one_line("Value")}, "name", "value"),
-}
+    items=_object({"name": _NAME, "value": _one_line("Value")}, "name", "value"),
+)
 
 SCENARIO_FORM: Final = _object(
     {
-        "name": _one_line("Name"),
-        "maxMessages": {
-            "type": "integer",
-            "title": "Max messages",
-            "description": "Maximum messages of the user and the agent together; 10 if not set.",
-        },
+        "name": _NAME,
+        "maxMessages": _field(
+            "integer", "Max messages", "Maximum messages of the user and the agent together; 10 if not set."
+        ),
         "instructions": _lines("Instructions", "Instructions for the simulated user."),
         "goal": _lines("Goal", "What the simulated user wants to achieve."),
-        "messages": {
-            "type": "array",
-            "title": "Seed messages",
-            "description": "The conversation starts with these messages.",
-            "items": _object(
+        "messages": _field(
+            "array",
+            "Seed messages",
+            "The conversation starts with these messages.",
+            items=_object(
                 {
-                    "role": {"title": "Role", "enum": ["user", "assistant", "system", "tool"]},
+                    "role": _choice("Role", "user", "assistant", "system", "tool"),
                     "content": _lines("Content"),
                 },
                 "role",
                 "content",
             ),
-        },
+        ),
         "successCriteria": _lines("Success criteria", "The scenario succeeds when they are met."),
         "failureCriteria": _lines("Failure criteria", "The scenario fails when they are met."),
         "failureCriteriaMode": _choice(
             "Failure criteria apply", "every_turn", "on_max_messages", default="on_max_messages"
         ),
-        "criteriaPolicy": _choice("Criteria with evaluators", "both", "evaluatorsOnly"),
-        "onAssertionFailure": _choice("When an assertion fails", "stop", "continue"),
+        "criteriaPolicy": _choice("Criteria with evaluators", "both", "evaluatorsOnly", default="both"),
+        "onAssertionFailure": _choice("When an assertion fails", "stop", "continue", default="stop"),
     },
     "name",
 )
@@ -87,48 +90,32 @@ SCENARIO_CRITERIA: Final = ("successCriteria", "failureCriteria", "failureCriter
 
 SPEC_FORM: Final = _object(
     {
-        "name": _one_line("Name", 200, "Name of this evaluator in results."),
-        "when": {"title": "Runs", "enum": ["every_turn", "final"], "default": "every_turn"},
-        "weight": {
-            "type": "number",
-            "title": "Weight",
-            "minimum": 0,
-            "description": "Weight in weighted means.",
-        },
-        "threshold": {
-            "type": "number",
-            "title": "Threshold",
-            "minimum": 0,
-            "maximum": 1,
-            "description": "Lowest passing score.",
-        },
-        "required": {"type": "boolean", "title": "Required", "default": False},
-        "negate": {"type": "boolean", "title": "Negate", "default": False},
-        "shadow": {
-            "type": "boolean",
-            "title": "Shadow",
-            "default": False,
-            "description": "Runs and is reported, but its verdict does not count.",
-        },
+        "name": _one_line("Name", "Name of this evaluator in results."),
+        "when": _choice("Runs", "every_turn", "final", default="every_turn"),
+        "weight": _field("number", "Weight", "Weight in weighted means.", minimum=0),
+        "threshold": _field("number", "Threshold", "Lowest passing score.", minimum=0, maximum=1),
+        "required": _field("boolean", "Required", default=False),
+        "negate": _field("boolean", "Negate", default=False),
+        "shadow": _field(
+            "boolean", "Shadow", "Runs and is reported, but its verdict does not count.", default=False
+        ),
     },
 )
 
 PERSONA_FORM: Final = _object(
     {
-        "name": _one_line("Name"),
+        "name": _NAME,
         "judge": _one_line(
-            "Judge",
-            200,
-            "Name of the configured judge whose model simulates the user; empty: the default judge.",
+            "Judge", "Name of the configured judge whose model simulates the user; empty: the default judge."
         ),
         "description": _lines("Description"),
         "systemPrompt": _lines("System prompt", "Describes the simulated user to the model."),
-        "script": {
-            "type": "array",
-            "title": "Script",
-            "description": "Messages of the user, in order. With a script, no model simulates the user.",
-            "items": {"type": "string"},
-        },
+        "script": _field(
+            "array",
+            "Script",
+            "Messages of the user, in order. With a script, no model simulates the user.",
+            items={"type": "string"},
+        ),
         "headers": _HEADERS,
     },
     "name",
@@ -136,8 +123,8 @@ PERSONA_FORM: Final = _object(
 
 CONNECTOR_FORM: Final = _object(
     {
-        "name": _one_line("Name"),
-        "baseUrl": _one_line("Address", 2000, "A URL; for grpc HOST:PORT; empty for replay."),
+        "name": _NAME,
+        "baseUrl": _one_line("Address", "A URL; for grpc HOST:PORT; empty for replay.", 2000),
         "headers": _HEADERS,
     },
     "name",
@@ -214,7 +201,7 @@ class Resources:
 
     async def delete(self, resource_id: str, expected: Timestamp | None) -> None:
         """Delete a resource, if it exists. expected: the time of its last change, None for any."""
-        with gone_is_gone():
+        with ignore_not_found():
             await self.call("Delete", **{f"{self.kind.word}_id": resource_id}, expected_update_time=expected)
 
     async def _update(self, message: Any, expected: Timestamp | None) -> Any:

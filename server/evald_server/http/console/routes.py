@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from evald_server.http.kinds import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 from evald_server.http.site import Site
+from evald_server.methods import CONNECTORS, PERSONAS, SCENARIOS, StandardMethods
 
 from . import page_catalog, page_overview, page_run, page_runs, page_suites
-from .failures import not_there, page
+from .failures import not_found, page
 from .page_edit import change, edit, resources
 from .page_sign_in import do_sign_in, do_sign_out, sign_in
 from .page_transfer import do_import, export, import_form
@@ -40,7 +40,7 @@ async def _home(_site: Site, _request: Request) -> Response:
 
 
 async def _nothing(_site: Site, request: Request) -> Response:
-    raise not_there(f"The page {request.url.path} does not exist.")
+    raise not_found(f"The page {request.url.path} does not exist.")
 
 
 def _stored(kind: StandardMethods) -> list[PageRoute]:

@@ -1,6 +1,9 @@
-"""Migrations of the database, run when the server starts. Add new ones at the end of `versions`.
+"""Migrations of the database, run when the server starts.
 
-An empty database gets the tables of `schema` directly and counts as migrated.
+An empty database gets the tables of `schema` directly and counts as migrated. To change the tables: change `schema`,
+add `versions/0006_what.py` with `revision = "0006"`, `down_revision = "0005"` and an `upgrade()` that uses
+`alembic.op`, and set HEAD. `tests/store/test_migrations.py` compares the tables that the migrations make of those of
+revision 0005 with `schema`.
 """
 
 import logging
@@ -26,6 +29,8 @@ _FOLDER: Final = Path(__file__).parent
 # Revision of the newest migration; a test compares it with the files.
 HEAD: Final = "0005"
 
+# The oldest revision that can be migrated: the tables of 0.1.0. Earlier ones were never released.
+_BASELINE: Final = "0005"
 
 # The same table that Alembic creates.
 _VERSION: Final = Table(
@@ -36,24 +41,29 @@ _VERSION: Final = Table(
 )
 
 
-class NewerDatabase(Exception):
-    """The database was written by a newer version of evald."""
+class UnknownRevision(Exception):
+    """The database was written by a version of evald from which this one cannot migrate. The message is for callers."""
 
 
 def migrate(connection: Connection) -> None:
-    """Migrate the tables to this version in the connection's transaction. Raises NewerDatabase."""
+    """Migrate the tables to this version in the connection's transaction. Raises UnknownRevision."""
     if not inspect(connection).has_table(_VERSION.name):
-        # A test checks that the migrations give the same tables. Not with Alembic: its import is the slowest part of
-        # a start.
+        # Not with Alembic: its import is the slowest part of a start.
         METADATA.create_all(connection, checkfirst=False)
         _VERSION.create(connection)
         connection.execute(insert(_VERSION), {"version_num": HEAD})
-    elif connection.scalar(select(_VERSION)) != HEAD:
-        upgrade(connection)
+        return
+    revision = connection.scalar(select(_VERSION)) or ""
+    if revision < _BASELINE:
+        raise UnknownRevision(
+            "the database was written by a version of evald before 0.1.0: start with another one, "
+            "EVALD_DATA_DIR or EVALD_STORE"
+        )
+    if revision != HEAD:
+        _upgrade(connection)
 
 
-def upgrade(connection: Connection) -> None:
-    """Run the missing migrations. Raises NewerDatabase."""
+def _upgrade(connection: Connection) -> None:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     from alembic import command
     from alembic.config import Config
@@ -66,4 +76,6 @@ def upgrade(connection: Connection) -> None:
     try:
         command.upgrade(config, "head")
     except CommandError as problem:
-        raise NewerDatabase(str(problem)) from None
+        raise UnknownRevision(
+            "the database was written by a newer version of evald: start that version"
+        ) from problem

@@ -71,19 +71,15 @@ class History(NamedTuple):
     metrics: list[MetricHistory]
 
 
-class TargetDifference(NamedTuple):
-    """A case on which targets differ, with its verdict for each target; None if it was not run."""
-
-    case_id: str
-    verdicts: list[Verdict | None]
-
-
 class Matrix(NamedTuple):
-    """The cases of a suite on which targets differ. hidden: number of rows left out."""
+    """The cases of a suite on which targets differ. hidden: number of cases left out.
+
+    cases: by id, the verdict for each target; None if it was not run.
+    """
 
     suite: str
     targets: list[str]
-    rows: list[TargetDifference]
+    cases: dict[str, list[Verdict | None]]
     hidden: int
 
 
@@ -290,7 +286,8 @@ def _matrices(sections: Sequence[Section], verdicts: Sequence[dict[str, Verdict]
         if len(found) < 2:
             continue
         ids = dict.fromkeys(case_id for _, known in found for case_id in known)
-        rows = [TargetDifference(case_id, [known.get(case_id) for _, known in found]) for case_id in ids]
-        rows = [row for row in rows if len(set(row.verdicts)) > 1]
+        cases = {case_id: [known.get(case_id) for _, known in found] for case_id in ids}
+        differing = [(case_id, verdicts) for case_id, verdicts in cases.items() if len(set(verdicts)) > 1]
         targets = [section.run.target for section, _ in found]
-        yield Matrix(suite, targets, rows[:_MOST_DIFFERENCES], max(len(rows) - _MOST_DIFFERENCES, 0))
+        hidden = max(len(differing) - _MOST_DIFFERENCES, 0)
+        yield Matrix(suite, targets, dict(differing[:_MOST_DIFFERENCES]), hidden)

@@ -125,10 +125,8 @@ def metric_means(past: Sequence[suite_service_pb2.SuiteRun]) -> dict[str, list[f
 
 
 def measures(totals: evaluation_service_pb2.EvaluatorTotals) -> bool:
-    """Return whether totals are those of a metric. Suite runs that older servers stored do not say the kind."""
-    if totals.kind:
-        return totals.kind == evaluator_pb2.EVALUATOR_KIND_METRIC
-    return totals.HasField("mean_value") and not totals.failed_count
+    """Return whether totals are those of a metric."""
+    return totals.kind == evaluator_pb2.EVALUATOR_KIND_METRIC
 
 
 def evaluator_name(name: str, totals: evaluation_service_pb2.EvaluatorTotals) -> str:

@@ -1,26 +1,23 @@
-"""Client of the services that store scenarios, personas, connectors, experiments and runs."""
+"""Client of a server's services, for commands that list, change and run what it stores."""
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from functools import partial
-from importlib import import_module
-from types import ModuleType
-from typing import Any, Final, NamedTuple
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Final
 
 import grpc
+from google.protobuf.message import Message
 
 from evald import errors
-from evald.connection import TypedErrors, channel_options
-from evald.convert import resources
-from evald.convert.json_shapes import Shape
+from evald.connection import TypedErrors, channel_options, open_to
 from evald.credentials import Access
 from evald.fields import nearest
-from evald.v1 import run_service_pb2, run_service_pb2_grpc
+from evald.v1 import run_service_pb2
+from evald_server.methods import CONNECTORS, EXPERIMENTS, PERSONAS, SCENARIOS, StandardMethods, method_for
 
-from .exit_codes import usage_error
-from .server_connection import channel_to_server, pages
+from .exit_codes import unreachable, usage_error
+from .server_connection import credentials_of, open_channel
 
 # Deadline of a call. TestConnector waits for an agent, the other methods only for a disk.
 _SECONDS: Final = 120.0
@@ -31,85 +28,89 @@ _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
 
 
-class StoredKind(NamedTuple):
-    """A kind of stored resource.
-
-    word: for example "scenario". plural: the command, and the key in a file. stub: makes the service's stub for a
-    channel. requests: the module with the service's messages.
-    """
-
-    word: str
-    plural: str
-    shape: Shape[Any]
-    stub: Callable[[grpc.aio.Channel], Any]
-    requests: ModuleType
-
-
-def _kind(word: str, shape: Shape[Any]) -> StoredKind:
-    stubs = import_module(f"evald.v1.{word}_service_pb2_grpc")
-    stub = getattr(stubs, f"{word.capitalize()}ServiceStub")
-    return StoredKind(word, f"{word}s", shape, stub, import_module(f"evald.v1.{word}_service_pb2"))
-
-
-KINDS: Final = {
-    word: _kind(word, shape)
-    for word, shape in (
-        ("persona", resources.PERSONA),
-        ("connector", resources.CONNECTOR),
-        ("scenario", resources.SCENARIO),
-        ("experiment", resources.EXPERIMENT),
-    )
-}
+KINDS: Final = {kind.word: kind for kind in (PERSONAS, CONNECTORS, SCENARIOS, EXPERIMENTS)}
 """By word. A kind follows the kinds that it refers to."""
 
-_GOING_ON: Final = (run_service_pb2.RUN_STATUS_QUEUED, run_service_pb2.RUN_STATUS_RUNNING)
+_ACTIVE: Final = (run_service_pb2.RUN_STATUS_QUEUED, run_service_pb2.RUN_STATUS_RUNNING)
 
 
 @asynccontextmanager
-async def open_store(args: argparse.Namespace) -> AsyncIterator["StoreClient"]:
-    """Yield a client of the server that `channel_to_server` connects to."""
+async def open_server(args: argparse.Namespace) -> AsyncIterator["ServerClient"]:
+    """Yield a client of `--server`, else of EVALD_SERVER, else of the server at the default address.
+
+    For commands that need a lasting store: a server inside the command would lose its data at the end.
+    Raises CommandError if no server answers.
+    """
+    address, access = open_to(args.server, **credentials_of(args))
     options = [*channel_options(-1), ("grpc.initial_reconnect_backoff_ms", 100)]
-    async with channel_to_server(args, options) as (channel, address, access):
-        yield StoreClient(channel, address, access)
+    async with open_channel(address, access, options) as channel:
+        try:
+            yield ServerClient(channel, address, access)
+        except errors.Unavailable as problem:
+            if not problem.hint:
+                raise
+            raise unreachable(problem) from None
 
 
-class StoreClient:
-    """A client of the stored resources and runs. Its methods raise the errors of `evald.errors`."""
+class ServerClient:
+    """A client of a server's services. Its methods raise the errors of `evald.errors`."""
 
     def __init__(self, channel: grpc.aio.Channel, address: str, access: Access) -> None:
+        self.address = address
+        self._channel = channel
         self._access = access
         self._typed_errors = TypedErrors(address)
         self._answered = False  # the server has responded at least once
-        self._stubs = {word: kind.stub(channel) for word, kind in KINDS.items()}
-        self._stubs["run"] = run_service_pb2_grpc.RunServiceStub(channel)
 
-    async def call(self, word: str, method: str, request: Any) -> Any:
-        """Call a method of a kind's service. word: the kind's word, or "run"."""
+    async def call(self, request: Message, seconds: float = _SECONDS) -> Any:
+        """Call the method that takes a request of this type."""
+        method = method_for(request)
+        call: Any = self._channel.unary_unary(
+            f"/{method.name}", method.request.SerializeToString, method.answer.FromString
+        )
         with self._typed_errors:
-            call = getattr(self._stubs[word], method)
-            answer = await call(request, timeout=_SECONDS, metadata=self._access.headers())
+            answer = await call(request, timeout=seconds, metadata=self._access.headers())
         self._answered = True
         return answer
 
-    async def _standard(self, kind: StoredKind, verb: str, **fields: Any) -> Any:
-        method = f"{verb}{kind.word.capitalize()}"
-        answer = await self.call(kind.word, method, getattr(kind.requests, f"{method}Request")(**fields))
+    async def stream(self, request: Message) -> AsyncGenerator[Any]:
+        """Yield the responses of the method that takes a request of this type. Without a deadline."""
+        method = method_for(request)
+        call: Any = self._channel.unary_stream(
+            f"/{method.name}", method.request.SerializeToString, method.answer.FromString
+        )
+        with self._typed_errors:
+            async for response in call(request, metadata=self._access.headers()):
+                self._answered = True
+                yield response
+
+    async def pages(self, request: Any, seconds: float = _SECONDS) -> AsyncIterator[Any]:
+        """Yield the pages of a listing."""
+        while True:
+            page = await self.call(request, seconds)
+            yield page
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    async def _standard(self, kind: StandardMethods, verb: str, **fields: Any) -> Any:
+        answer = await self.call(kind.request(verb, **fields))
         return getattr(answer, kind.word, None)
 
-    async def create(self, kind: StoredKind, resource: Any) -> Any:
+    async def create(self, kind: StandardMethods, resource: Any) -> Any:
         """Store a resource and return the stored version."""
         return await self._standard(kind, "Create", **{kind.word: resource})
 
-    async def update(self, kind: StoredKind, resource: Any, fields: list[str] | None = None) -> Any:
+    async def update(self, kind: StandardMethods, resource: Any, fields: list[str] | None = None) -> Any:
         """Replace fields of a stored resource, by default all, and return the stored version."""
         mask = {"update_mask": {"paths": fields}} if fields else {}
         return await self._standard(kind, "Update", **{kind.word: resource}, **mask)
 
-    async def delete(self, kind: StoredKind, resource_id: str) -> None:
+    async def delete(self, kind: StandardMethods, resource_id: str) -> None:
         """Delete a resource."""
         await self._standard(kind, "Delete", **{f"{kind.word}_id": resource_id})
 
-    async def by_id(self, kind: StoredKind, resource_id: str) -> Any:
+    async def by_id(self, kind: StandardMethods, resource_id: str) -> Any:
         """Return a resource, or None if there is none."""
         try:
             return await self._standard(kind, "Get", **{f"{kind.word}_id": resource_id})
@@ -118,21 +119,19 @@ class StoreClient:
                 raise
             return None
 
-    async def every(self, kind: StoredKind, name: str = "") -> AsyncIterator[Any]:
+    async def every(self, kind: StandardMethods, name: str = "") -> AsyncIterator[Any]:
         """Yield all resources of a kind, or with `name` only the one with this name."""
-        method = f"List{kind.plural.capitalize()}"
-        request = getattr(kind.requests, f"{method}Request")(page_size=_PAGE, name=name)
-        async for page in pages(partial(self.call, kind.word, method), request):
+        async for page in self.pages(kind.request("List", page_size=_PAGE, name=name)):
             for resource in getattr(page, kind.plural):
                 yield resource
 
-    async def lookup(self, kind: StoredKind, name_or_id: str) -> Any:
+    async def lookup(self, kind: StandardMethods, name_or_id: str) -> Any:
         """Return the resource with this name, else the one with this id, else None."""
         async for resource in self.every(kind, name_or_id):
             return resource
         return await self.by_id(kind, name_or_id) if name_or_id else None
 
-    async def find(self, kind: StoredKind, name_or_id: str, hint: str = "") -> Any:
+    async def find(self, kind: StandardMethods, name_or_id: str, hint: str = "") -> Any:
         """Return the resource with this name or id.
 
         Raises CommandError if there is none. It suggests the nearest name, else it has `hint`.
@@ -152,7 +151,7 @@ class StoreClient:
 
     async def run(self, run_id: str) -> run_service_pb2.Run:
         """Return a run with all its data."""
-        answer = await self.call("run", "GetRun", run_service_pb2.GetRunRequest(run_id=run_id))
+        answer = await self.call(run_service_pb2.GetRunRequest(run_id=run_id))
         found: run_service_pb2.Run = answer.run
         return found
 
@@ -162,7 +161,7 @@ class StoreClient:
         """Yield the runs that match the filters. wanted: fields of ListRunsRequest."""
         size = _PAGE if limit is None else min(limit, _PAGE)
         request, found = run_service_pb2.ListRunsRequest(**wanted, page_size=size), 0
-        async for page in pages(partial(self.call, "run", "ListRuns"), request):
+        async for page in self.pages(request):
             for run in page.runs:
                 yield run
                 found += 1
@@ -182,17 +181,15 @@ class StoreClient:
         give_up: float | None = None  # the loop's time at which to stop trying; None while connected
         while True:
             try:
-                with self._typed_errors:
-                    request = run_service_pb2.WatchRunRequest(run_id=run_id, after_sequence=after)
-                    watching = self._stubs["run"].WatchRun(request, metadata=self._access.headers())
-                    async for event in watching:
+                request = run_service_pb2.WatchRunRequest(run_id=run_id, after_sequence=after)
+                async with aclosing(self.stream(request)) as events:
+                    async for event in events:
                         after, pause, give_up = event.sequence, _FIRST_PAUSE, None
-                        self._answered = True
                         on_event(event)
                         if event.HasField("end"):
                             return await self.run(run_id)
                 run = await self.run(run_id)
-                if run.status not in _GOING_ON:
+                if run.status not in _ACTIVE:
                     return run
                 give_up = None
             except errors.Unavailable:

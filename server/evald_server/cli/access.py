@@ -1,9 +1,11 @@
-"""`evald keys`: make, list and revoke the API keys of a server."""
+"""`evald keys`: make, list and revoke the API keys of a server. `evald certs dev`: make certificates for trying TLS out."""
 
 import argparse
 import json
 import os
+import socket
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -14,8 +16,10 @@ from evald_server.auth.files import FileProblem
 from evald_server.auth.keys import PREFIX, ApiKey, add_key, new_key, read_keys, revoke_key
 from evald_server.auth.principal import Role, limits_of
 from evald_server.day_totals import FILES, UNUSABLE, Unit, read_totals, utc_day
+from evald_server.dev_certificates import FILES as CERTIFICATE_FILES
+from evald_server.dev_certificates import OpensslProblem, make_certificates
 
-from .exit_codes import ExitCode, usage_error
+from .exit_codes import CommandError, ExitCode, usage_error
 
 _DAY_SECONDS: Final = 86_400
 
@@ -30,7 +34,11 @@ _LIMITS: Final = {
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make, list or revoke keys."""
+    """Make, list or revoke keys, or make certificates."""
+    return _run_certs(args) if args.command == "certs" else _run_keys(args)
+
+
+def _run_keys(args: argparse.Namespace) -> int:
     path = args.keys_file or os.environ.get("EVALD_KEYS_FILE")
     if not path:
         raise usage_error("no keys file is named", "name it with --keys-file FILE or EVALD_KEYS_FILE")
@@ -165,3 +173,32 @@ def _until(key: ApiKey) -> str:
 
 def _date(seconds: float | None) -> str:
     return "" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _run_certs(args: argparse.Namespace) -> int:
+    folder = Path(args.directory)
+    if found := [name for name in CERTIFICATE_FILES if (folder / name).exists()]:
+        raise usage_error(
+            f"{folder / found[0]}: already exists", "name another directory, or remove the file"
+        )
+    names = ["localhost", "127.0.0.1", "::1", socket.gethostname(), *args.names]
+    for name in names:
+        if not name.isascii() or not name.replace("-", "").replace(".", "").replace(":", "").isalnum():
+            raise usage_error(f"--name: got {name!r}, wanted a host name or an address")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Made in a temporary directory, so that a failure of openssl leaves none of the files.
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            make_certificates(Path(place), names, args.days)
+            for name in CERTIFICATE_FILES:
+                (Path(place) / name).replace(folder / name)
+    except OpensslProblem as problem:
+        raise CommandError(ExitCode.USAGE, f"evald certs: {problem}", "apt-get install openssl") from None
+    except OSError as problem:
+        raise usage_error(f"{folder}: {problem.strerror}") from None
+    sys.stdout.write(
+        f"{folder}: a CA (ca.pem), a server certificate (server.pem, server.key) for "
+        f"{', '.join(dict.fromkeys(names))}, a client certificate (client.pem, client.key), valid for {args.days} days\n"
+        "For tests only. Do not share ca.key: it can sign a certificate for any name\n"
+    )
+    return ExitCode.PASSED
