@@ -68,9 +68,11 @@ BELOW = {
     "engine": {"call_errors", "evaluators", "logs", "wire_pb2"},
     "plugins": {"engine"},
     "batch": {
+        "auth",
         "engine",
         "evaluator_counts",
         "evaluators",
+        "fair_slots",
         "wire_pb2",
         "memory",
         "frames",

@@ -122,4 +122,4 @@ async def test_a_database_of_another_version_is_refused(
     changed = text("UPDATE alembic_version SET version_num = :revision").bindparams(revision=revision)
     with pytest.raises(StoreProblem, match=wanted) as refused:
         await _restart(lasting_place, open_database, lambda connection: connection.execute(changed))
-    assert refused.value.code == UNAVAILABLE
+    assert refused.value.reason == UNAVAILABLE

@@ -25,7 +25,7 @@ from sqlalchemy.pool import QueuePool, StaticPool
 from evald_server.call_errors import CallError
 
 from . import rollups
-from .migrations import UnknownRevision, migrate
+from .migrations import OtherVersion, migrate
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Connection], T]
@@ -247,7 +247,7 @@ class Database:
                 migrate(connection)
             if self._path is not None:
                 self._file = _identity(self._path)
-        except UnknownRevision as problem:
+        except OtherVersion as problem:
             connection.invalidate()
             connection.close()
             _log.error("store: %s", problem.__cause__ or problem)

@@ -41,12 +41,12 @@ _VERSION: Final = Table(
 )
 
 
-class UnknownRevision(Exception):
-    """The database was written by a version of evald from which this one cannot migrate. The message is for callers."""
+class OtherVersion(Exception):
+    """A database of a version of evald from which this one cannot migrate. The message is for callers."""
 
 
 def migrate(connection: Connection) -> None:
-    """Migrate the tables to this version in the connection's transaction. Raises UnknownRevision."""
+    """Migrate the tables to this version in the connection's transaction. Raises OtherVersion."""
     if not inspect(connection).has_table(_VERSION.name):
         # Not with Alembic: its import is the slowest part of a start.
         METADATA.create_all(connection, checkfirst=False)
@@ -55,8 +55,8 @@ def migrate(connection: Connection) -> None:
         return
     revision = connection.scalar(select(_VERSION)) or ""
     if revision < _BASELINE:
-        raise UnknownRevision(
-            "the database was written by a version of evald before 0.1.0: start with another one, "
+        raise OtherVersion(
+            "the database was written by a version of evald before 0.1.0: give this one another database, "
             "EVALD_DATA_DIR or EVALD_STORE"
         )
     if revision != HEAD:
@@ -76,6 +76,6 @@ def _upgrade(connection: Connection) -> None:
     try:
         command.upgrade(config, "head")
     except CommandError as problem:
-        raise UnknownRevision(
+        raise OtherVersion(
             "the database was written by a newer version of evald: start that version"
         ) from problem
