@@ -17,6 +17,7 @@ from evald.worker import connecting, dialling
 from evald.worker.connecting import Backoff
 
 from ..loop import run
+from ..ports import free_address
 from ..rpc.live import until
 from .evaluators import Blocking, Counting, Rude, Sleepy, length, polite, scoped
 from .registry import PATIENCE, Registry, registry, take, task
@@ -258,6 +259,22 @@ async def test_every_replica_gets_a_session_and_its_share_of_the_credit() -> Non
         await links[0].break_off()
         await until(lambda: len(servers[0].links) >= 2 and len(worker.server_ids) == 3)
         await until(lambda: sum(server.links[-1].credit for server in servers) == 7)
+
+
+async def test_an_address_that_cannot_be_reached_is_tried_again_after_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(registry(server_id=f"replica-{n}")) for n in range(2)]
+        addresses = [f"ipv4:{free_address()}", *(f"ipv4:{server.address}" for server in servers)]
+
+        async def resolve(_server: str) -> list[str]:
+            return addresses
+
+        monkeypatch.setattr(dialling, "resolve_targets", resolve)
+        target = "ipv4:" + ",".join(address.removeprefix("ipv4:") for address in addresses)
+        worker = await stack.enter_async_context(evald.DiallingWorker(polite, server=target))
+        await until(lambda: len(worker.server_ids) == 2)
 
 
 async def test_a_replica_that_is_met_twice_keeps_the_newest_session() -> None:

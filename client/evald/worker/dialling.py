@@ -88,6 +88,7 @@ class DiallingWorker:
         self._retiring: set[asyncio.Task[None]] = set()
         self._listed = len(listed_addresses(self.server)) or 1
         self._wanted = self._listed
+        self._failed: set[str] = set()  # addresses that are tried again after all others
         self._stay_away_until = 0.0
         self._backoff = Backoff()
         self._search = Backoff(maximum=_MAX_SEARCH_SECONDS)
@@ -196,6 +197,7 @@ class DiallingWorker:
             call = stub.Connect(metadata=self._access.headers())
             welcome = await send_hello(call, hello)
         except BaseException:
+            self._failed.add(target)
             await channel.close()
             raise
         session = ServerSession(self._tasks, call, welcome, credit, target)
@@ -282,7 +284,10 @@ class DiallingWorker:
         # A second session with the same server would replace the first one.
         in_use = {session.target for session in self._sessions.values()}
         addresses = [address for address in await resolve_targets(self.server) if address not in in_use]
-        target = addresses[0] if addresses else self.server
+        untried = [address for address in addresses if address not in self._failed]
+        if not untried:
+            self._failed.clear()
+        target = (untried or addresses or [self.server])[0]
         return (target, "") if target == self.server else (target, _authority(self.server))
 
 

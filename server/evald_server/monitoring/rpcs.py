@@ -29,9 +29,8 @@ GRPC_CODES: Mapping[str, str] = {
     "UNAUTHENTICATED": "Unauthenticated",
 }
 
-_METHOD_SERIES = (
-    series_count(DURATION_BOUNDS) + 3
-)  # started, received and sent; each code reserves its own series
+# + 3: started, received and sent. Each code reserves its own series.
+_METHOD_SERIES = series_count(DURATION_BOUNDS) + 3
 
 
 class RpcTally:
