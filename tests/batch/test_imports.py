@@ -1,5 +1,6 @@
-"""A batch process loads what evaluates, and nothing else."""
+"""The program of a batch process: what it loads, and how it ends without a server."""
 
+import os
 import subprocess
 import sys
 
@@ -22,3 +23,20 @@ def test_a_batch_process_loads_nothing_that_only_the_server_needs() -> None:
     assert {"evald_server.engine.run", "evald.evaluator", "re2", "jsonschema_rs"} <= loaded
     unwanted = {"grpc", "openai", "prometheus_client", "sqlite3", "uvloop", "httpx", "jsonschema", "rich"}
     assert not unwanted & loaded
+
+
+def test_a_process_whose_server_is_gone_ends_without_a_word() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-P", "-m", "evald_server.batch"],
+            stdin=subprocess.DEVNULL,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, "")

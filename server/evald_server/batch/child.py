@@ -61,18 +61,17 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Send the version, receive the config, report ready, and evaluate chunks until the server closes the pipe."""
     kernel.end_with_parent()
     _lower_priority()
-    with suppress(BrokenPipeError):
-        write_frame(answers, version("evald").encode())
-        if (frame := read_frame(requests)) is None:
-            return
-        config: ProcessConfig = pickle.loads(frame)  # noqa: S301 - from our own parent
-        configure_logging(config.log_format, config.log_level)
-        engine = _engine(config)
-        prepare_for_calls()
-        write_frame(answers, b"")
-        while (frame := read_frame(requests)) is not None:
-            chunk: Chunk[object] = pickle.loads(frame)  # noqa: S301 - from our own parent
-            write_frame(answers, pickle.dumps(chunk.evaluate(engine)))
+    write_frame(answers, version("evald").encode())
+    if (frame := read_frame(requests)) is None:
+        return
+    config: ProcessConfig = pickle.loads(frame)  # noqa: S301 - from our own parent
+    configure_logging(config.log_format, config.log_level)
+    engine = _engine(config)
+    prepare_for_calls()
+    write_frame(answers, b"")
+    while (frame := read_frame(requests)) is not None:
+        chunk: Chunk[object] = pickle.loads(frame)  # noqa: S301 - from our own parent
+        write_frame(answers, pickle.dumps(chunk.evaluate(engine)))
 
 
 def _lower_priority() -> None:
@@ -89,6 +88,7 @@ def _lower_priority() -> None:
 def main() -> None:
     """Serve the parent process on the standard streams."""
     # Redirect stdout to stderr, so that output of libraries does not mix with the responses.
-    with os.fdopen(os.dup(1), "wb") as stdout:
+    # A server that is gone needs no answer, not even when the pipe is closed.
+    with suppress(BrokenPipeError), os.fdopen(os.dup(1), "wb") as stdout:
         os.dup2(2, 1)
         serve(sys.stdin.buffer, stdout)
