@@ -465,6 +465,6 @@ async def test_runs_after_a_clock_was_set_back_are_the_newest_and_found_by_their
 
 async def test_retention_goes_by_age(store: RunStore) -> None:
     await make(store, [COMPLETED] * 10)
-    assert await store.trim(max_age=994.5, max_count=1000) == 6
+    assert await store.trim(max_age=994.95, max_count=1000) == 6
     assert len(await ids(store)) == 4
     assert await store.trim(max_age=0, max_count=None) == 4
