@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -91,3 +92,17 @@ async def test_a_caller_that_goes_away_leaves_no_second_thread_beside_its_own(
     compilations.go.set()
     await second
     assert len(compilations.threads) == 2
+
+
+def test_specs_are_compiled_once_whatever_the_order_of_their_keys(compilations: Compilations) -> None:
+    # 24 orders are more than the planner remembers: those that it forgot are parsed, and find the plan.
+    config = {"expected": "yes", "ignoreCase": True, "message": "last", "trim": False}
+    keys = [evaluator_pb2.EvaluatorSpec() for _ in config]
+    for key, item in zip(keys, config.items(), strict=True):
+        key.config.update(dict([item]))
+    head = evaluator_pb2.EvaluatorSpec(type="exact-match").SerializeToString()
+    compilations.go.set()
+    planner = _planner(64 << 20)
+    orders = [b"".join(key.SerializeToString() for key in order) for order in permutations(keys)]
+    plans = {id(planner.plan((head + order,))) for order in orders * 2}
+    assert len(plans) == len(compilations.threads) == 1

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import time
+from collections.abc import Sequence
+from itertools import permutations
 from typing import Any
 
 import grpc
@@ -221,6 +223,26 @@ async def test_a_request_id_is_the_same_in_every_order_of_labels_and_has_a_lengt
         refused = await refusal(live.unary(request(CONTAINS, request_id="x" * 129)))
         assert (refused.reason, refused.fields) == ("INVALID_FIELD", ["request_id"])
         assert "got 129 characters, wanted at most 128" in refused.message
+
+
+async def test_a_request_id_is_the_same_in_every_order_of_a_configs_keys() -> None:
+    # Protobuf writes maps in an order that differs by process and language. Messages that follow each other are merged.
+    keys = [struct_pb2.Struct(), struct_pb2.Struct(), struct_pb2.Struct()]
+    for key, value in zip(keys, ({"text": "yes"}, {"ignoreCase": True}, {"message": "last"}), strict=True):
+        key.update(value)
+
+    def spelled(order: Sequence[struct_pb2.Struct]) -> bytes:
+        specs = [evaluator_pb2.EvaluatorSpec(type="contains").SerializeToString()]
+        specs += [evaluator_pb2.EvaluatorSpec(config=key).SerializeToString() for key in order]
+        wire = wire_pb2.EvaluateRequest(request_id="one", evaluators=[b"".join(specs)])
+        wire.context.CopyFrom(request(answer="Yes").context)
+        return wire_pb2.EvaluateUnaryRequest(request=wire).SerializeToString()
+
+    requests = {spelled(order) for order in permutations(keys)}
+    assert len(requests) == 6
+    async with serving() as live:
+        answers = {await live.raw(EVALUATION + "EvaluateUnary", data) for data in requests}
+    assert len(answers) == 1
 
 
 async def test_an_answer_is_kept_for_ten_minutes() -> None:
