@@ -19,8 +19,8 @@ from evald_server.monitoring import Telemetry
 from evald_server.rpc.admission import Admission
 from evald_server.runs import runner as runner_module
 from evald_server.runs.runner import FairQueue, Runner, RunStateProblem
-from evald_server.store.database import StoreProblem
-from evald_server.store.runs import RunEventKind
+from evald_server.store.database import MEMORY, Database, StoreProblem
+from evald_server.store.runs import RunEventKind, RunStore
 
 from ..engine.scripted import SCRIPTED
 from ..monitoring.scrape import families
@@ -72,7 +72,7 @@ class Gate(ScriptedAgent):
 class House:
     """A runner over a store that stays when the runner goes."""
 
-    def __init__(self, agent: ScriptedAgent, store: FakeStore | None = None, **more: Any) -> None:
+    def __init__(self, agent: ScriptedAgent, store: FakeStore | RunStore | None = None, **more: Any) -> None:
         self.agent = agent
         self.store = store or FakeStore()
         self.telemetry = Telemetry()
@@ -744,3 +744,24 @@ async def test_a_run_keeps_its_conversation_until_its_evaluators_are_there() -> 
     store.rows[run.id] = row.SerializeToString()
     await house.runner.resume(run.id)
     assert not (await house.until(run.id, COMPLETED)).HasField("error")
+
+
+async def test_a_run_that_another_server_has_taken_over_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    database = Database(MEMORY)
+    await database.start()
+    try:
+        store = RunStore(database)
+        first = House(Gate(), store)
+        (run_id,) = await first.submit()
+        await first.agent.asked.get()
+        second = House(ScriptedAgent(), store)
+        await second.runner.start()
+        second.runner.begin()
+        assert await second.runner.resume(run_id) is not None
+        ended = await second.until(run_id, COMPLETED)
+        first.agent.open()
+        await first.runner.drain(30)
+        assert await whole(store, run_id) == ended
+        assert "exception" not in caplog.text
+    finally:
+        await database.close()

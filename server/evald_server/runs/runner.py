@@ -207,7 +207,11 @@ class Runner:
         self._paused = True
         for run in await self._store.unfinished():
             if run.status == _RUNNING:
-                await self._interrupt(run)
+                try:
+                    await self._interrupt(run, 0)
+                except StoreProblem as problem:  # a full disk can still be read
+                    _log.warning("run %s: cannot be marked as interrupted yet: %s", run.id, problem.message)
+                    self._run_task(run.id, self._settle(run.id), context)
             else:
                 context.run(self._put, run)
 
@@ -390,6 +394,8 @@ class Runner:
                 await self._play(run_id)
             except (_Draining, StoreProblem):
                 await self._interrupt_stored(run_id)
+            except RunNotFound:
+                raise  # not a bug
             except asyncio.CancelledError:
                 if not self._draining:
                     raise  # `_cancel` stores the new status
@@ -400,7 +406,7 @@ class Runner:
                 except StoreProblem:
                     await self._interrupt_stored(run_id)
         except RunNotFound:
-            pass  # it was deleted
+            pass  # it was deleted, or another server has taken it over
 
     async def _play(self, run_id: str) -> None:
         run = await self._with_retries(partial(self._store.get, run_id))
@@ -462,10 +468,10 @@ class Runner:
                 return
             await asyncio.sleep(_AWAY_SECONDS)
 
-    async def _interrupt(self, run: run_service_pb2.Run) -> None:
+    async def _interrupt(self, run: run_service_pb2.Run, seconds: float | None = None) -> None:
         # The run lasted until its last update; the time after that does not count.
         run.complete_time.CopyFrom(run.update_time)
-        await self._save(run, [status_event(run, _INTERRUPTED)])
+        await self._save(run, [status_event(run, _INTERRUPTED)], seconds)
 
     async def _save(
         self, run: run_service_pb2.Run, events: Sequence[RunEvent], seconds: float | None = None

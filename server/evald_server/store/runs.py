@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from sqlalchemy import (
     BindParameter,
@@ -361,6 +361,8 @@ class _Change:
         if row is None:
             raise RunNotFound(self._id)
         number, status, verdict, last_sequence = row
+        if last_sequence > self._last_sequence:
+            self._taken_over()
         new = [one for one in self._events if one.sequence > last_sequence]
         if len(new) < len(self._events):
             self._check_repeated(connection, number)
@@ -381,11 +383,13 @@ class _Change:
         )
         stored = connection.execute(wanted).first()
         if stored is None or list(stored) != event:
-            _log.error(
-                "run %s: another server has written to it; two servers must not use the same database",
-                self._id,
-            )
-            raise RunNotFound(self._id)
+            self._taken_over()
+
+    def _taken_over(self) -> NoReturn:
+        _log.error(
+            "run %s: another server has taken it over; two servers must not use the same database", self._id
+        )
+        raise RunNotFound(self._id)
 
 
 def _add_events(
