@@ -26,7 +26,7 @@ from evald_server.auth.roles import SCRAPERS
 from evald_server.batch.chunk import ProcessConfig
 from evald_server.batch.pool import BatchPool
 from evald_server.certificates import CertificateFiles, CertificateProblem, CertificateStore
-from evald_server.config import Settings, is_public, split_address
+from evald_server.config import Settings, answers_to, is_public, split_address
 from evald_server.connectors.build import Connectors
 from evald_server.connectors.http_document import fetch_document
 from evald_server.data_dir import DataDir, Taken
@@ -92,6 +92,7 @@ _SLACK_BYTES: Final = 4 << 20
 _WEB_PACKAGES: Final = ("jinja2", "starlette", "uvicorn")
 
 _LAG_PERIOD_SECONDS: Final = 0.25
+_STORE_PERIOD_SECONDS: Final = 5.0
 
 # Pause before a background task that has failed starts again.
 _RESTART_SECONDS: Final = 1.0
@@ -193,6 +194,7 @@ class App:
         )
         self.telemetry.saturation.inflight.set_function(lambda: self.admission.inflight)
         self.telemetry.saturation.queued.set_function(lambda: self.admission.queued)
+        self.telemetry.saturation.store_degraded.set_function(lambda: bool(self.database.problem))
         engine = Engine(planner, Contexts(settings.max_messages), self.threads)
         # Before the first call, so that remote types cannot use up the metric series of these types.
         for entry in self.registry.types():
@@ -260,19 +262,31 @@ class App:
             except OSError as problem:
                 raise StartError(f"data_dir {settings.data_dir}: {problem.strerror}") from None
         try:
+            self._check_database_file()
             await self._open_database()
             await self._listen()
             # In the background: runs wait until remote evaluators are available again, other callers do not.
             self._beginning = asyncio.create_task(self._begin_runs())
         except BaseException:
             await self.runner.drain(0)
-            await self.remotes.stop()
-            await self._close_storage()
+            await self._stop_ports(None)
+            await self._close()
             raise
 
     async def _begin_runs(self) -> None:
         await self.remotes.settle(_RESTORE_SECONDS)
         self.runner.begin()
+
+    def _check_database_file(self) -> None:
+        """Raise StartError for a database that lost its content, which SQLite would take for a new one."""
+        path = self.settings.data_dir / FILE_NAME if self.settings.data_dir is not None else None
+        if self._data_dir is None or path is None or self.settings.store is not None:
+            return
+        if self._data_dir.is_used and path.exists() and not path.stat().st_size:
+            raise StartError(
+                f"data_dir {self.settings.data_dir}: {FILE_NAME} is empty, but this directory was in use: its content is "
+                "lost. Restore the file from a backup, or delete it to begin with an empty store"
+            )
 
     async def _open_database(self) -> None:
         settings = self.settings
@@ -284,6 +298,8 @@ class App:
         except StoreProblem as problem:
             place = "store" if settings.store is not None else f"data_dir {settings.data_dir}"
             raise StartError(f"{place}: {problem.message}; the log says why") from None
+        if self._data_dir is not None and settings.store is None:
+            self._data_dir.mark_used()
 
     async def _listen(self) -> None:
         settings = self.settings
@@ -298,24 +314,19 @@ class App:
                     host=http_host,
                     port=http_port,
                     ready=lambda: self._health.serving,
+                    store_problem=lambda: self.database.problem,
+                    answers_to=partial(answers_to, settings, http_host),
                     max_connections=http_connections(),
                     tls=self._http_context if self._certificates and settings.http_tls else None,
                     may_scrape=self._may_scrape,
                 )
             except OSError as problem:
-                await self._stop_ports(None)
                 raise StartError(
                     f"http {settings.http}: {problem.strerror or problem}; "
                     f"is another server using port {http_port}? Port 0 picks a free one."
                 ) from None
             self.http_address = _join(http_host, self._http.start())
-        try:
-            await self._listen_web()
-        except StartError:
-            await self._stop_ports(None)
-            if self._http is not None:
-                await asyncio.to_thread(self._http.stop)
-            raise
+        await self._listen_web()
         for bound, port in self._ports.items():
             await port.start(bound)
         self.address = address
@@ -323,6 +334,7 @@ class App:
             self._watch_lag,
             self._gate.watch,
             partial(self.models.watch, self._judge_available),
+            self._watch_store,
         ]
         if self._authenticator is not None and self._authenticator.tokens is not None:
             endless.append(self._authenticator.tokens.source.watch)
@@ -406,6 +418,10 @@ class App:
         self._rpc.end()
         await stopping
         draining.cancel()
+        await self._close()
+
+    async def _close(self) -> None:
+        """Close all that is open but the gRPC ports."""
         await self.remotes.stop()
         for task in self._background:
             task.cancel()
@@ -523,6 +539,7 @@ class App:
         memory = SessionMemory(2 * self.settings.max_message_bytes, self.settings.max_session_bytes)
         sessions = SessionService(engine, batcher, admission, metrics, memory)
         batches = BatchService(engine, admission, metrics, self.batch_processes, rpc.slices)
+        stored = self._stored_services(engine)
         services: dict[str, Methods] = {
             evaluate.NAME: {
                 "EvaluateSession": sessions.evaluate_session,
@@ -531,7 +548,7 @@ class App:
             },
             catalog.NAME: catalog.CatalogService(self.registry).methods(),
             registry.NAME: self._registrations.methods(),
-            **self._stored_services(engine),
+            **stored,
         }
         table = {name: rpc.service(name, methods) for name, methods in services.items()}
         # These two parse their requests themselves, without what they look up by its bytes. Evaluate is no watch.
@@ -539,7 +556,8 @@ class App:
             "EvaluateUnary": rpc.unary(evaluate.NAME, "EvaluateUnary", evaluations.evaluate_unary),
             "Evaluate": rpc.server_stream(evaluate.NAME, "Evaluate", evaluations.evaluate),
         }
-        self._health = Health(tuple(table), self.settings.max_open_calls)
+        self._health = Health(tuple(table), self.settings.max_open_calls, stored)
+        self.database.on_change = lambda: self._health.set_degraded(bool(self.database.problem))
         table[HEALTH] = self._health.handlers(rpc.endless)
         if self.settings.reflection:
             table |= reflection_handlers([*table, REFLECTION, REFLECTION_ALPHA], rpc.endless)
@@ -594,6 +612,12 @@ class App:
                 if deleted:
                     _log.info("deleted %d runs by runs_max_age and runs_max_count", deleted)
             await asyncio.sleep(_TRIM_PERIOD_SECONDS)
+
+    async def _watch_store(self) -> None:
+        """Notice that the store cannot be used, or can be used again, also when nobody asks for it."""
+        while True:
+            await asyncio.sleep(_STORE_PERIOD_SECONDS)
+            await self.database.probe()
 
     async def _watch_lag(self) -> None:
         loop = asyncio.get_running_loop()

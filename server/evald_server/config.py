@@ -4,6 +4,7 @@ Precedence: command line, environment, config file, default.
 """
 
 import difflib
+import ipaddress
 import json
 import os
 import tomllib
@@ -198,8 +199,8 @@ class Settings(BaseModel):
     )
     web_hosts: list[str] = Field(
         [],
-        description="Host names of this server that browsers may use for the web port, besides its "
-        "own address.",
+        description="Host names of this server that requests may use for the web port and for /metrics, besides "
+        "their own addresses.",
     )
     web_origins: list[str] = Field(
         [],
@@ -741,6 +742,22 @@ def _split(url: str) -> SplitResult:
     except ValueError:
         raise ValueError("not an address; wanted SCHEME://HOST:PORT/PATH with a port of digits") from None
     return parts
+
+
+def answers_to(settings: Settings, bound: str, host: str) -> bool:
+    """Return whether a port of HTTP answers requests with this Host header: DNS rebinding needs a name of others.
+
+    bound: host of the address on which the port listens.
+    """
+    name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
+    name = (name if port.isdecimal() else host).lower().removesuffix(".")
+    if name in {"localhost", bound.lower(), *map(str.lower, settings.web_hosts)} - {""}:
+        return True
+    try:
+        ipaddress.ip_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name)
+    except ValueError:
+        return False
+    return True
 
 
 def is_public(address: str | None) -> bool:

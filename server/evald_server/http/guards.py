@@ -1,10 +1,10 @@
 """Checks of every request before its route: Host, origin, media type, and the body's size and time."""
 
 import asyncio
-import ipaddress
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from evald_server.call_errors import CallError
-from evald_server.config import Settings, split_address
+from evald_server.config import Settings, answers_to, split_address
 from evald_server.logs import log_incident
 
 from .errors import error_response, failed, refusal
@@ -64,8 +64,9 @@ class Guards:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.web_origins)
-        bound = split_address(settings.web)[0] if settings.web else ""
-        self._hosts = {"localhost", *(host.lower() for host in (bound, *settings.web_hosts))} - {""}
+        self._answers_to = partial(
+            answers_to, settings, split_address(settings.web)[0] if settings.web else ""
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -106,8 +107,7 @@ class Guards:
             # Request smuggling: a proxy may take the body's length from the other header, and see a second request.
             text = "got Content-Length and Transfer-Encoding, wanted only one of them"
             return refusal(request, 400, text, {"Connection": "close"})
-        host = _host_name(headers.get("host", ""))
-        if host not in self._hosts and not _is_literal(host):
+        if not self._answers_to(headers.get("host", "")):
             wanted = "an IP address, localhost, or a host in web_hosts (EVALD_WEB_HOSTS)"
             return refusal(request, 421, f"Host: got {headers.get('host', '')[:200]!r}, wanted {wanted}")
         if request.method in _READING:
@@ -247,20 +247,3 @@ def _check_size(size: int, limit: int) -> None:
     if size > limit + _ENVELOPE_BYTES:
         text = f"the body is larger than {limit} bytes, the limit"
         raise failed(CallError("MESSAGE_TOO_LARGE", text, limit=str(limit)))
-
-
-def _host_name(host: str) -> str:
-    """Return the host of a Host header in lower case, without its port; "" for none."""
-    name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
-    if not port.isdecimal():
-        name = host
-    return name.lower().removesuffix(".")
-
-
-def _is_literal(host: str) -> bool:
-    """Return whether a host is an IP address. DNS rebinding needs a name."""
-    try:
-        ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
-    except ValueError:
-        return False
-    return True

@@ -94,6 +94,8 @@ class HttpServer(socketserver.ThreadingTCPServer):
         host: str,
         port: int,
         ready: Callable[[], bool],
+        store_problem: Callable[[], str] = lambda: "",
+        answers_to: Callable[[str], bool] = lambda _host: True,
         max_connections: int = MAX_CONNECTIONS,
         connection_seconds: float = CONNECTION_SECONDS,
         tls: Callable[[], ssl.SSLContext] | None = None,
@@ -101,6 +103,8 @@ class HttpServer(socketserver.ThreadingTCPServer):
     ) -> None:
         self._telemetry = telemetry
         self._ready = ready
+        self._store_problem = store_problem
+        self._answers_to = answers_to
         self._max_connections = max_connections
         self._connection_seconds = connection_seconds
         self._tls = tls
@@ -137,12 +141,20 @@ class HttpServer(socketserver.ThreadingTCPServer):
         """Return the response to a GET request. address: of the caller."""
         match path:
             case "/metrics":
+                host = headers.get("Host", "")
+                if not self._answers_to(host):
+                    wanted = "an IP address, localhost, or a host in web_hosts (EVALD_WEB_HOSTS)"
+                    return HttpResponse(421, f"Host: got {host[:200]!r}, wanted {wanted}\n".encode())
                 status = self._may_scrape(headers.get_all("Authorization", []), address)
                 return self._metrics(headers) if status == 200 else _REFUSED[status]
             case "/healthz":
                 return HttpResponse(200, b"ok\n")
             case "/readyz":
-                return HttpResponse(200, b"ready\n") if self._ready() else HttpResponse(503, b"not ready\n")
+                if not self._ready():
+                    return HttpResponse(503, b"not ready\n")
+                problem = self._store_problem()
+                note = f", but the store cannot be used: {problem}" if problem else ""
+                return HttpResponse(200, f"ready{note}\n".encode())
             case "/":
                 return HttpResponse(200, _INDEX.encode())
         return HttpResponse(404, b"no such page; / lists the existing ones\n")

@@ -43,6 +43,9 @@ class Saturation:
         self._clock = clock
         self.inflight = Gauge(limit, "evald_inflight_evaluations", "Evaluations that are running now.")
         self.queued = Gauge(limit, "evald_queued_evaluations", "Evaluations in the queue.")
+        self.store_degraded = Gauge(
+            limit, "evald_store_degraded", "1 while the store cannot be used; what needs no store goes on."
+        )
         text = "Evaluations refused before they started, by reason."
         self._rejections = Counts(limit, "evald_evaluations_rejected", text, more=1, reason=())  # 1: "other"
         self._lag = Gauge(
@@ -65,4 +68,7 @@ class Saturation:
 
     def families(self) -> Iterator[Metric]:
         """Yield the current metric families."""
-        return (one.family() for one in (self.inflight, self.queued, self._rejections, self._lag))
+        return (
+            metric.family()
+            for metric in (self.inflight, self.queued, self.store_degraded, self._rejections, self._lag)
+        )

@@ -22,8 +22,9 @@ _Status = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """The health service. The server ("") and all services always have the same status.
+    """The health service. The server ("") and all services have the same status, but for those that need the store.
 
+    stored: the services that are NOT_SERVING while the store cannot be used.
     max_watches: maximum open watches. They need no credentials, so a limit keeps capacity for other calls.
 
     It needs no admission slot and does not wait, so it responds under overload and while draining.
@@ -33,8 +34,10 @@ class Health:
     then blocks all other watchers and the change to NOT_SERVING, and Check still returns SERVING.
     """
 
-    def __init__(self, services: Iterable[str], max_watches: int) -> None:
+    def __init__(self, services: Iterable[str], max_watches: int, stored: Iterable[str] = ()) -> None:
         self._max_watches = max_watches
+        self._stored = frozenset(stored)
+        self._is_degraded = False
         self._services = frozenset(("", *services))
         self._serving = False
         self._watchers: set[asyncio.Event] = set()
@@ -47,6 +50,14 @@ class Health:
     def set_serving(self, serving: bool) -> None:
         """Change the status at once and notify all watchers."""
         self._serving = serving
+        self._notify()
+
+    def set_degraded(self, degraded: bool) -> None:
+        """Change the status of the services that need the store, and notify all watchers."""
+        self._is_degraded = degraded
+        self._notify()
+
+    def _notify(self) -> None:
         for changed in self._watchers:
             changed.set()
 
@@ -81,9 +92,13 @@ class Health:
         changed = asyncio.Event()
         self._watchers.add(changed)
         try:
+            told = None
             while True:
                 changed.clear()
-                await context.write(_Status(status=self._status(request.service)))
+                status = self._status(request.service)
+                if status != told:
+                    await context.write(_Status(status=status))
+                    told = status
                 await changed.wait()
         finally:
             self._watchers.discard(changed)
@@ -91,7 +106,8 @@ class Health:
     def _status(self, service: str) -> Any:
         if service not in self._services:
             return _Status.SERVICE_UNKNOWN
-        return _Status.SERVING if self._serving else _Status.NOT_SERVING
+        serving = self._serving and not (self._is_degraded and service in self._stored)
+        return _Status.SERVING if serving else _Status.NOT_SERVING
 
 
 def reflection_handlers(

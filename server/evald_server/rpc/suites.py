@@ -109,8 +109,17 @@ class SuiteService:
         }
 
     async def start(self) -> None:
-        """Mark suite runs that ended with an earlier server as interrupted. Raises StoreProblem."""
-        await self._store.interrupt()
+        """Mark suite runs that ended with an earlier server as interrupted, on a full disk as soon as that is possible.
+
+        Raises StoreProblem if they cannot be read.
+        """
+        for run_id in await self._store.running():
+            try:
+                await self._store.interrupt(run_id)
+            except StoreProblem as problem:
+                _log.warning("suite run %s: cannot be marked as interrupted yet: %s", run_id, problem.message)
+                over = self._running[run_id] = asyncio.Event()
+                self._settle(run_id, over)
         self._purging = asyncio.create_task(self._purge())
 
     async def stop(self) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, delete, event, insert, make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool, StaticPool
 
@@ -26,6 +26,7 @@ from evald_server.call_errors import CallError
 
 from . import rollups
 from .migrations import OtherVersion, migrate
+from .schema import RUN_SNAPSHOTS
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Connection], T]
@@ -96,6 +97,8 @@ class Database:
 
     url: a PostgreSQL URL, the path of a SQLite file, or MEMORY for a database that ends with the process.
 
+    problem: why the database cannot be used; "" if the last write succeeded. on_change: called when it changes.
+
     All changes requested during a commit go into the next one, because a commit waits 5 ms for the disk, for one row
     as for 500. After an error, the next call connects again.
     """
@@ -118,6 +121,8 @@ class Database:
         self._pending: list[_Waiting] = []
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
+        self.problem = ""
+        self.on_change: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Open the database, create it if necessary, and migrate it. Raises StoreProblem."""
@@ -140,6 +145,16 @@ class Database:
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._commit_all())
         return await done
+
+    async def probe(self) -> None:
+        """Update `problem`: read while there is none, else write."""
+        with suppress(StoreProblem):
+            await (self.write(_write_nothing) if self.problem else self.read(_read_nothing))
+
+    def _note(self, problem: str) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            self.on_change()
 
     async def close(self) -> None:
         """Finish pending commits and disconnect."""
@@ -164,6 +179,10 @@ class Database:
             except Exception as problem:  # noqa: BLE001 - handed to the callers
                 outcomes = [_Outcome(None, problem)] * len(batch)
             for waiting, outcome in zip(batch, outcomes, strict=True):
+                if outcome.problem is None:
+                    self._note("")
+                elif isinstance(outcome.problem, StoreProblem):
+                    self._note(outcome.problem.message)
                 if waiting.done.done():
                     continue
                 if outcome.problem is None:
@@ -176,10 +195,15 @@ class Database:
             raise StoreProblem(UNAVAILABLE, "the server stops")
         try:
             return await asyncio.get_running_loop().run_in_executor(executor, work)
+        except StoreProblem as problem:
+            self._note(problem.message)
+            raise
         except DBAPIError as problem:
             if not _is_storage(problem):
                 raise
-            raise _refusal(problem) from None
+            refusal = _refusal(problem)
+            self._note(refusal.message)
+            raise refusal from None
 
     # In the writer's thread.
 
@@ -328,6 +352,16 @@ class Database:
                 if not (retry and connection.invalidated):
                     raise
         return self._read(work, retry=False)
+
+
+def _read_nothing(connection: Connection) -> None:
+    connection.exec_driver_sql("SELECT 1")
+
+
+def _write_nothing(connection: Connection) -> None:
+    """Write a few pages, and delete them in the same transaction."""
+    connection.execute(insert(RUN_SNAPSHOTS), {"number": -1, "body": bytes(16 << 10)})
+    connection.execute(delete(RUN_SNAPSHOTS).where(RUN_SNAPSHOTS.c.number == -1))
 
 
 def _connect_memory() -> sqlite3.Connection:

@@ -182,25 +182,26 @@ class SuiteStore:
 
         await self._database.write(work)
 
-    async def interrupt(self, run_id: str = "") -> int:
-        """Set a RUNNING suite run to INTERRUPTED, with the counts of its stored cases.
+    async def running(self) -> Sequence[str]:
+        """Return the ids of the RUNNING suite runs."""
+        wanted = select(_RUN.id).where(_RUN.status == RUNNING)
+        return await self._database.read(lambda connection: connection.scalars(wanted).all())
 
-        run_id: empty for all RUNNING ones. Returns the number of interrupted suite runs.
-        """
-        wanted = select(SUITE_RUNS).where(_RUN.status == RUNNING)
-        if run_id:
-            wanted = wanted.where(_RUN.id == run_id)
+    async def interrupt(self, run_id: str) -> bool:
+        """Set a RUNNING suite run to INTERRUPTED, with the counts of its stored cases. Returns False for another one."""
+        wanted = select(SUITE_RUNS).where(_RUN.status == RUNNING, _RUN.id == run_id)
 
-        def work(connection: Connection) -> int:
-            rows = connection.execute(wanted).all()
-            for row in rows:
-                run = SuiteRun.FromString(row.body)
-                run.status = INTERRUPTED
-                _count(connection, row.number, run)
-                run.reason = f"Interrupted after {run.case_count} cases"
-                run.complete_time.GetCurrentTime()
-                connection.execute(_SET, _row(run) | {"run": row.number, "attempt": row.attempt})
-            return len(rows)
+        def work(connection: Connection) -> bool:
+            row = connection.execute(wanted).first()
+            if row is None:
+                return False
+            run = SuiteRun.FromString(row.body)
+            run.status = INTERRUPTED
+            _count(connection, row.number, run)
+            run.reason = f"Interrupted after {run.case_count} cases"
+            run.complete_time.GetCurrentTime()
+            connection.execute(_SET, _row(run) | {"run": row.number, "attempt": row.attempt})
+            return True
 
         return await self._database.write(work)
 
