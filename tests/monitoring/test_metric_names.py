@@ -23,6 +23,7 @@ def _used() -> Telemetry:
     telemetry = Telemetry()
     telemetry.saturation.inflight.set_function(lambda: 1)
     telemetry.saturation.queued.set_function(lambda: 1)
+    telemetry.saturation.store_degraded.set_function(lambda: 0)
     tally = telemetry.evaluators.tally("regex", Kind.ASSERTION, enforced=True, origin="built_in", metric=None)
     tally.add(Verdict.PASSED, 0.1, 1.0)
     tally.error("TIMEOUT")

@@ -64,6 +64,16 @@ def test_a_second_server_is_refused_whatever_way_leads_to_the_database(tmp_path:
         run(starts_and_stops(other))
 
 
+def test_a_database_that_lost_its_content_is_refused_until_somebody_deletes_it(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).touch()  # as a first start leaves it that was killed
+    run(starts_and_stops(tmp_path))
+    (tmp_path / FILE_NAME).write_bytes(b"")
+    with pytest.raises(StartError, match=r"evald.sqlite3 is empty.*backup, or delete it"):
+        run(starts_and_stops(tmp_path))
+    (tmp_path / FILE_NAME).unlink()
+    run(starts_and_stops(tmp_path))
+
+
 def test_it_is_told_where_the_first_one_is_and_what_to_do(tmp_path: Path) -> None:
     with server_process("--data-dir", str(tmp_path)) as first:
         refused = second_server(tmp_path)
@@ -81,11 +91,13 @@ def test_a_server_that_could_not_start_or_was_stopped_leaves_it_free(tmp_path: P
     async def main() -> None:
         first = app("127.0.0.1:0")
         await first.start()
+        own = asyncio.all_tasks()
         with pytest.raises(StartError, match="another server"):
             await app("127.0.0.1:0").start()
         taken = App(Settings(listen=first.address, http=None, web=None, data_dir=tmp_path / "other"))
         with pytest.raises(StartError, match="is not available"):
             await taken.start()
+        assert not [task for task in asyncio.all_tasks() if task not in own]
         await first.stop(0)
         for directory in (tmp_path, tmp_path / "other"):
             await starts_and_stops(directory)

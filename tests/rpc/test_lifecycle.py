@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
@@ -17,6 +18,7 @@ from evald.result import Kind
 from evald.v1 import evaluation_service_pb2
 from evald_server.app import App, StartError
 from evald_server.config import RemoteTarget, Settings
+from evald_server.store.database import FILE_NAME
 
 from . import raw_http2
 from .live import CONTAINS, EVALUATION, Live, refusal, request, serving, spec, until
@@ -43,6 +45,43 @@ async def test_health_answers_for_the_server_and_each_service() -> None:
         answer = health_pb2.HealthCheckResponse.FromString(await unknown.read())
         assert answer.status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
         unknown.cancel()
+
+
+async def test_a_store_that_cannot_be_used_is_told_and_evaluation_goes_on(tmp_path: Path) -> None:
+    path, away = tmp_path / FILE_NAME, tmp_path / "away"
+    async with (
+        serving(http="127.0.0.1:0", data_dir=tmp_path) as live,
+        httpx.AsyncClient(base_url=f"http://{live.app.http_address}") as web,
+    ):
+
+        async def state() -> tuple[Any, ...]:
+            ready = await web.get("/readyz")
+            (degraded,) = [
+                line
+                for line in (await web.get("/metrics")).text.splitlines()
+                if "store_degraded " in line and "#" not in line
+            ]
+            services = [
+                await health(live, f"evald.v1.{name}Service") for name in ("Evaluation", "Run", "Suite")
+            ]
+            assert (await live.unary(request(CONTAINS))).summary.success
+            return ready.status_code, ready.text, degraded[-3:], services
+
+        serving_, not_serving = (
+            health_pb2.HealthCheckResponse.SERVING,
+            health_pb2.HealthCheckResponse.NOT_SERVING,
+        )
+        well = (200, "ready\n", "0.0", [serving_] * 3)
+        assert await state() == well
+        path.rename(away)
+        problem = await refusal(live.raw("/evald.v1.RunService/ListRuns", b""))
+        assert problem.reason == "STORAGE_UNAVAILABLE"
+        status, text, degraded, services = await state()
+        assert (status, degraded, services) == (200, "1.0", [serving_, not_serving, not_serving])
+        assert text == f"ready, but the store cannot be used: {problem.message}\n"
+        away.rename(path)
+        await live.app.database.probe()
+        assert await state() == well
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
@@ -194,3 +233,24 @@ async def test_an_unknown_method_is_unimplemented() -> None:
             refused = await refusal(live.raw(method, b""))
             assert refused.code is grpc.StatusCode.UNIMPLEMENTED
             assert refused.reason == "UNKNOWN_METHOD"
+
+
+async def test_metrics_answer_the_hosts_of_the_web_port() -> None:
+    async with (
+        serving(http="127.0.0.1:0", web_hosts=["evald.example.org"]) as live,
+        httpx.AsyncClient(base_url=f"http://{live.app.http_address}") as web,
+    ):
+        for host, status in {
+            "127.0.0.1:9464": 200,
+            "LOCALHOST": 200,
+            "[::1]:9464": 200,
+            "evald.example.org:9464": 200,
+            "evald.example.org.": 200,
+            "attacker.example": 421,
+            "127.0.0.1.attacker.example": 421,
+            "": 421,
+        }.items():
+            answer = await web.get("/metrics", headers={"Host": host})
+            assert (host, answer.status_code) == (host, status)
+        assert "EVALD_WEB_HOSTS" in answer.text
+        assert (await web.get("/readyz", headers={"Host": "attacker.example"})).status_code == 200

@@ -746,7 +746,9 @@ async def test_a_run_keeps_its_conversation_until_its_evaluators_are_there() -> 
     assert not (await house.until(run.id, COMPLETED)).HasField("error")
 
 
-async def test_a_run_that_another_server_has_taken_over_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_run_that_another_server_has_taken_over_is_left_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     database = Database(MEMORY)
     await database.start()
     try:

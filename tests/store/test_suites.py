@@ -163,8 +163,10 @@ async def test_what_runs_is_interrupted_with_its_counts_and_no_verdict(store: Su
     running = await store.get("one")
     assert running is not None
     assert (running.status, running.case_count, running.passed_count) == (RUNNING, 5, 2)
-    assert await store.interrupt() == 1
-    assert await store.interrupt() == 0
+    assert await store.running() == ["one"]
+    assert await store.interrupt("one")
+    assert not await store.interrupt("one")
+    assert await store.running() == []
     run = await store.get("one")
     assert run is not None
     assert (run.status, run.verdict, run.reason) == (INTERRUPTED, 0, "Interrupted after 5 cases")
