@@ -8,10 +8,11 @@ Terms:
   caller sent none, the messages after the last user message.
 - A *tool call* is an entry of an assistant message's `tool_calls`, with or
   without a tool message that answers it.
-- The *answer* of a turn is its last assistant message with text, else its
-  last assistant message. A message without text, tool call or refusal (content
-  null, an empty list, only images) is not an answer, because every check for
-  absence would pass on it. The text "" is an answer.
+- The *answer* of a turn is the text of its last assistant message with text,
+  after the last user message. A turn of tool calls alone, or with the text "",
+  has no answer, because every check for absence would pass on it.
+- A user message at the end that is a simulator's end mark ends the conversation
+  and is in no turn (evald.end_marks).
 
 Reading a content block of an unknown type that resembles a text or a tool call
 raises UnreadableContent.
@@ -42,9 +43,13 @@ if TYPE_CHECKING:
 
 Which = Literal["last", "first", "all"]
 
+Extent = Literal["turn", "conversation"]
+
 Made = TypeVar("Made")
 
 NO_ANSWER: Final = "No assistant message found"
+
+NO_TEXT: Final = "No assistant message with text"
 
 _ROLES_SHOWN: Final = 5
 
@@ -161,10 +166,7 @@ class EvaluatorContext:
             turn = self._pb.last_invocation.messages
             if not turn:
                 messages = self._pb.messages
-                start = len(messages)
-                while start and messages[start - 1].role != "user":
-                    start -= 1
-                turn = messages[start:]
+                turn = messages[_after_last_user(messages) :]
             self._turn = turn
         return turn
 
@@ -195,13 +197,12 @@ class EvaluatorContext:
 
     @property
     def answer(self) -> str | None:
-        """The text of the answer; "" if it has none; None if the turn has no answer. Raises UnreadableContent."""
+        """The text of the answer; None if the turn has no answer. Raises UnreadableContent."""
         if self._answer is UNREAD:
             self._answer = self._find_answer()
         return self._answer  # type: ignore[no-any-return]
 
     def _find_answer(self) -> str | None:
-        found: str | None = None
         own = self._pb.last_invocation.messages
         messages = own or self._pb.messages
         position = len(messages)
@@ -211,58 +212,60 @@ class EvaluatorContext:
             position -= 1
             pb = messages[position]
             role = pb.role
+            if role == "user":
+                break
             if role == "assistant":
                 text = pb.text
-                if text:
-                    return text
-                if pb.HasField("blocks"):
+                if not text and pb.HasField("blocks"):
                     blocks += len(pb.blocks.items)
                     if blocks > MAX_BLOCKS:
                         raise TooMany("messages", "content blocks", blocks, MAX_BLOCKS)
                     with errors_below(f"{'last_invocation.' if own else ''}messages[{position}]"):
                         text = message_text(pb)
-                    if text:
-                        return text
-                if found is None and is_answer(pb):
-                    found = ""
-            elif role == "user" and not own:
-                break
-        return found
+                if text:
+                    return text
+        return None
 
-    @property
-    def agent_spoke(self) -> bool:
-        """True if an assistant message of the conversation has a text, a tool call or a refusal."""
-        return self.answer is not None or any(pb.role == "assistant" and is_answer(pb) for pb in self._all())
+    def _said(self) -> "list[message_pb2.ChatMessage]":
+        """Return the agent's messages after the turn's last user message."""
+        turn = list(self._of_turn())
+        start = _after_last_user(turn)
+        return [pb for pb in turn[start:] if pb.role == "assistant"]
+
+    def agent_spoke(self, scope: Extent) -> bool:
+        """Return whether an assistant message in the scope has a text, which may be "", a tool call or a refusal."""
+        if self.answer is not None:
+            return True
+        messages = self._said() if scope == "turn" else self._all()
+        return any(pb.role == "assistant" and is_answer(pb) for pb in messages)
 
     def answer_of(self, which: Which) -> str | None:
         """Return an assistant text of the turn; None if there is no answer. Raises UnreadableContent.
 
         which: "last" for `answer`, "first" for the first text, "all" for all texts joined by newlines.
         """
-        if which == "last":
-            return self.answer
-        messages = self._of_turn()
-        self._count_blocks(messages)
-        said = [pb for pb in messages if pb.role == "assistant" and is_answer(pb)]
-        if not said:
-            # None, or raises UnreadableContent for a message that only appears to be empty.
-            return self.answer
-        with_text = [text for pb in said if (text := message_text(pb))]
-        return "\n".join(with_text) if which == "all" else next(iter(with_text), "")
+        answer = self.answer
+        if which == "last" or answer is None:
+            return answer
+        said = self._said()
+        self._count_blocks(said)
+        texts = [text for pb in said if (text := message_text(pb))]
+        return "\n".join(texts) if which == "all" else texts[0]
 
     @property
     def missing_answer(self) -> str:
-        """The reason text for a missing answer: "No assistant message found", and the roles or blocks found instead."""
-        turn = list(self._of_turn())
-        empty = [pb for pb in turn if pb.role == "assistant"]
-        if not empty:
-            roles = [repr(role[:40]) for role in dict.fromkeys(pb.role for pb in turn)]
-            more = f" and {len(roles) - _ROLES_SHOWN} more" if len(roles) > _ROLES_SHOWN else ""
-            # Name the roles, because the caller may use unknown ones such as "bot" or "ai".
-            return f"{NO_ANSWER}: only of {', '.join(roles[:_ROLES_SHOWN])}{more}" if roles else NO_ANSWER
-        types = sorted({block.type for pb in empty for block in pb.blocks.items})
-        there = f"only {', '.join(types[:5])[:80]}" if types else "neither text nor tool calls"
-        return f"{NO_ANSWER}: the last one has {there}"
+        """The reason for a missing answer, and the roles or blocks that are there instead.
+
+        "No assistant message found", or "No assistant message with text".
+        """
+        said = self._said()
+        if said:
+            types = sorted({block.type for pb in said for block in pb.blocks.items})
+            return f"{NO_TEXT}: only {', '.join(types[:5])[:80]}" if types else NO_TEXT
+        roles = [repr(role[:40]) for role in dict.fromkeys(pb.role for pb in self._of_turn())]
+        more = f" and {len(roles) - _ROLES_SHOWN} more" if len(roles) > _ROLES_SHOWN else ""
+        # Name the roles, because the caller may use unknown ones such as "bot" or "ai".
+        return f"{NO_ANSWER}: only of {', '.join(roles[:_ROLES_SHOWN])}{more}" if roles else NO_ANSWER
 
     @property
     def answer_bytes(self) -> bytes | None:
@@ -358,3 +361,11 @@ class EvaluatorContext:
 
     def __repr__(self) -> str:
         return f"EvaluatorContext(turn {self.turn}, {self.message_count} messages)"
+
+
+def _after_last_user(messages: "Sequence[message_pb2.ChatMessage]") -> int:
+    """Return the index after the last user message; 0 without one."""
+    start = len(messages)
+    while start and messages[start - 1].role != "user":
+        start -= 1
+    return start

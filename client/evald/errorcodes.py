@@ -57,7 +57,10 @@ CODES: dict[str, CodeInfo] = {
         Category.EVALUATOR, False, "Evaluators that this evaluator combines gave no verdict."
     ),
     "CANCELLED": CodeInfo(Category.CANCELLED, True, "The caller cancelled the call or disconnected."),
-    "INVALID_ITEM": CodeInfo(Category.CONFIG, False, "The batch item or session turn is not valid."),
+    "INVALID_ITEM": CodeInfo(Category.CONFIG, False, "The batch item, session turn or context is not valid."),
+    "NOT_FINISHED": CodeInfo(
+        Category.CONFIG, False, "The session ended without a final turn, for which enforced assertions wait."
+    ),
     "RESOURCE_EXHAUSTED": CodeInfo(
         Category.INFRASTRUCTURE,
         True,

@@ -25,11 +25,13 @@ class SessionSummary:
 
     verdict: the worst verdict of its turns, in the order FAILED, ERROR, PASSED, SKIPPED.
     failed_turn_ids: turns that did not pass, counted from 1.
+    error: the error of the session as a whole, such as NOT_FINISHED: assertions waited for a final turn.
     """
 
     verdict: Verdict
     turn_count: int
     failed_turn_ids: tuple[int, ...] = ()
+    error: EvaluatorError | None = None
 
     @property
     def passed(self) -> bool:
@@ -43,7 +45,8 @@ class SessionSummary:
     @classmethod
     def from_pb(cls, pb: "evaluation_service_pb2.SessionSummary") -> "SessionSummary":
         """Create the record from the server's message."""
-        return cls(read_verdict(pb.verdict), pb.turn_count, tuple(pb.failed_turn_ids))
+        error = EvaluatorError.from_pb(pb.error) if pb.HasField("error") else None
+        return cls(read_verdict(pb.verdict), pb.turn_count, tuple(pb.failed_turn_ids), error)
 
 
 class SessionFlow:

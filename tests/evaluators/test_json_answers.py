@@ -62,8 +62,8 @@ def test_an_answer_that_does_not_match_fails_with_every_place() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    ["", "Sorry", "{", '{"a": NaN}', '{"a": 1} and more', "```json\n{}\n```", '"\\ud800"'],
-    ids=["empty", "prose", "cut-off", "nan", "trailing", "fenced", "surrogate"],
+    ["  ", "Sorry", "{", '{"a": NaN}', '{"a": 1} and more', "```json\n{}\n```", '"\\ud800"'],
+    ids=["blank", "prose", "cut-off", "nan", "trailing", "fenced", "surrogate"],
 )
 def test_an_answer_that_is_no_json_is_told_apart(answer: str) -> None:
     result = check({"type": ["object", "string"]}, answer)

@@ -136,7 +136,7 @@ def test_every_measure_stays_between_0_and_1(answer: str, expected: str) -> None
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-@pytest.mark.parametrize("text", ["", "!", "漢字", "hi", "one two three four five"])
+@pytest.mark.parametrize("text", ["!", "漢字", "hi", "one two three four five"])
 def test_equal_texts_score_1_by_every_measure(measure: Measure, text: str) -> None:
     result = run(TextSimilarity, {"expected": text, "measure": measure, "threshold": 1}, answered(text))
     assert (result.verdict, result.score) == (PASSED, 1)

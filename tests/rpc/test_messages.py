@@ -203,7 +203,7 @@ def test_a_message_that_says_nothing_passes_no_check_of_the_answer(
         assert evaluation.verdict is Verdict.FAILED
         for result in evaluation.results:
             assert result.verdict is Verdict.FAILED, result
-            assert result.reason.startswith("No assistant message found: the last one has ")
+            assert result.reason.startswith("No assistant message ")
 
 
 HOSTILE: dict[str, tuple[Callable[[], Any], str, int]] = {

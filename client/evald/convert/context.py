@@ -6,6 +6,7 @@ from ..errors import InvalidInput, errors_below
 from ..fields import INT32_MAX, duration_to_pb, flag, int32, read_keys, shown, snake, text
 from ..messages import fill_message, fill_messages, parse_messages_json
 from ..structs import MAX_DEPTH, check_exact, fill_struct, value_to_pb
+from ..turn_tail import settle
 from ..v1 import context_pb2
 
 if TYPE_CHECKING:
@@ -92,16 +93,15 @@ def turn_to_pb(data: TurnData) -> context_pb2.EvaluatorContext:
 
 
 def typed(context: context_pb2.EvaluatorContext) -> context_pb2.EvaluatorContext:
-    """Return the context with messages in JSON text parsed, as a server does. Raises InvalidInput."""
+    """Return the context as a server gives it to evaluators: with JSON text parsed, and settled. Raises InvalidInput."""
     invocation = context.last_invocation
-    if not context.messages_json and not invocation.messages_json:
-        return context
     parsed = context_pb2.EvaluatorContext()
     parsed.CopyFrom(context)
     for source, target in ((context, parsed), (invocation, parsed.last_invocation)):
         if source.messages_json:
             parse_messages_json(source.messages_json, target.messages, max_messages=INT32_MAX)
             target.ClearField("messages_json")
+    settle(parsed)
     return parsed
 
 

@@ -165,16 +165,18 @@ class EvaluateSessionResponse(_message.Message):
     def __init__(self, turn_id: _Optional[int] = ..., event: _Optional[_Union[EvaluateResponse, _Mapping]] = ..., error: _Optional[_Union[_result_pb2.EvaluationError, _Mapping]] = ..., session_summary: _Optional[_Union[SessionSummary, _Mapping]] = ...) -> None: ...
 
 class SessionSummary(_message.Message):
-    __slots__ = ("verdict", "success", "turn_count", "failed_turn_ids")
+    __slots__ = ("verdict", "success", "turn_count", "failed_turn_ids", "error")
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     TURN_COUNT_FIELD_NUMBER: _ClassVar[int]
     FAILED_TURN_IDS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
     verdict: _result_pb2.Verdict
     success: bool
     turn_count: int
     failed_turn_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, verdict: _Optional[_Union[_result_pb2.Verdict, str]] = ..., success: bool = ..., turn_count: _Optional[int] = ..., failed_turn_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    error: _result_pb2.EvaluationError
+    def __init__(self, verdict: _Optional[_Union[_result_pb2.Verdict, str]] = ..., success: bool = ..., turn_count: _Optional[int] = ..., failed_turn_ids: _Optional[_Iterable[int]] = ..., error: _Optional[_Union[_result_pb2.EvaluationError, _Mapping]] = ...) -> None: ...
 
 class EvaluateBatchRequest(_message.Message):
     __slots__ = ("open", "items")

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, Final, TypeAlias
 
 from ..context import EvaluatorContext
+from ..errors import InvalidInput
 from ..evaluator import Evaluate, EvaluatorDefinition, InvalidConfig
 from ..foreign import EvaluatorRaised
 from ..plugin.v1 import task_pb2
@@ -18,6 +19,7 @@ from ..result import Verdict
 from ..scope import SCOPE, Scope, ignore_progress
 from ..structs import duration_seconds, struct_to_dict
 from ..threads import Busy, Threads
+from ..turn_tail import settle
 from .offer import OfferedEvaluators
 from .outputs import crashed, error_output, output_of
 
@@ -145,6 +147,10 @@ class Tasks:
                 type=task.type,
                 version=task.version[:40],
             )
+        try:
+            settle(task.context)
+        except InvalidInput as problem:
+            return error_output("INVALID_ITEM", f"context.{problem}")
         async with self._places:
             SCOPE.set(scope)  # in the context of this asyncio task
             try:

@@ -210,8 +210,8 @@ def every_turn(conversation: RecordedConversation) -> "Iterator[Turn]":
 
 
 def ends_unanswered(conversation: RecordedConversation) -> bool:
-    """Return whether the agent has not answered the user's last message, which is then in no turn."""
-    return recorded_turns.turn_bounds(conversation.messages)[-1][1] < len(conversation.messages)
+    """Return whether the agent has not answered the user's last message."""
+    return recorded_turns.ends_unanswered(conversation.messages)
 
 
 def session_base(conversation: RecordedConversation) -> "Turn":

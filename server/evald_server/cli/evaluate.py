@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 from rich.live import Live
 
+from ..suites.recorded_turns import unanswered_warning
 from .batch_eval import (
     EvaluatedConversation,
     concluded,
@@ -252,9 +253,7 @@ def _print_warnings(warnings: list[str]) -> None:
 def _warn_of_unanswered(count: int) -> None:
     """Print the number of conversations at whose end the agent may have broken down."""
     if count:
-        many = f"{count} conversations end with messages of the user that have"
-        one = "1 conversation ends with a message of the user that has"
-        warn(f"warning: {one if count == 1 else many} no answer of the agent; not evaluated")
+        warn(f"warning: {unanswered_warning(count)}")
 
 
 def _print_report(totals: RunTotals, unpassed: list[EvaluatedConversation]) -> None:

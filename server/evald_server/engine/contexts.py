@@ -9,6 +9,7 @@ from evald.blocks import TooMany
 from evald.context import EvaluatorContext
 from evald.errors import InvalidInput
 from evald.messages import parse_messages_json
+from evald.turn_tail import begin_turn, settle
 from evald.v1 import context_pb2, message_pb2
 from evald_server.call_errors import BadField, CallError
 
@@ -23,11 +24,6 @@ _BOTH: Final = "got both messages and messages_json, wanted one of them"
 MAX_SECONDS: Final = 366 * 86_400
 MAX_TOKENS: Final = 10**12
 MAX_COST: Final = 10**9
-
-_TAIL: Final = (
-    "wanted exactly the last messages of the conversation; if the turn is everything after the last "
-    "user message, leave them out"
-)
 
 # Scenario fields that only runs read, and the alternative for a call.
 _OF_RUNS: Final = {
@@ -63,8 +59,10 @@ class Contexts:
         check_numbers(pb, "context")
         if pb.messages_json or last.messages_json or len(pb.messages) > most or len(last.messages) > most:
             self.complete(pb, "context")
-        if last.messages and pb.messages:
-            check_tail(last.messages, pb.messages, "context.last_invocation.messages", "context.messages")
+        try:
+            settle(pb)
+        except InvalidInput as problem:
+            raise _refused(problem.below("context")) from None
         return EvaluatorContext(pb)
 
     def complete(self, pb: context_pb2.EvaluatorContext, path: str) -> None:
@@ -101,6 +99,14 @@ class Contexts:
             raise self._too_many(path, total)
         pb.messages.extend(messages)
 
+    @staticmethod
+    def begin_turn(pb: context_pb2.EvaluatorContext, first: int, invocation: context_pb2.Invocation) -> None:
+        """Like `evald.turn_tail.begin_turn`, but raises InvalidContext."""
+        try:
+            begin_turn(pb, first, invocation)
+        except InvalidInput as problem:
+            raise _refused(problem.below("turn")) from None
+
     def _parse(self, text: str, into: "Messages", path: str) -> None:
         try:
             parse_messages_json(text, into, max_messages=self._max_messages, path=path)
@@ -108,7 +114,7 @@ class Contexts:
             limits = {"size": str(problem.size), "limit": str(problem.limit)}
             raise InvalidContext(problem.path, f"{problem.got}; wanted {problem.wanted}", **limits) from None
         except InvalidInput as problem:
-            raise InvalidContext(problem.path, f"{problem.got}; wanted {problem.wanted}") from None
+            raise _refused(problem) from None
 
     def _too_many(self, field: str, count: int) -> InvalidContext:
         return InvalidContext(
@@ -117,6 +123,10 @@ class Contexts:
             size=str(count),
             limit=str(self._max_messages),
         )
+
+
+def _refused(problem: InvalidInput) -> InvalidContext:
+    return InvalidContext(problem.path, f"{problem.got}; wanted {problem.wanted}")
 
 
 def check_numbers(pb: context_pb2.EvaluatorContext, path: str) -> None:
@@ -168,26 +178,6 @@ def _impossible(field: str, got: object, most: int | None = None) -> InvalidCont
     return InvalidContext(
         field, f"got {got}, wanted a number {wanted}; leave the field out if the value is unknown"
     )
-
-
-def check_tail(
-    turn: "Messages", conversation: "Messages", path: str, conversation_path: str = "the conversation"
-) -> None:
-    """Raise InvalidContext if a turn's messages are not the last ones of the conversation.
-
-    Otherwise checks of one of the two would not see messages that only the other has.
-    """
-    before = len(conversation) - len(turn)
-    if before < 0:
-        raise InvalidContext(
-            path,
-            f"got {len(turn)} messages, more than the {len(conversation)} of {conversation_path}; {_TAIL}",
-        )
-    for index, message in enumerate(turn):
-        if message != conversation[before + index]:
-            raise InvalidContext(
-                f"{path}[{index}]", f"differs from message {before + index} of {conversation_path}; {_TAIL}"
-            )
 
 
 def criteria_of(pb: context_pb2.EvaluatorContext) -> Criteria | None:

@@ -92,7 +92,7 @@ class Plan:
     """The compiled specs and options of a call. Immutable; shared by all calls with the same specs.
 
     template: the messages that responses are copied from. waits: whether some evaluator may wait for a model, script,
-    remote or thread.
+    remote or thread. final_only: names of the enforced assertions that give no verdict before the final turn.
     """
 
     evaluators: Sequence[PlannedEvaluator]
@@ -105,6 +105,8 @@ class Plan:
     include_progress: bool
     skip_cache: bool
     waits: bool = field(init=False)
+    final_only: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.waits = not all(evaluator.inline for evaluator in self.evaluators)
+        self.final_only = tuple(one.name for one in self.evaluators if one.counts and one.awaits_final)

@@ -235,6 +235,22 @@ class EvaluationRun:
             self.outcomes[index] = outcome
         self._finish()
 
+    def awaiting_final(self) -> tuple[str, ...]:
+        """Return the names of the enforced assertions that wait for the final turn; none if this turn is final.
+
+        A judge that found a failure criterion met waits too: the criterion counts on the final turn only.
+        """
+        if self.ctx.is_final:
+            return ()
+        if not self.plan.waits:
+            return self.plan.final_only
+        met = (
+            planned.name
+            for planned, outcome in zip(self.plan.evaluators, self.outcomes, strict=True)
+            if planned.counts and outcome is not None and _tolerates_failure(outcome[0])
+        )
+        return (*self.plan.final_only, *met)
+
     def abandon(self) -> None:
         """Close coroutines that never started, and stop evaluators that still run in a thread."""
         self.ctx.stop_at(_EXPIRED)
@@ -325,3 +341,8 @@ def _all_passed(evaluators: Sequence[PlannedEvaluator], results: Sequence[Result
         if result.verdict is not _PASSED or (result.score != 1.0 and evaluator.counts):
             return False
     return True
+
+
+def _tolerates_failure(result: Result) -> bool:
+    """Return whether a judge passed the turn although a failure criterion is met."""
+    return result.verdict is _PASSED and bool((result.metadata or {}).get("failureMet"))

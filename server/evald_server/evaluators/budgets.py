@@ -292,7 +292,7 @@ class ExecutionLimits(
         """Yield each limit as text and whether it was kept; None if its data is missing."""
         invocation = ctx.last_invocation
         if self.max_tool_calls is not None:
-            calls = len(ctx.tool_calls) if ctx.agent_spoke else None
+            calls = len(ctx.tool_calls) if ctx.agent_spoke("conversation") else None
             yield _compare("Tool calls", "{}", calls, self.max_tool_calls)
         if self.max_tokens is not None:
             usage = invocation.token_usage

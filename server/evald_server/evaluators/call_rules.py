@@ -70,7 +70,7 @@ def nobody_to_call(ctx: EvaluatorContext, scope: CallScope, calls: Sequence[Tool
 
     Without an answer, the absence of calls proves nothing.
     """
-    if calls or (ctx.agent_spoke if scope == "conversation" else ctx.answer is not None):
+    if calls or ctx.agent_spoke(scope):
         return None
     return no_answer(ctx)
 

@@ -95,9 +95,9 @@ def value_of(variable: Variable, ctx: EvaluatorContext) -> Any:
         if value is _NONE:
             return errored("MISSING_DATA", f"The case's metadata has no {variable.text}")
         return value
-    if ctx.answer is None:
-        return no_answer(ctx)
     first, *rest = variable.keys
+    if ctx.answer is None and (first == "output_text" or not ctx.agent_spoke("turn")):
+        return no_answer(ctx)
     value = _look_up(_SAMPLE[str(first)](ctx), rest)
     return unproven(f"The turn has no {variable.text}") if value is _NONE else value
 
@@ -141,9 +141,10 @@ def _output_tools(ctx: EvaluatorContext) -> list[dict[str, Any]]:
 
 
 def _choices(ctx: EvaluatorContext) -> list[dict[str, Any]]:
-    message = {"role": "assistant", "content": ctx.answer, "tool_calls": _output_tools(ctx)}
+    # Absent rather than null, which would be a text that differs from every reference.
+    content = {} if ctx.answer is None else {"content": ctx.answer}
+    message = {"role": "assistant", **content, "tool_calls": _output_tools(ctx)}
     finish = finish_reason_of(ctx)
-    # Absent rather than null, which would be a text that differs from every finish reason.
     return [{"index": 0, "message": message, **({} if finish is None else {"finish_reason": finish})}]
 
 

@@ -48,7 +48,9 @@ class ResponseLength(
         """Return the length in the config's unit."""
         answer = ctx.answer_of(self.message)
         if answer is None:
-            return unavailable(ctx.missing_answer)
+            if not ctx.agent_spoke("turn"):
+                return unavailable(ctx.missing_answer)
+            return measured(0, ctx.missing_answer, {"length": 0, "unit": self.unit})
         unit = self.unit
         if unit == "words" and len(answer) > MAX_SPLIT:
             return too_large("characters to split into words", len(answer), MAX_SPLIT)

@@ -111,7 +111,7 @@ class CompiledJudge:
         config, mode = self.config, self._mode
         if (config.only_final and not ctx.is_final) or not mode.applies(ctx):
             return _NOT_FINAL
-        if ctx.answer is None:
+        if not ctx.agent_spoke("turn"):
             problem = ctx.missing_answer
         else:
             kind = ctx.once("degenerate", lambda: degenerate_kind(ctx))

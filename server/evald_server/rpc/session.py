@@ -1,6 +1,7 @@
 """EvaluateSession: evaluate one conversation turn by turn. The caller sends each turn once."""
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import aclosing
 from copy import deepcopy
 from functools import partial
@@ -19,7 +20,6 @@ from evald_server.engine.contexts import (
     check_duration,
     check_invocation,
     check_numbers,
-    check_tail,
 )
 from evald_server.engine.engine import Engine
 from evald_server.engine.response import events_of, fill_error, fill_event
@@ -40,6 +40,9 @@ _MAX_REFUSED: Final = 1000
 
 # Memory that a message takes beyond its serialised size, in bytes.
 _MESSAGE_BYTES: Final = 200
+
+# Most names in a text.
+_NAMED: Final = 20
 
 # Failed outranks error, error outranks passed, passed outranks skipped.
 _WORST: Final = (Verdict.FAILED, Verdict.ERROR, Verdict.PASSED, Verdict.SKIPPED)
@@ -172,7 +175,7 @@ class SessionService:
     def _count(
         self, conversation: "ConversationState", turn_id: int, run: EvaluationRun, context: Context
     ) -> None:
-        conversation.record(turn_id, run.aggregate.verdict)
+        conversation.record(turn_id, run)
         self._metrics.evaluated(run, "EvaluateSession", conversation.labels, partial(trace_id_of, context))
 
 
@@ -207,6 +210,7 @@ class ConversationState:
         self._plan = engine.plan(opened.evaluators, opened.options, self._pb)
         self._conversation = Conversation(self._pb.messages)
         self._last_id: int | None = None
+        self._waiting = self._plan.final_only  # assertions that wait for the final turn
         self._verdicts: set[Verdict] = set()
         self._failed_ids: list[int] = []
         self._refused_ids: list[int] = []
@@ -235,9 +239,9 @@ class ConversationState:
         contexts.complete_messages(last, "turn.last_invocation")
         before = len(pb.messages)
         contexts.extend(pb, turn.new_messages, turn.new_messages_json, "turn.new_messages")
-        kept = self._kept + sum(message.ByteSize() + _MESSAGE_BYTES for message in pb.messages[before:])
         try:
-            check_tail(last.messages, pb.messages, "turn.last_invocation.messages")
+            contexts.begin_turn(pb, before, last)
+            kept = self._kept + sum(message.ByteSize() + _MESSAGE_BYTES for message in pb.messages[before:])
             self._count(kept + last.ByteSize() + turn.expected.ByteSize())
         except CallError:
             del pb.messages[before:]
@@ -249,7 +253,6 @@ class ConversationState:
             self._refused_ids.remove(turn_id)  # sent again, and valid now
         pb.turn += 1
         pb.is_final = turn.is_final
-        pb.last_invocation.CopyFrom(last)
         pb.ClearField("run_duration")  # otherwise the shorter duration of an earlier turn would be checked
         if turn.HasField("run_duration"):
             pb.run_duration.CopyFrom(turn.run_duration)
@@ -259,8 +262,10 @@ class ConversationState:
             pb.expected.CopyFrom(expected)
         return EvaluationRun(self._plan, EvaluatorContext(pb, self._conversation), self._engine.threads)
 
-    def record(self, turn_id: int, verdict: Verdict) -> None:
-        """Record the verdict of a turn."""
+    def record(self, turn_id: int, run: EvaluationRun) -> None:
+        """Record the evaluation of a turn."""
+        verdict = run.aggregate.verdict
+        self._waiting = run.awaiting_final()
         self._verdicts.add(verdict)
         if verdict in (Verdict.FAILED, Verdict.ERROR):
             self._failed_ids.append(turn_id)
@@ -278,8 +283,8 @@ class ConversationState:
 
     def summary(self) -> wire_pb2.EvaluateSessionResponse:
         """Return the last frame."""
-        # A turn without a verdict makes the session inconclusive.
-        verdicts = self._verdicts | {Verdict.ERROR} if self._refused_ids else self._verdicts
+        # A turn without a verdict makes the session inconclusive, and so does an assertion that never ran.
+        verdicts = self._verdicts | {Verdict.ERROR} if self._refused_ids or self._waiting else self._verdicts
         worst = next((verdict for verdict in _WORST if verdict in verdicts), Verdict.SKIPPED)
         response = _Response()
         summary = response.session_summary
@@ -287,8 +292,15 @@ class ConversationState:
         summary.success = worst is Verdict.PASSED
         summary.turn_count = self.turn_count + len(self._refused_ids)
         summary.failed_turn_ids.extend(sorted(self._failed_ids + self._refused_ids))
+        if self._waiting:
+            fill_error(summary.error, ErrorInfo("NOT_FINISHED", _not_finished(self._waiting)))
         return response
 
     def _count(self, size: int) -> None:
         self._memory.resize(self._principal, self._counted, size)
         self._counted = size
+
+
+def _not_finished(names: Sequence[str]) -> str:
+    shown = ", ".join(f'"{name}"' for name in names[:_NAMED]) + (" and others" if len(names) > _NAMED else "")
+    return f"The session ended without a final turn, for which {shown} waited; set is_final on its last turn"

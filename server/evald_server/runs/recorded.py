@@ -268,14 +268,23 @@ class RecordedTrial:
     def _evaluate(self, last: context_pb2.Invocation, first: int) -> None:
         """Begin to evaluate the last turn of the conversation."""
         pb, turn = self._pb, self._case.turns[self._index]
+        self._setup.engine.contexts.begin_turn(pb, first, last)
         self._result.turns.append(turn_of(last, self._index + 1, first, len(pb.messages) - first))
         plan = self._setup.plan(self._case, self._index)
         if plan is None:
             self._next()
             return
-        pb.last_invocation.CopyFrom(last)
-        pb.turn = self._index + 1
         pb.is_final = self._index + 1 == len(self._case.turns)
+        waiting = [
+            one.name for one in plan.evaluators[: len(turn.evaluators)] if one.counts and one.awaits_final
+        ]
+        if waiting and not pb.is_final:
+            self._refuse(
+                f"{', '.join(waiting)[:200]} waits for the last turn, and so would never run on this one"
+            )
+            self._next()
+            return
+        pb.turn = self._index + 1
         if turn.HasField("expected"):
             pb.expected.CopyFrom(turn.expected)
         else:

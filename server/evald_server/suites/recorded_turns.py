@@ -9,10 +9,12 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from evald.end_marks import BESIDE_TURNS, END_MARKS, end_mark_index
 from evald.errors import InvalidInput
 from evald.fields import first_of, number
-from evald.messages import message_roles
+from evald.messages import fill_messages, message_roles
 from evald.shapes.usage import add_usages, of_whole_turn
+from evald.v1 import context_pb2
 
 if TYPE_CHECKING:
     from evald import Turn
@@ -69,24 +71,60 @@ def recorded_error(row: Mapping[str, Any]) -> str:
     return said[:_MOST_ERROR]
 
 
-def turn_bounds(messages: Sequence[Any]) -> list[tuple[int, int]]:
+def turn_bounds(messages: Sequence[Any], marks: Sequence[str] = END_MARKS) -> list[tuple[int, int]]:
     """Return start and end index of every turn; a single turn if the agent has no message.
 
+    User messages at the end are a turn without an answer, but an end mark is in no turn: it is no question.
+
     messages: in any format that the SDK reads: the tool results of Anthropic and Gemini are no user's messages. One
-    with an unknown role counts as the agent's, so that it is not left out. Raises InvalidInput.
+    with an unknown role counts as the agent's, so that it is not left out. marks: the end marks. Raises InvalidInput.
     """
+    roles = message_roles(messages)
+    end = _end(messages, roles, marks)
     bounds: list[tuple[int, int]] = []
     start = 0
     answered = False
-    for position, role in enumerate(message_roles(messages)):
+    for position, role in enumerate(roles[:end]):
         if role == "user" and answered:
             bounds.append((start, position))
             start, answered = position, False
         elif role not in (*USER_ROLES, "tool"):
             answered = True
-    if answered or not bounds:
-        bounds.append((start, len(messages)))
+    if start < end or not bounds:
+        bounds.append((start, end))
     return bounds
+
+
+def _end(messages: Sequence[Any], roles: Sequence[str], marks: Sequence[str]) -> int:
+    """Return the number of messages before the end mark; of all messages without one."""
+    last = len(roles) - 1
+    while last >= 0 and roles[last] in BESIDE_TURNS:
+        last -= 1
+    if last < 0 or roles[last] != "user":
+        return len(messages)
+    user = context_pb2.Invocation()
+    try:
+        fill_messages([messages[last]], user.messages)
+    except InvalidInput:
+        return len(messages)  # refused, with its place, when the conversation is read
+    return len(messages) if end_mark_index(user.messages, marks) is None else last
+
+
+def ends_unanswered(messages: Sequence[Any], marks: Sequence[str] = END_MARKS) -> bool:
+    """Return whether the conversation ends with a user message, no end mark, that has no answer. Raises InvalidInput."""
+    start, end = turn_bounds(messages, marks)[-1]
+    roles = message_roles(messages[start:end])
+    return "user" in roles and all(role in (*USER_ROLES, "tool") for role in roles)
+
+
+def unanswered_warning(count: int) -> str:
+    """Return the warning for so many conversations with an unanswered end."""
+    many = f"{count} conversations end with messages of the user that have"
+    one = "1 conversation ends with a message of the user that has"
+    return (
+        f"{one if count == 1 else many} no answer of the agent: it may be a good-bye, or the agent broke down; "
+        "checks of the answer fail (a good-bye that ends with an end mark such as ###STOP### is no question)"
+    )
 
 
 def turn_usage(messages: Sequence[Any], reports: Sequence[Any] = ()) -> TurnUsage:
@@ -143,9 +181,7 @@ def last_turn(original: Mapping[str, Any], *, recorded: bool) -> "Turn":
 
     Latency, usage and cost are those of the conversation; missing ones are read from the messages of the turn.
 
-    recorded: the conversation is a recording: unknown keys are ignored, and messages after the agent's last turn, such
-    as the user's good-bye, are left out. In a request they are a turn that the agent has not answered.
-    Raises InvalidInput.
+    recorded: the conversation is a recording: unknown keys are ignored. Raises InvalidInput.
     """
     from evald import Turn
 
@@ -159,9 +195,6 @@ def last_turn(original: Mapping[str, Any], *, recorded: bool) -> "Turn":
     if isinstance(spoken, list):
         bounds = turn_bounds(spoken)
         start, end = bounds[-1]
-        if not recorded and end < len(spoken):
-            start, end = end, len(spoken)
-            bounds.append((start, end))
         if messages is not None:
             data["messages"] = messages[:end]
         if first_of(original, ("turn", "number")) is None:
