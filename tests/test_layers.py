@@ -62,6 +62,7 @@ BELOW = {
         "input_files",
         "jsonschema",
         "store",
+        "untrusted",
         "wire_limits",
         "wire_pb2",
     },

@@ -67,7 +67,7 @@ class ToolCall:
 
     @property
     def args(self) -> Any:
-        """The arguments as data; {} if empty.
+        """The arguments as data; {} if there are none, which models also write as null, "", "null" or "{}".
 
         Raises ValueError for invalid JSON, and strict_json.TooLarge for JSON that is larger than evald reads.
         """
@@ -77,7 +77,8 @@ class ToolCall:
         """Return `args`. check: called regularly while long arguments are parsed; may raise to stop."""
         if self._args is UNREAD:
             try:
-                self._args = parse_json(self.arguments, check) if self.arguments.strip() else {}
+                args = parse_json(self.arguments, check) if self.arguments.strip() else {}
+                self._args = {} if args is None or args in ("", "null", "{}") else args
             except ValueError as problem:
                 self._args = _Unreadable(str(problem))
         if self._args.__class__ is _Unreadable:

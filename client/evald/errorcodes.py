@@ -44,7 +44,7 @@ CODES: dict[str, CodeInfo] = {
         Category.CONFIG,
         False,
         "A message that the evaluator reads has a content block that looks like text or a tool call, but has an "
-        "unknown type.",
+        "unknown type; or a negated evaluator cannot read the answer's JSON or number in one way.",
     ),
     "UNKNOWN_TYPE": CodeInfo(
         Category.CONFIG, False, "The plugin that was called does not offer that type or version."

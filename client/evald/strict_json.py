@@ -1,4 +1,4 @@
-"""Parse and write strict JSON. NaN, Infinity, duplicate keys and data above evald's limits are rejected."""
+"""Parse and write strict JSON. NaN, Infinity, duplicate keys, numbers beyond a double and data above evald's limits are rejected."""
 
 import json
 import math
@@ -16,12 +16,19 @@ class TooLarge(Exception):
     """
 
 
-class DuplicateKey(ValueError):
+class AmbiguousJson(ValueError):
+    """Valid JSON that parsers read in different ways, so that no check of it proves anything."""
+
+
+class DuplicateKey(AmbiguousJson):
     """An object has a duplicate key. RFC 8259 does not define which one counts, and parsers differ."""
 
 
+class HugeNumber(AmbiguousJson):
+    """A number is beyond a double: parsers read infinity, null or an exact integer."""
+
+
 NESTED_TOO_DEEP: Final = "JSON is nested deeper than the about 900 levels that evald reads"
-_TOO_MANY_DIGITS: Final = "JSON has a number of more than 4,300 digits, which is more than evald reads"
 
 
 def no_constant(name: str) -> NoReturn:
@@ -43,15 +50,16 @@ STRICT_JSON: Final = json.JSONDecoder(parse_constant=no_constant, object_pairs_h
 
 
 def parse_json(text: str, check: Callable[[], None] | None = None) -> Any:
-    """Parse strict JSON, without NaN, Infinity and duplicate keys.
+    """Parse strict JSON, without NaN, Infinity, duplicate keys and numbers beyond a double.
 
     check: called about every 2 ms while a long text is parsed; may raise to stop.
 
-    Raises ValueError with the problem and its position (DuplicateKey for a duplicate key), and TooLarge for too many
-    levels or digits of a number.
+    Raises ValueError with the problem and its position (AmbiguousJson for a duplicate key or a number beyond a double),
+    and TooLarge for too many levels.
     """
-    decoder = STRICT_JSON if check is None or len(text) <= _PIECE else _checking(check)
-    return _read(decoder.decode, text)
+    if check is not None and len(text) > _PIECE:
+        return _read(_checking(check).decode, text)
+    return _read((_FINITE_JSON if _PERHAPS_HUGE.search(text) else STRICT_JSON).decode, text)
 
 
 def _checking(check: Callable[[], None]) -> json.JSONDecoder:
@@ -71,45 +79,47 @@ def _checking(check: Callable[[], None]) -> json.JSONDecoder:
     return json.JSONDecoder(
         parse_constant=no_constant,
         object_pairs_hook=counted(unique_keys),
-        parse_int=counted(int),
-        parse_float=counted(float),
+        parse_int=counted(_whole),
+        parse_float=counted(_finite),
     )
 
 
 def parse_json_at(text: str, start: int) -> tuple[Any, int]:
     """Parse the JSON value that begins at `start`. Returns the value and the index where it ends.
 
-    Raises json.JSONDecodeError for invalid JSON, and DuplicateKey and TooLarge as `parse_json` does.
+    Raises json.JSONDecodeError for invalid JSON, and AmbiguousJson and TooLarge as `parse_json` does.
     """
-    found: tuple[Any, int] = _read(STRICT_JSON.raw_decode, text, start)
+    found: tuple[Any, int] = _read(_FINITE_JSON.raw_decode, text, start)
     return found
 
 
-def refuse_huge_numbers(text: str, check: Callable[[], None]) -> None:
-    """Raise TooLarge for JSON with a number beyond a double, which decoders read as infinity.
-
-    text: valid JSON. check: called about every 2 ms; may raise to stop.
-    """
-    for start in range(0, len(text), _PIECE):
-        if start:
-            check()
-        if _PERHAPS_HUGE.search(text, start, start + _PIECE + 400):
-            _read(_FINITE_JSON.decode, text)
-            return
-
-
 _PIECE: Final = 100_000
-_PERHAPS_HUGE: Final = re.compile(r"[0-9](?:[eE]\+?[0-9]{3}|[0-9]{308})")
+
+# A number beyond a double has an exponent of three digits, or 200 digits before one of two.
+_PERHAPS_HUGE: Final = re.compile(r"[0-9][eE]\+?[0-9]{3}|(?<![0-9])[0-9]{200}")
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise TooLarge("JSON has a number beyond 1.8e308, which is more than evald reads")
+        raise HugeNumber(f"got the number {_shown(text)}, which is beyond 1.8e308, the limit of a double")
     return number
 
 
-_FINITE_JSON: Final = json.JSONDecoder(parse_float=_finite)
+def _whole(text: str) -> int:
+    if len(text) > 300:
+        _finite(text)
+    return int(text)
+
+
+def _shown(number: str) -> str:
+    return number if len(number) <= 60 else f"{number[:40]}... of {len(number)} characters"
+
+
+# Not the default, because a decoder that calls Python for each number is slower.
+_FINITE_JSON: Final = json.JSONDecoder(
+    parse_constant=no_constant, object_pairs_hook=unique_keys, parse_int=_whole, parse_float=_finite
+)
 
 
 def canonical_json(data: Any) -> str:
@@ -122,7 +132,3 @@ def _read(decode: Callable[..., Any], *args: Any) -> Any:
         return decode(*args)
     except RecursionError:
         raise TooLarge(NESTED_TOO_DEEP) from None
-    except ValueError as problem:
-        if "integer string conversion" in str(problem):
-            raise TooLarge(_TOO_MANY_DIGITS) from None
-        raise

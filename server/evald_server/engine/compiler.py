@@ -269,9 +269,9 @@ class Compiler:
         if spec.HasField("threshold"):
             threshold = f"{path}/threshold"
         if config is not None:
+            if inverted is not None:
+                inverted = inverted != spec.negate
             try:
-                if inverted is not None:
-                    inverted = inverted != spec.negate
                 children = ChildScope(self, index, f"{path}/config/evaluators", depth, inverted, threshold)
                 # A combinator compiles its children with this compiler, so that limits and paths apply to them too.
                 nested = getattr(definition.compile, "nested", None)
@@ -317,6 +317,7 @@ class Compiler:
             required=spec.required,
             threshold=spec.threshold if spec.HasField("threshold") else None,
             negate=spec.negate,
+            inverted=inverted,
             final_only=final_only,
             awaits_final=final_only
             or bool(getattr(evaluator, "only_final", False))

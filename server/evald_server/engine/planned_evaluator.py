@@ -18,6 +18,8 @@ class PlannedEvaluator:
     awaits_final: whether it, or a part of it, gives no verdict before the final turn.
     counts: whether it is an enforced assertion. conditional: whether it may be skipped or deferred.
     inline: whether it is a plain function that may run on the event loop.
+    inverted: whether its failure can make the call pass, because an odd number of it and the enclosing specs is negated;
+    None (unknown) inside a formula.
     adjusted: whether a threshold or negation changes its results.
     """
 
@@ -35,6 +37,7 @@ class PlannedEvaluator:
     required: bool = False
     threshold: float | None = None
     negate: bool = False
+    inverted: bool | None = False
     final_only: bool = False
     awaits_final: bool = False
     timeout: float | None = None

@@ -8,8 +8,9 @@ from evald import contract
 from evald.blocks import TooMany, UnreadableContent
 from evald.contract import ContractViolation
 from evald.evaluator import to_result
-from evald.result import Result, Verdict, errored, reaches, skipped
+from evald.result import Result, Verdict, errored, reaches, skipped, unproven
 from evald.strict_json import TooLarge
+from evald_server.evaluators.results import UnreadableAnswer
 from evald_server.logs import log_incident
 
 from .planned_evaluator import PlannedEvaluator
@@ -29,6 +30,9 @@ def crashed(evaluator: PlannedEvaluator, problem: Exception) -> Result:
         return _broken(evaluator, problem)
     if isinstance(problem, TooLarge):
         return errored("INPUT_TOO_LARGE", str(problem))
+    if isinstance(problem, UnreadableAnswer):
+        reason = str(problem)
+        return unproven(reason) if evaluator.inverted is False else errored("UNREADABLE_CONTENT", reason)
     if isinstance(problem, RecursionError) and evaluator.origin is Origin.BUILT_IN:
         return errored("INPUT_TOO_LARGE", "The input is nested too deep for this evaluator")
     if isinstance(problem, UnreadableContent):  # the caller's messages, not the evaluator's fault

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
@@ -10,15 +10,15 @@ from pydantic import Field
 
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Result, errored, failed, passed, skipped, unproven
-from evald.strict_json import DuplicateKey, TooLarge, parse_json, parse_json_at, refuse_huge_numbers
+from evald.result import ASSERTION, Result, errored, failed, passed, skipped
+from evald.strict_json import AmbiguousJson, TooLarge, parse_json, parse_json_at
 from evald_server.jsonschema.check import SchemaError
 from evald_server.jsonschema.pool import PoolBusy, TaskTimeout
 from evald_server.jsonschema.schema import Schema, worker_seconds
 from evald_server.untrusted import encodable
 
 from .json_values import MISSING, CheckTime
-from .results import MessageChoice, OnMissing, missing, no_answer
+from .results import MessageChoice, OnMissing, UnreadableAnswer, missing, no_answer
 
 Extract = Literal["none", "fenced", "first", "object"]
 """The place of the JSON in the answer."""
@@ -53,36 +53,43 @@ class JsonAnswer(Evaluator):
     )
 
     def read(self, ctx: EvaluatorContext) -> Read | Result:
-        """Return the JSON of the answer, or the failed result if there is none. Raises TooLarge."""
+        """Return the JSON of the answer, or the failed result if there is none. Raises TooLarge and UnreadableAnswer."""
         found = ctx.once(("json", self.message, self.extract), lambda: self._find(ctx))
         if isinstance(found, TooLarge):
             raise TooLarge(str(found))
+        if isinstance(found, AmbiguousJson):
+            raise _ambiguous(found)
         return found
 
-    def _find(self, ctx: EvaluatorContext) -> Read | Result | TooLarge:
+    def _find(self, ctx: EvaluatorContext) -> Read | Result | TooLarge | AmbiguousJson:
         answer = ctx.answer_of(self.message)
         if answer is None:
             return no_answer(ctx)
         try:
             if self.extract == "first":
-                return _first_json(answer, _OBJECT_OR_ARRAY, ctx.check_time) or _scalar(answer)
+                return next(_json_in(answer, _OBJECT_OR_ARRAY, ctx.check_time), None) or _scalar(answer)
             if self.extract == "object":
-                return _first_json(answer, _OBJECT, ctx.check_time) or _not_json("it holds no object")
+                return next(_json_in(answer, _OBJECT, ctx.check_time), None) or _NO_OBJECT
             text = _fenced(answer, ctx.check_time) if self.extract == "fenced" else answer
             return Read(text, parse_json(text, ctx.check_time))
-        except DuplicateKey as problem:
-            return unproven(f"Response is JSON that parsers read in different ways: {problem}")
+        except (AmbiguousJson, TooLarge) as problem:
+            return problem
         except ValueError as problem:
             return _not_json(str(problem))
-        except TooLarge as problem:
-            return problem
+
+
+def _ambiguous(problem: AmbiguousJson) -> UnreadableAnswer:
+    return UnreadableAnswer(f"Response is JSON that parsers read in different ways: {problem}")
 
 
 def _not_json(problem: str) -> Result:
     return failed(f"Response is not valid JSON: {problem}", 0.0)
 
 
-_FENCE = re.compile(r"^[ \t]*(```|~~~)([^\n`]*)\n", re.MULTILINE)
+_NO_OBJECT: Final = _not_json("it holds no object")
+
+# CommonMark allows three spaces before a fence, and more within a list.
+_FENCE = re.compile(r"^[ \t]*(?:(`{3,})([^\n`]*)|(~{3,})([^\n]*))\n", re.MULTILINE)
 
 
 def _fenced(text: str, check: CheckTime) -> str:
@@ -91,13 +98,13 @@ def _fenced(text: str, check: CheckTime) -> str:
     opening = _FENCE.search(text)
     while opening:
         check()
-        fence, info = opening.groups()
-        end = text.find(f"\n{fence}", opening.end() - 1)
-        inside = text[opening.end() : end if end >= 0 else len(text)]
+        fence, info = opening[1] or opening[3], opening[2] or opening[4] or ""
+        closing = re.compile(rf"^[ \t]*{fence}{fence[0]}*[ \t\r]*$", re.MULTILINE).search(text, opening.end())
+        inside = text[opening.end() : closing.start() if closing else len(text)]
         if info.strip().lower().startswith("json"):
             return inside
         first = inside if first is None else first
-        opening = _FENCE.search(text, end + 1 + len(fence)) if end >= 0 else None
+        opening = _FENCE.search(text, closing.end()) if closing else None
     return text if first is None else first
 
 
@@ -105,35 +112,44 @@ _OBJECT = re.compile(r"\{")
 _OBJECT_OR_ARRAY = re.compile(r"[{\[]")
 
 
-def _first_json(text: str, brackets: re.Pattern[str], check: CheckTime) -> Read | None:
-    """Return the first JSON in the text that begins with one of the brackets, None if there is none.
+def _json_in(text: str, brackets: re.Pattern[str], check: CheckTime) -> Iterator[Read]:
+    """Yield each JSON in the text that begins with one of the brackets, and is not within another one.
 
     Raises TooLarge if the text was read _REREADS times without success, or if the JSON is too large for evald. Raises
-    DuplicateKey if it has a key twice. In both cases, no JSON nested in it is tried, because it is not the first.
+    AmbiguousJson as `parse_json` does. In both cases, no JSON nested in it is tried, because it is not the first.
     """
     left = _REREADS * len(text) + 100 * _ATTEMPT
     opening = brackets.search(text)
     while opening and left > 0:
         check()
-        start = opening.start()
+        start = end = opening.start()
         try:
             data, end = parse_json_at(text, start)
         except json.JSONDecodeError as problem:
             # Creating the error counts the lines before it, which takes time.
             left -= problem.pos - start + problem.pos // 16 + _ATTEMPT
-        except DuplicateKey:
+        except AmbiguousJson:
             raise
         except ValueError:  # NaN
             left -= len(text) - start
         else:
-            return Read(text[start:end], data)
-        opening = brackets.search(text, start + 1)
+            yield Read(text[start:end], data)
+        opening = brackets.search(text, max(end, start + 1))
     if opening:
         raise TooLarge(
             f"no JSON found at the {len(brackets.findall(text))} places of the answer where JSON may begin, after "
             f"reading its {len(text)} characters {_REREADS} times; set extract to none or fenced, which read them once"
         )
-    return None
+
+
+def _outside_objects(read: Read, arrays: bool) -> Iterator[Read]:
+    """Yield the JSON, if it may be one that is asked for, and the objects and arrays in its arrays."""
+    if arrays or not isinstance(read.data, list):
+        yield read
+    if isinstance(read.data, list):
+        for data in read.data:
+            if isinstance(data, dict | list):
+                yield from _outside_objects(Read(json.dumps(data), data), arrays)
 
 
 def _scalar(text: str) -> Read | Result:
@@ -166,12 +182,21 @@ class JsonSchema(JsonAnswer, type="json-schema", kind=ASSERTION, label="JSON Sch
     64 KiB and 1,000 subschemas.
     """
 
-    schema_: dict[str, Any] | bool = Field(alias="schema", description="JSON Schema of the answer.")
+    schema_: dict[str, Any] | bool = Field(
+        alias="schema",
+        description="JSON Schema of the answer. Unknown keywords and schemas that accept everything are refused; "
+        "OpenAPI's nullable and the wrapper of response_format are understood.",
+    )
     only_final: bool = Field(False, description="Skip all turns except the final one.")
+    extract: Literal["none", "fenced", "first", "object", "any"] = Field(  # type: ignore[assignment]
+        "none",
+        description=f"{JsonAnswer.model_fields['extract'].description} any: the first JSON object, not within another "
+        "one, that the schema accepts; arrays count if the schema has type array.",
+    )
 
     @cached_property
     def _compiled(self) -> Schema:
-        return Schema(self.schema_)
+        return Schema.of_spec(self.schema_)
 
     def prepare(self) -> None:
         """Compile the schema."""
@@ -181,18 +206,56 @@ class JsonSchema(JsonAnswer, type="json-schema", kind=ASSERTION, label="JSON Sch
         """Check the answer on the event loop, or in a worker process if it may take long."""
         if self.only_final and not ctx.is_final:
             return _NOT_FINAL
+        if self.extract == "any":
+            return self._any(ctx)
         read = self.read(ctx)
-        if isinstance(read, Result):
-            return read
-        text, data = read
-        # The library treats infinity as null, to which numeric bounds do not apply.
-        refuse_huge_numbers(text, ctx.check_time)
-        if len(text) > self._compiled.inline_bytes:
-            return self._evaluate_in_worker(text)
-        return self._check(text, data)
+        return read if isinstance(read, Result) else self._check(read)
 
-    def _check(self, text: str, data: Any) -> Result:
+    def _any(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
+        """Return the result of the first JSON that the schema accepts, else of the first one."""
+        answer = ctx.answer_of(self.message)
+        if answer is None:
+            return no_answer(ctx)
+        candidates = self._candidates(answer, ctx.check_time)
+        failure: Result | None = None
+        for candidate in candidates:
+            result = self._check(candidate)
+            if not isinstance(result, Result):
+                return self._any_in_worker(result, candidates, failure)
+            if result.passed:
+                return result
+            failure = failure or result
+        return failure or _NO_OBJECT
+
+    async def _any_in_worker(
+        self, result: Result | Awaitable[Result], candidates: Iterator[Read], failure: Result | None
+    ) -> Result:
+        while True:
+            settled = result if isinstance(result, Result) else await result
+            if settled.passed or settled.error is not None:
+                return settled
+            failure = failure or settled
+            candidate = next(candidates, None)
+            if candidate is None:
+                return failure
+            result = self._check(candidate)
+
+    def _candidates(self, answer: str, check: CheckTime) -> Iterator[Read]:
+        kind = self._compiled.root_type
+        arrays = kind == "array" or (isinstance(kind, list) and "array" in kind)
+        try:
+            for read in _json_in(answer, _OBJECT_OR_ARRAY, check):
+                for candidate in _outside_objects(read, arrays):
+                    check()
+                    yield candidate
+        except AmbiguousJson as problem:
+            raise _ambiguous(problem) from None
+
+    def _check(self, read: Read) -> Result | Awaitable[Result]:
+        text, data = read
         schema = self._compiled
+        if len(text) > schema.inline_bytes:
+            return self._evaluate_in_worker(text)
         try:
             if schema.is_valid(data):
                 return _MATCHES

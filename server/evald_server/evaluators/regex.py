@@ -14,6 +14,7 @@ from pydantic import Field, field_validator
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator, InvalidConfig
 from evald.result import ASSERTION, Result, failed, passed
+from evald_server.jsonschema.keywords import literal_problem
 
 from .results import MessageChoice, no_answer, too_large
 
@@ -66,6 +67,19 @@ def _convert_escape(escape: re.Match[str]) -> str:
     return f"\\x{{{code:X}}}"
 
 
+# An escape or a class, and an assertion, which may refuse the empty text.
+_ATOM: Final = re.compile(r"\\[^bBAz]|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]", re.DOTALL)
+_ASSERTION: Final = re.compile(r"[\^$]|\\[bBAz]")
+
+
+def _matches_all(pattern: str, compiled: Any) -> bool:
+    """Return whether the pattern provably matches every text: it matches nothing, wherever it is searched."""
+    without = pattern.removeprefix("^")
+    if without == pattern:
+        without = pattern.removesuffix("$")
+    return compiled.search(b"") is not None and not _ASSERTION.search(_ATOM.sub("x", without))
+
+
 @cache
 def _threads() -> ThreadPoolExecutor:
     """Return the thread pool for costly searches. It leaves one core to the event loop."""
@@ -111,13 +125,21 @@ class Regex(Evaluator, type="regex", kind=ASSERTION, inline=True):
         options = re2.Options()
         options.max_mem = MAX_MEMORY_BYTES
         options.log_errors = False
+        if problem := literal_problem(self.pattern):
+            raise ValueError(problem)
         try:
-            return re2.compile(to_re2(self.pattern, self.flags).encode(), options)
+            compiled = re2.compile(to_re2(self.pattern, self.flags).encode(), options)
         except re2.error as problem:
             said = problem.args[0]
             text = said.decode() if isinstance(said, bytes) else str(said)
             hint = "; RE2 does not support look-around and back-references" if _NOT_LINEAR.match(text) else ""
             raise ValueError(f"RE2 does not accept the pattern: {text}{hint}") from None
+        if _matches_all(self.pattern, compiled):
+            raise ValueError(
+                "every text matches the pattern, so that nothing would be checked; write what the answer must contain, "
+                "or length-within with min 1 if any text may pass"
+            )
+        return compiled
 
     @cached_property
     def _program_size(self) -> int:

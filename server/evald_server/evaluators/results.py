@@ -53,6 +53,14 @@ MAX_CHECKS: Final = 100
 """Maximum number of checks in a result, and of names in its metadata."""
 
 
+class UnreadableAnswer(Exception):
+    """The answer can be read in several ways or in none, so that the check proves nothing.
+
+    The evaluator fails with this reason. Where its failure could make the call pass, because it is negated, the result
+    is ERROR.
+    """
+
+
 def no_answer(ctx: EvaluatorContext) -> Result:
     """Return the failure for a turn without an answer; the reason says what the turn has instead."""
     return unproven(ctx.missing_answer)

@@ -62,20 +62,20 @@ def subschemas(root: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
         yield place, schema
         pending += [(f"{place}/{keyword}", child) for keyword, child in _children(schema)]
         pending += [
-            (f"{place}/{keyword}/{_escape(name)}", child)
+            (f"{place}/{keyword}/{escape(name)}", child)
             for keyword in ("$defs", "definitions")
             for name, child in _mapping(schema, keyword).items()
         ]
         reference = schema.get("$ref")
         if isinstance(reference, str):
             # A reference may lead to a place outside all keywords, for example below "components".
-            pending.append((reference, _resolve(root, reference)))
+            pending.append((reference, resolve(root, reference)))
 
 
 def patterns(place: str, schema: Mapping[str, Any]) -> list[Pattern]:
     """Return the regular expressions of one subschema."""
     found = [
-        Pattern(f"{place}/patternProperties/{_escape(text)}", text)
+        Pattern(f"{place}/patternProperties/{escape(text)}", text)
         for text in _mapping(schema, "patternProperties")
     ]
     if isinstance(schema.get("pattern"), str):
@@ -123,7 +123,7 @@ class _Expansion:
             raise _Unbounded
 
     def _target(self, reference: Any) -> Any:
-        target = _resolve(self._root, reference)
+        target = resolve(self._root, reference)
         if target is None:
             raise _Unbounded
         return target
@@ -158,7 +158,7 @@ def _children(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                 yield f"{keyword}/{index}", child
     for keyword in _NAMED:
         for name, child in _mapping(schema, keyword).items():
-            yield f"{keyword}/{_escape(name)}", child
+            yield f"{keyword}/{escape(name)}", child
 
 
 def _mapping(schema: Mapping[str, Any], keyword: str) -> Mapping[str, Any]:
@@ -166,7 +166,7 @@ def _mapping(schema: Mapping[str, Any], keyword: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _resolve(root: Mapping[str, Any], reference: Any) -> Any:
+def resolve(root: Mapping[str, Any], reference: Any) -> Any:
     """Return the target of a reference within the document; None for other references and for anchors."""
     if reference != "#" and not (isinstance(reference, str) and reference.startswith("#/")):
         return None
@@ -180,7 +180,8 @@ def _resolve(root: Mapping[str, Any], reference: Any) -> Any:
     return found
 
 
-def _escape(step: str) -> str:
+def escape(step: str) -> str:
+    """Return one step of a JSON Pointer."""
     return step.replace("~", "~0").replace("/", "~1")
 
 

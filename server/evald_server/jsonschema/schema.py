@@ -10,11 +10,12 @@ from weakref import WeakKeyDictionary
 
 import jsonschema_rs
 
-from evald.evaluator import InvalidConfig
+from evald.evaluator import ConfigProblem, InvalidConfig
 from evald_server.untrusted import encodable, shorten
 
 from .check import DRAFTS, NEWEST, SchemaError, compile_schema, json_pointer, list_errors
 from .cost import estimate, pattern_size, patterns, subschemas
+from .keywords import accepts_everything, literal_problem, unknown_keywords, unwrapped, with_nulls
 from .pool import KillablePool
 
 MAX_BYTES: Final = 64 * 1024
@@ -39,10 +40,14 @@ class Schema:
     """A compiled schema.
 
     inline_bytes: longest answer, in characters, that may be checked on the event loop; 0 if the cost of the schema
-    has no bound.
+    has no bound. unknown: the place of each unknown keyword, and what to write instead. vacuous: whether it accepts
+    everything. root_type: its keyword `type`.
     """
 
-    __slots__ = ("_draft", "_evaluations", "_text", "inline_bytes", "is_valid", "validator")
+    __slots__ = (
+        *("_draft", "_evaluations", "_text", "inline_bytes", "is_valid", "root_type", "unknown", "vacuous"),
+        "validator",
+    )
 
     def __init__(self, schema: dict[str, Any] | bool, where: str = "/schema") -> None:
         """where: place of the schema in the config. Raises InvalidConfig, which names the place."""
@@ -51,6 +56,13 @@ class Schema:
         if isinstance(schema, bool):
             schema = {} if schema else {"not": {}}
         _check_size(schema, where)
+        if '"nullable":' in self._text:
+            schema = json.loads(self._text)
+            with_nulls(schema, where)
+            self._text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+        self.unknown = unknown_keywords(schema, self._draft)
+        self.vacuous = accepts_everything(schema, schema, self._draft)
+        self.root_type = schema.get("type")
         cost = estimate(schema)
         self._evaluations = cost.evaluations if cost else _LISTING_WORK + 1
         self.inline_bytes = _INLINE_WORK // cost.work if cost else 0
@@ -63,6 +75,22 @@ class Schema:
         except ValueError as problem:
             raise InvalidConfig.at(where, encodable(str(problem))) from None
         self.is_valid = self.validator.is_valid
+
+    @classmethod
+    def of_spec(cls, schema: Any) -> "Schema":
+        """Return the schema of a spec. Raises InvalidConfig also for unknown keywords, and if it checks nothing."""
+        schema, place = unwrapped(schema)
+        where = f"/schema{place}"
+        compiled = cls(schema, where)
+        if compiled.unknown:
+            raise InvalidConfig([ConfigProblem(f"{where}{at}", problem) for at, problem in compiled.unknown])
+        if compiled.vacuous:
+            raise InvalidConfig.at(
+                where,
+                "accepts every JSON, so that nothing would be checked; write is-json if any JSON may pass, or a schema "
+                'with type, required, properties or the like, such as {"type": "object"}',
+            )
+        return compiled
 
     def errors(self, data: Any, text: str) -> list[SchemaError]:
         """Return the errors of invalid data; only the first one if listing all would take long."""
@@ -136,6 +164,8 @@ def _check_size(schema: Mapping[str, Any], where: str) -> None:
     for place, subschema in subschemas(schema):
         count += 1
         for pattern in patterns(place, subschema):
+            if problem := literal_problem(pattern.text):
+                raise InvalidConfig.at(f"{where}{pattern.place}", problem)
             states += pattern_size(pattern.text)
             if states > _MAX_PATTERN_STATES:
                 raise InvalidConfig.at(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import math
 import re
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from evald.result import Kind, Metric
 from evald.strict_json import TooLarge, parse_json
 from evald.v1 import evaluator_pb2
 from evald_server.jsonschema.schema import Schema
+from evald_server.untrusted import encodable
 
 from .errors import Refusal, invalid
 
@@ -31,6 +33,8 @@ MAX_CONCURRENCY: Final = 10_000
 
 # A type without a schema takes no config, like an in-process evaluator.
 NO_CONFIG: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+_log = logging.getLogger("evald.remote")
 
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
 
@@ -228,6 +232,8 @@ def read_schema(text: str, path: str) -> tuple[Mapping[str, Any], Schema]:
     except InvalidConfig as problem:
         first = problem.problems[0]
         raise invalid(path, f"{first.path}: {first.message}" if first.path else first.message) from None
+    for place, unknown in checker.unknown:
+        _log.warning("%s%s: %s", path, encodable(place), unknown)
     if checker.inline_bytes < _MIN_INLINE_BYTES:
         raise invalid(
             path,
