@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .forks import Fork
+from .isolation import ISOLATION
 
 EVALD = str(Path(sys.executable).with_name("evald"))
 ANY_PORT = "127.0.0.1:0"
@@ -22,7 +23,7 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(_OWN)}
     # The web port's default is one, and servers under test are many. A language would have argparse look for its
     # translation of each of its 200 texts in the file system, and messages under test be others.
-    return kept | {"EVALD_WEB": "", "LANGUAGE": "C"} | dict(extra or {})
+    return kept | {"EVALD_WEB": "", "LANGUAGE": "C", "EVALD_CODE_ISOLATION": ISOLATION} | dict(extra or {})
 
 
 class ServerProcess:

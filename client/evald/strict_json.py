@@ -5,6 +5,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, Final, NoReturn
 
 
@@ -28,7 +29,9 @@ class HugeNumber(AmbiguousJson):
     """A number is beyond a double: parsers read infinity, null or an exact integer."""
 
 
-NESTED_TOO_DEEP: Final = "JSON is nested deeper than the about 900 levels that evald reads"
+# Python 3.11's own decoder counts the frames of its callers too, and ends at about 900; later ones read more.
+_MOST_LEVELS: Final = 500
+NESTED_TOO_DEEP: Final = f"JSON is nested deeper than the {_MOST_LEVELS} levels that evald reads"
 
 
 def no_constant(name: str) -> NoReturn:
@@ -45,8 +48,39 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+class LevelDecoder(json.JSONDecoder):
+    """A decoder of JSON of at most 500 levels, under every Python. Raises RecursionError for more."""
+
+    def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
+        """Decode the value that begins at `idx`. Returns the value and the index where it ends."""
+        try:
+            value, end = super().raw_decode(s, idx)
+        except ValueError as problem:
+            # What is invalid is as deep as it was read; of duplicate keys the position is not known.
+            _refuse_deep(s, idx, getattr(problem, "pos", len(s)))
+            raise
+        _refuse_deep(s, idx, end)
+        return value, end
+
+
+def _refuse_deep(text: str, start: int, end: int) -> None:
+    if end - start <= _MOST_LEVELS:
+        return
+    if text.count("[", start, end) + text.count("{", start, end) <= _MOST_LEVELS:
+        return
+    # Brackets alone: without escapes and then without strings. All in C, because texts may have megabytes.
+    data = text[start:end].encode("utf-8", "surrogatepass").replace(b"\\\\", b"").replace(b'\\"', b"")
+    data = data.translate(None, _NEITHER_BRACKETS_NOR_QUOTES).replace(b'""', b"")
+    outside = b"".join(data.split(b'"')[::2])
+    if max(accumulate(map(_STEPS.__getitem__, outside)), default=0) > _MOST_LEVELS:
+        raise RecursionError(NESTED_TOO_DEEP)
+
+
+_NEITHER_BRACKETS_NOR_QUOTES: Final = bytes(set(range(256)) - set(b'[]{}"'))
+_STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+
 # Created once: json.loads creates a decoder for each call with options, which is a quarter of the cost.
-STRICT_JSON: Final = json.JSONDecoder(parse_constant=no_constant, object_pairs_hook=unique_keys)
+STRICT_JSON: Final = LevelDecoder(parse_constant=no_constant, object_pairs_hook=unique_keys)
 
 
 def parse_json(text: str, check: Callable[[], None] | None = None) -> Any:
@@ -76,7 +110,7 @@ def _checking(check: Callable[[], None]) -> json.JSONDecoder:
 
         return called
 
-    return json.JSONDecoder(
+    return LevelDecoder(
         parse_constant=no_constant,
         object_pairs_hook=counted(unique_keys),
         parse_int=counted(_whole),
@@ -117,7 +151,7 @@ def _shown(number: str) -> str:
 
 
 # Not the default, because a decoder that calls Python for each number is slower.
-_FINITE_JSON: Final = json.JSONDecoder(
+_FINITE_JSON: Final = LevelDecoder(
     parse_constant=no_constant, object_pairs_hook=unique_keys, parse_int=_whole, parse_float=_finite
 )
 

@@ -453,11 +453,10 @@ class Settings(BaseModel):
         description="Allow any shell script in a config of the code evaluator. Only where every "
         "caller is trusted.",
     )
-    code_isolation: Literal["require", "prefer", "off"] = Field(
-        "prefer",
-        description="Isolate scripts from the network and most files, with bubblewrap or Landlock. "
-        "require: refuse scripts where the machine cannot; prefer: run them without "
-        "isolation there; off: never isolate.",
+    code_isolation: Literal["bubblewrap", "none"] = Field(
+        "bubblewrap",
+        description="bubblewrap: isolate scripts from the network and most files, and refuse them where "
+        "bubblewrap does not work; none: scripts reach what their user may.",
     )
     code_read: list[str] = Field(
         [],

@@ -17,24 +17,21 @@ _PR_SET_NO_NEW_PRIVS: "Final" = 38
 _libc: "Final" = ctypes.CDLL(None, use_errno=True)
 
 
-def call(number: int, *arguments: object) -> int:
-    """Make a system call. Raises OSError."""
-    return _checked(_libc.syscall(ctypes.c_long(number), *arguments))
-
-
-def prctl(option: int, *arguments: object) -> None:
+def _prctl(option: int, *arguments: object) -> None:
     """Set an attribute of this process. Raises OSError."""
-    _checked(_libc.prctl(option, *arguments))
+    if _libc.prctl(option, *arguments) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent ends (PR_SET_CHILD_SUBREAPER)."""
-    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent(signal_number: int) -> None:
     """Receive this signal when the parent ends (PR_SET_PDEATHSIG)."""
-    prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+    _prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
 
 
 def end_with_parent() -> None:
@@ -48,11 +45,4 @@ def end_with_parent() -> None:
 
 def forgo_privileges() -> None:
     """Keep programs from gaining privileges by set-user-ID (PR_SET_NO_NEW_PRIVS)."""
-    prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-
-
-def _checked(answer: int) -> int:
-    if answer < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return answer
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

@@ -18,6 +18,10 @@ ERROR = Verdict.ERROR
 
 BEYOND = {
     "deep": deep(5_000),
+    "one-level-more": deep(501),
+    "one-level-more-beside-strings": f'{{"]]": "\\\\\\"]}}", "a": {deep(500)}}}',
+    "one-level-more-that-does-not-end": "[" * 501,
+    "one-level-more-with-a-key-twice": f'{{"a": 1, "a": {deep(500)}}}',
     "deep-objects": '{"a":' * 5_000 + "1" + "}" * 5_000,
     "digits": f'{{"a": {"1" * 5_000}}}',
 }
@@ -154,13 +158,29 @@ def test_expected_arguments_beyond_the_limits_are_an_error(beyond: str) -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("levels", [150, 300, 450, 600, 800])
+@pytest.mark.parametrize("levels", [150, 300, 450, 500])
 def test_what_can_be_read_and_is_too_deep_to_be_compared_is_no_other_error(
     spec: dict[str, Any], levels: int
 ) -> None:
     text = deep(levels, as_json({"a": 1}))
     result = evaluate([spec], answered(text, expected_text=text), 120).results[0]
     assert result.verdict == Verdict.PASSED or result.error.code in ("INPUT_TOO_LARGE", ""), result
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        deep(500),
+        deep(500, '"' + "[{" * 1_000 + '"'),
+        deep(498, '{"[[[": "\\\\", "\\"[": ["\\\\\\"[[", "{\\u005b"]}'),
+        "[" + "[]," * 100_000 + "[{}]]",
+        "[" + ",".join([deep(499)] * 50) + "]",
+        '["' + "é[" * 1_000 + '\\\\"]',
+    ],
+    ids=lambda text: text[:9],
+)
+def test_what_keeps_to_the_levels_is_read(text: str) -> None:
+    assert evaluate([{"type": "is-json"}], answered(text)).results[0].verdict == Verdict.PASSED
 
 
 def test_looking_for_the_first_json_takes_no_piece_of_one_that_is_too_deep() -> None:

@@ -29,6 +29,7 @@ BAD_BODIES: dict[str, tuple[str, str, Any, str]] = {
         "body: 150001 or more keys and values; wanted at most",
     ),
     "deep": ("POST", "/evaluate", "[" * 5000, "body: JSON is nested deeper"),
+    "a level more": ("POST", "/evaluate", f"{'[' * 501}{']' * 501}", "body: JSON is nested deeper"),
     "a list": ("POST", "/scenarios", [], "body: got [] (list); wanted an object"),
     "labels as a list": (
         "POST",

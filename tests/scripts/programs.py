@@ -15,6 +15,7 @@ from evald_server.scripts.evaluator import code_definition
 from evald_server.scripts.runner import ScriptRunner
 
 from ..evaluators.contexts import answered
+from ..isolation import ISOLATION
 
 BOOKED = answered("You fly to Lisbon, reference BK-12345.")
 
@@ -67,7 +68,7 @@ async def judge(
 
 async def judge_with(path: str, policy: Settings | None = None, **config: Any) -> Result:
     """Return the evaluator's result with this script, which is allowed."""
-    policy = (policy or Settings()).model_copy(update={"code_allow": [path]})
+    policy = (policy or Settings(code_isolation=ISOLATION)).model_copy(update={"code_allow": [path]})
     return await judge(policy, {"command": [path], **config})
 
 

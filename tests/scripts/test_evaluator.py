@@ -20,6 +20,7 @@ from evald_server.config import Settings, SettingsError, load_settings
 from evald_server.scripts import evaluator
 from evald_server.scripts.evaluator import stderr_tail
 
+from ..isolation import ISOLATION
 from ..loop import expect_thread, run
 from ..rpc.live import CONTAINS, EVALUATION, refusal, request, serving, spec
 from .programs import PASSES, Folder, living
@@ -32,7 +33,7 @@ def evaluate(path: str, config: dict[str, Any] | None = None, **settings: Any) -
     """The result of this script in a server that allows it."""
 
     async def call() -> result_pb2.EvaluationResult:
-        async with serving(code_allow=[path], **settings) as live:
+        async with serving(code_isolation=ISOLATION, code_allow=[path], **settings) as live:
             answer = await live.unary(request(spec("code", {"command": [path], **(config or {})})))
             return answer.summary.results[0]
 
@@ -51,7 +52,7 @@ def test_a_script_judges_under_every_name(folder: Folder, name: str, monkeypatch
     )
 
     async def call() -> Any:
-        async with serving(code_allow=[path]) as live:
+        async with serving(code_isolation=ISOLATION, code_allow=[path]) as live:
             return await live.unary(request(spec(name, {"script": path})))
 
     evaluation = run(call()).summary
@@ -66,7 +67,7 @@ def test_the_raw_request_tells_what_was_asked_without_its_content(folder: Folder
     path = folder.shell(PASSES)
     asked = struct_to_dict(evaluate(path, {"config": {"key": "canary-value"}}).raw_request)
     assert asked["command"] == [path]
-    assert asked["isolation"] in ("bubblewrap", "landlock", "none")
+    assert asked["isolation"] == ISOLATION
     assert {"answer", "messages", "config", "candidate_answer"} <= set(asked["payload_keys"])
     assert len(asked["payload_sha256"]) == 64
     assert "canary-value" not in str(asked)
@@ -94,7 +95,7 @@ def test_a_script_s_fault_is_an_error_and_never_a_verdict(
     path = folder.shell(text)
 
     async def call() -> Any:
-        async with serving(code_allow=[path]) as live:
+        async with serving(code_isolation=ISOLATION, code_allow=[path]) as live:
             config = {"command": [path]} | ({"timeoutMs": 300} if text.startswith("sleep") else {})
             return await live.unary(
                 request(spec("code", config), CONTAINS, spec("code", config, negate=True))
@@ -146,7 +147,7 @@ def test_the_caller_s_deadline_ends_a_script_and_the_summary_still_arrives(folde
     path = folder.shell("echo working >&2; sleep 60")
 
     async def call() -> Any:
-        async with serving(code_allow=[path]) as live:
+        async with serving(code_isolation=ISOLATION, code_allow=[path]) as live:
             return await live.unary(request(spec("code", {"command": [path, marker]})), timeout=2)
 
     # Of the call's time a tenth is kept for the answer; three tries, because a machine may stand still for longer.
@@ -167,7 +168,7 @@ def test_a_caller_that_goes_away_takes_its_script_along(folder: Folder) -> None:
     path = folder.python("os.fork() or os.setsid(); time.sleep(60)")
 
     async def check() -> None:
-        async with serving(code_allow=[path]) as live:
+        async with serving(code_isolation=ISOLATION, code_allow=[path]) as live:
             call = live.channel.unary_stream(EVALUATION + "Evaluate")(
                 request(spec("code", {"command": [path, marker]})).SerializeToString()
             )
@@ -191,7 +192,7 @@ def test_a_server_that_stops_leaves_no_script_behind(folder: Folder) -> None:
     path = folder.python("os.fork() or os.setsid(); time.sleep(60)")
 
     async def check() -> None:
-        async with serving(code_allow=[path]) as live:
+        async with serving(code_isolation=ISOLATION, code_allow=[path]) as live:
             call = asyncio.create_task(
                 refusal(live.unary(request(spec("code", {"command": [path, marker]}))))
             )
@@ -209,7 +210,7 @@ def test_scripts_that_compute_do_not_hold_up_other_calls(folder: Folder) -> None
     specs = [spec("code", {"command": [path], "timeoutMs": 1000})]
 
     async def check() -> list[float]:
-        async with serving(code_allow=[path], code_concurrency=4) as live:
+        async with serving(code_isolation=ISOLATION, code_allow=[path], code_concurrency=4) as live:
             slow = [asyncio.create_task(live.unary(request(*specs))) for _ in range(8)]
             took = []
             while not all(call.done() for call in slow):
@@ -275,7 +276,7 @@ def test_scripts_are_off_by_default_and_the_catalogue_says_so() -> None:
 
 def test_the_catalogue_says_how_scripts_are_isolated(folder: Folder) -> None:
     async def check() -> None:
-        async with serving(code_allow=[folder.shell(PASSES)], code_isolation="off") as live:
+        async with serving(code_allow=[folder.shell(PASSES)], code_isolation="none") as live:
             [entry] = [entry for entry in (await live.types()).evaluator_types if entry.type == "code"]
             assert entry.state == ACTIVE
             assert "Isolation on this server: none." in entry.description
@@ -301,7 +302,7 @@ def test_a_server_does_not_start_with_a_policy_that_it_cannot_keep(
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("EVALD_CODE_ISOLATION", "maybe", "'require', 'prefer' or 'off'"),
+        ("EVALD_CODE_ISOLATION", "maybe", "'bubblewrap' or 'none'"),
         ("EVALD_CODE_READ", "relative", "wanted an absolute path"),
         ("EVALD_CODE_ENVIRONMENT", "=x", "wanted NAME or NAME=VALUE"),
         ("EVALD_CODE_CONCURRENCY", "0", "greater than or equal to 1"),
@@ -314,22 +315,11 @@ def test_a_wrong_setting_is_named(name: str, value: str, words: str) -> None:
     assert words in str(problem.value)
 
 
-def test_scripts_without_isolation_are_logged_once(folder: Folder, caplog: pytest.LogCaptureFixture) -> None:
-    App(
-        Settings(
-            listen="127.0.0.1:0", http=None, web=None, code_allow=[folder.shell(PASSES)], code_isolation="off"
-        )
-    )
-    assert [record.getMessage() for record in caplog.records] == [
-        "scripts run without isolation: code_isolation is off"
-    ]
-
-
 def test_a_combinator_takes_scripts(folder: Folder) -> None:
     path = folder.shell(PASSES)
 
     async def call() -> Any:
-        async with serving(code_allow=[path]) as live:
+        async with serving(code_isolation=ISOLATION, code_allow=[path]) as live:
             children = [
                 {"type": "code", "config": {"command": [path]}},
                 {"type": "contains", "config": {"text": "hello"}},
@@ -359,7 +349,7 @@ def test_many_scripts_leave_no_file_open(folder: Folder) -> None:
     path = folder.shell(PASSES)
 
     async def check() -> None:
-        async with serving(code_allow=[path]) as live:
+        async with serving(code_isolation=ISOLATION, code_allow=[path]) as live:
             one = request(spec("code", {"command": [path]}))
             await live.unary(one)
             before = open_files()

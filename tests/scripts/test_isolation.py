@@ -13,8 +13,8 @@ import pytest
 
 from evald.result import Verdict
 from evald_server.config import Settings
-from evald_server.scripts import isolation, sandbox
-from evald_server.scripts.runner import ScriptRunner
+from evald_server.scripts import isolation
+from evald_server.scripts.build import build_scripts
 
 from ..loop import run
 from .programs import PASSES, Folder, judge, judge_with, refused, words
@@ -189,7 +189,7 @@ def test_a_script_in_isolation_reaches_nothing(policy: Settings, folder: Folder,
     )
     assert result.error is None, result
     outcomes = dict(result.metadata or {})
-    if policy.code_isolation == "off":
+    if policy.code_isolation == "none":
         known = {name: probe.succeeds for name, probe in PROBES.items() if probe.succeeds is not None}
         assert {name: outcomes[name] for name in known} == {
             name: "succeeded" if succeeds else "refused" for name, succeeds in known.items()
@@ -204,7 +204,7 @@ def test_a_script_that_runs_as_root_would_not(folder: Folder) -> None:
     path = folder.python(
         'print(json.dumps({"pass": True, "metadata": {"uid": os.getuid(), "groups": os.getgroups()}}))'
     )
-    seen = run(judge_with(path, Settings(code_isolation="off"))).metadata
+    seen = run(judge_with(path, Settings(code_isolation="none"))).metadata
     wanted = isolation.NOBODY if os.geteuid() == 0 else os.getuid()
     assert (seen or {})["uid"] == wanted
     assert os.geteuid() != 0 or (seen or {})["groups"] in ([], [wanted])
@@ -225,7 +225,7 @@ def test_what_the_operator_lists_can_be_read_and_not_written(
     )
     listed = policy.model_copy(update={"code_allow": [path], "code_read": [str(target.secret)]})
     result = run(judge(listed, {"command": [path, str(target.secret)]}))
-    assert result.reason == SECRET + ("" if policy.code_isolation == "off" else " read-only")
+    assert result.reason == SECRET + ("" if policy.code_isolation == "none" else " read-only")
 
 
 def test_the_working_directory_is_the_operator_s_and_can_be_read(policy: Settings, folder: Folder) -> None:
@@ -254,49 +254,50 @@ def test_node_and_python_and_the_shell_start_in_isolation(policy: Settings, fold
     assert run(judge_with(folder.shell(PASSES), policy)).reason == "fine"
 
 
-@pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with neither bubblewrap nor Landlock."""
-    monkeypatch.setattr(isolation.shutil, "which", lambda name: None)
-    monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
-
-
-@pytest.mark.usefixtures("bare")
-def test_required_isolation_that_is_missing_refuses_every_config(folder: Folder) -> None:
+def test_where_bubblewrap_is_missing_every_config_is_refused_with_the_next_step(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     path = folder.shell(PASSES)
-    policy = Settings(code_allow=[path], code_isolation="require")
-    [(where, message)] = refused(policy, {"command": [path]})
-    assert where == ""
-    assert "code_isolation" in message
-    assert ScriptRunner(policy).unavailable == message
+    monkeypatch.setenv("PATH", str(folder.path))
+    for installed, words in (
+        (None, "is not installed: install it"),
+        ("exit 1", "does not work here (exit code 1): let this user create user namespaces"),
+        ("echo bwrap: no namespaces >&2; exit 1", "(bwrap: no namespaces)"),
+    ):
+        if installed:
+            folder.shell(installed, "bwrap")
+        caplog.clear()
+        scripts = build_scripts(Settings(code_allow=[path]))
+        assert [record.getMessage() for record in caplog.records] == [
+            f"scripts cannot run: {scripts.unavailable}"
+        ]
+        [(where, message)] = refused(scripts.settings, {"command": [path]})
+        assert (where, message) == ("", scripts.unavailable)
+        for part in (
+            words,
+            'code_isolation = "none"',
+            "EVALD_CODE_ISOLATION=none",
+            "scripts then reach the network",
+        ):
+            assert part in message
 
 
-@pytest.mark.usefixtures("bare")
-def test_preferred_isolation_that_is_missing_is_told_in_every_result(folder: Folder) -> None:
-    result = run(judge_with(folder.shell(PASSES), Settings(code_isolation="prefer")))
+def test_without_isolation_scripts_run_where_bubblewrap_is_missing(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    settings = Settings(code_allow=[folder.shell(PASSES)], code_isolation="none")
+    assert build_scripts(settings).unavailable == ""
+    assert caplog.records == []
+    result = run(judge_with(*settings.code_allow, settings))
     assert result.verdict is Verdict.PASSED
     assert (result.raw_request or {})["isolation"] == "none"
-
-
-def test_landlock_without_the_filter_of_sockets_is_no_isolation(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(isolation.shutil, "which", lambda name: None)
-    monkeypatch.setattr(sandbox, "_MACHINES", {})
-    assert ScriptRunner(Settings(code_allow=[folder.shell(PASSES)])).isolation == "none"
-
-
-def test_a_bubblewrap_that_may_do_nothing_is_not_taken(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(isolation.shutil, "which", lambda name: "/bin/false")
-    assert ScriptRunner(Settings(code_allow=[folder.shell(PASSES)])).isolation != "bubblewrap"
 
 
 def test_an_interpreter_outside_of_what_may_be_read_is_an_error_that_says_so(
     policy: Settings, folder: Folder
 ) -> None:
-    if policy.code_isolation == "off":
+    if policy.code_isolation == "none":
         pytest.skip("everything may be read")
     (folder.path / "lib").mkdir(mode=0o755)
     interpreter = Folder(folder.path / "lib").shell('exec /bin/sh "$@"', "interpreter")

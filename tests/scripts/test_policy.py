@@ -16,6 +16,7 @@ from evald_server.scripts.policy import (
 )
 from evald_server.scripts.runner import ScriptRunner
 
+from ..isolation import ISOLATION
 from ..loop import run
 from .programs import PASSES, SHELL, Folder, judge, judge_with, refused, words
 
@@ -45,7 +46,7 @@ def test_a_bare_name_that_two_commands_have_is_refused(folder: Folder) -> None:
     "word", ["/bin/sh", "sh", "./check.sh", "../check.sh", "check", "check.sh ", "", "/", "CHECK.SH"]
 )
 def test_everything_else_is_refused_with_what_is_allowed(folder: Folder, word: str) -> None:
-    policy = Settings(code_allow=[folder.shell(PASSES)])
+    policy = Settings(code_isolation=ISOLATION, code_allow=[folder.shell(PASSES)])
     [(where, message)] = refused(policy, {"command": [word]})
     assert where == "/command"
     assert "allowed are check.sh" in message
@@ -86,7 +87,7 @@ def test_a_command_with_its_digest_runs_until_it_changes(folder: Folder) -> None
     path = folder.shell(PASSES)
     entry = f"{path}@sha256:{digest_of(path).upper()}"
 
-    scripts = ScriptRunner(Settings(code_allow=[entry]))
+    scripts = ScriptRunner(Settings(code_isolation=ISOLATION, code_allow=[entry]))
     assert run(judge(scripts, {"command": ["check.sh"]})).verdict is Verdict.PASSED
     before = Path(path).stat()
     with Path(path).open("r+", encoding="utf-8") as file:
@@ -110,7 +111,7 @@ def test_a_file_that_was_not_touched_is_not_read_again(
 def test_a_command_that_went_away_is_an_error_of_the_script(folder: Folder) -> None:
     path = folder.shell(PASSES)
     command = AllowedCommand(f"{path}@sha256:{digest_of(path)}")
-    scripts = ScriptRunner(Settings(code_allow=[path]))
+    scripts = ScriptRunner(Settings(code_isolation=ISOLATION, code_allow=[path]))
     Path(path).unlink()
     with pytest.raises(CommandChanged):
         command.verify()
@@ -125,7 +126,9 @@ def test_a_command_that_went_away_is_an_error_of_the_script(folder: Folder) -> N
     ["check.sh && id", "check.sh | cat", "check.sh > /tmp/x", "check.sh $(id)", "`id`", "check.sh *"],
 )
 def test_a_shell_s_syntax_is_refused_without_a_shell(folder: Folder, script: str) -> None:
-    [(where, message)] = refused(Settings(code_allow=[folder.shell(PASSES)]), {"script": script})
+    [(where, message)] = refused(
+        Settings(code_isolation=ISOLATION, code_allow=[folder.shell(PASSES)]), {"script": script}
+    )
     assert where == "/script"
     assert "code_shell" in message
 
@@ -133,7 +136,7 @@ def test_a_shell_s_syntax_is_refused_without_a_shell(folder: Folder, script: str
 def test_a_script_in_words_needs_no_shell(folder: Folder) -> None:
     path = folder.shell("""echo "{\\"pass\\": true, \\"reason\\": \\"$1 $2\\"}" """)
     for script in (f"{path} one 'two three'", ["check.sh", "one", "two three"]):
-        result = run(judge(Settings(code_allow=[path]), {"script": script}))
+        result = run(judge(Settings(code_isolation=ISOLATION, code_allow=[path]), {"script": script}))
         assert result.reason == "one two three"
 
 
@@ -165,7 +168,7 @@ def test_a_script_runs_in_a_shell_where_the_operator_allows_one() -> None:
 def test_a_config_that_does_not_fit_is_refused_with_its_place(
     folder: Folder, config: dict[str, object], where: str, words: str
 ) -> None:
-    problems = refused(Settings(code_allow=[folder.shell(PASSES)]), config)
+    problems = refused(Settings(code_isolation=ISOLATION, code_allow=[folder.shell(PASSES)]), config)
     assert any(place == where and words in message for place, message in problems), problems
 
 
@@ -174,7 +177,7 @@ def test_a_directory_outside_of_the_operator_s_is_refused(folder: Folder, cwd: s
     top = folder.path / "top"
     (top / "below").mkdir(parents=True)
     (top / "out").symlink_to("/usr")
-    policy = Settings(code_allow=[folder.shell(PASSES)], code_directory=top)
+    policy = Settings(code_isolation=ISOLATION, code_allow=[folder.shell(PASSES)], code_directory=top)
     [(where, message)] = refused(policy, {"command": ["check.sh"], "cwd": cwd})
     assert where == "/cwd"
     assert "code_directory" in message
@@ -189,5 +192,5 @@ def test_nothing_allowed_means_off_and_says_how_to_allow() -> None:
 
 def test_a_script_with_the_same_command_twice_in_its_list_is_one_command(folder: Folder) -> None:
     path = folder.shell(PASSES)
-    assert run(judge_with(path, Settings())).verdict is Verdict.PASSED
+    assert run(judge_with(path)).verdict is Verdict.PASSED
     assert AllowList([path, path]).find("check.sh").path == path

@@ -24,6 +24,7 @@ from evald_server.scripts import isolation
 from evald_server.scripts.runner import ScriptRunner
 
 from ..attempts import attempts
+from ..isolation import ISOLATION
 from ..loop import run
 from .programs import PASSES, Folder, judge, judge_with, living, words
 
@@ -194,7 +195,7 @@ def test_output_that_is_not_complete_when_the_time_is_over_is_no_verdict(folder:
         holder.bind(str(place))
         holder.listen()
         place.chmod(0o666)
-        result = run(judge_with(path, Settings(code_isolation="off"), timeoutMs=400))
+        result = run(judge_with(path, Settings(code_isolation="none"), timeoutMs=400))
     assert words(result)[0] == "TIMEOUT"
 
 
@@ -363,7 +364,7 @@ def test_a_script_that_kills_what_watches_over_it_gets_no_verdict(
     path = folder.python("print('{\"pass\": true}', flush=True); os.kill(os.getppid(), 9); time.sleep(60)")
     # As the server's own user: nobody could not kill a launcher of root's.
     monkeypatch.setattr(isolation, "script_user", lambda: None)
-    policy = Settings(code_allow=[path], code_isolation="off")
+    policy = Settings(code_allow=[path], code_isolation="none")
     code, message = words(run(judge(policy, {"command": [path, marker]})))
     assert code == "SCRIPT_FAILED"
     assert "its supervisor process was killed" in message
@@ -376,7 +377,7 @@ def test_both_event_loops_run_and_kill_scripts(folder: Folder, loop: Any) -> Non
     path = folder.shell(f"[ $1 = {marker} ] && sleep 60\n{PASSES}")
 
     async def check() -> tuple[Any, Any]:
-        scripts = ScriptRunner(Settings(code_allow=[path]))
+        scripts = ScriptRunner(Settings(code_isolation=ISOLATION, code_allow=[path]))
         fine = await judge(scripts, {"command": [path, "quick"]})
         killed = await judge(scripts, {"command": [path, marker], "timeoutMs": 300})
         await asyncio.to_thread(gone, marker)

@@ -14,6 +14,7 @@ from evald.v1 import context_pb2
 from evald_server.config import Settings
 from evald_server.scripts.stdin import payload_of, written
 
+from ..isolation import ISOLATION
 from ..loop import run
 from .programs import PASSES, Folder, judge
 
@@ -126,6 +127,6 @@ def test_the_event_loop_goes_on_while_a_long_conversation_is_written(folder: Fol
     async def check() -> Result:
         asyncio.get_running_loop().call_later(0.01, goes_on.set)
         ctx = Long(context_pb2.EvaluatorContext())
-        return await judge(Settings(code_allow=[path]), {"command": [path]}, ctx)
+        return await judge(Settings(code_isolation=ISOLATION, code_allow=[path]), {"command": [path]}, ctx)
 
     assert run(check()).verdict is Verdict.PASSED

@@ -15,6 +15,7 @@ from evald_server.config import Settings
 from evald_server.suites.documents import InvalidDocument
 from evald_server.suites.suite_file import Suite, load_suites
 
+from ..isolation import ISOLATION
 from ..vectors.replay import Call
 
 DATA = Path(__file__).with_name("data") / "foreign"
@@ -178,7 +179,7 @@ def _policy(folder: Path) -> Settings:
     uv = folder / "uv"
     uv.write_text("#!/bin/sh\n")
     uv.chmod(0o755)
-    return Settings(code_allow=[str(GRADER), str(uv)])
+    return Settings(code_isolation=ISOLATION, code_allow=[str(GRADER), str(uv)])
 
 
 @pytest.mark.parametrize(

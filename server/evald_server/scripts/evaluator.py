@@ -107,7 +107,9 @@ def code_definition(scripts: ScriptRunner) -> EvaluatorDefinition:
             raise InvalidConfig.at("", why)
         return CodeCheck(scripts, code).evaluate
 
-    note = f"Not available: {why}." if why else f"Isolation on this server: {scripts.isolation}."
+    note = (
+        f"Not available: {why}." if why else f"Isolation on this server: {scripts.settings.code_isolation}."
+    )
     return definition._replace(description=f"{definition.description} {note}", compile=compile_config)
 
 
@@ -126,7 +128,7 @@ class CodeCheck:
         """Run the script on the turn."""
         evidence: dict[str, Any] = {
             "command": list(self._command.shown),
-            "isolation": self._scripts.isolation,
+            "isolation": self._scripts.settings.code_isolation,
         }
 
         def write_payload() -> bytes:
@@ -168,7 +170,7 @@ class CodeCheck:
         return await asyncio.to_thread(self._result, ended)
 
     def _result(self, ended: ScriptExit) -> Result:
-        isolation = self._scripts.isolation
+        isolation = self._scripts.settings.code_isolation
         if isolation == "bubblewrap" and ended.code == 1 and ended.stderr.startswith(b"bwrap: "):
             ended = ended._replace(problem="bubblewrap could not execute it", stderr=b"")
         if ended.problem:

@@ -1,16 +1,11 @@
-"""Selection of the isolation of scripts on this machine: bubblewrap, Landlock or none."""
+"""Confinement of scripts in bubblewrap."""
 
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Final, NamedTuple, TypeAlias
-
-from evald_server.config import Settings
-
-from . import sandbox
+from collections.abc import Sequence
+from typing import Final
 
 # Directories of programs and libraries on Debian, Fedora, Alpine and Arch. No configuration, home or state.
 SYSTEM: Final = (
@@ -28,11 +23,6 @@ SYSTEM: Final = (
     "/etc/pki/tls/openssl.cnf",
 )
 
-# Files that runtimes read at startup. Other processes' entries in /proc stay unreadable.
-_OWN_PROCESS: Final = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo")
-_RANDOM: Final = ("/dev/random", "/dev/urandom", "/dev/zero")
-_NULL: Final = ("/dev/null",)
-
 # The user "nobody", on every Linux. A server that runs as root runs its scripts as this user.
 NOBODY: Final = 65534
 
@@ -43,66 +33,17 @@ _CHANGE_USER: Final = (
 )
 
 
-class Confinement(NamedTuple):
-    """The confinement of a script. name: as shown in results and the catalogue.
-
-    prefix: arguments before the script's command.
-    landlock: paths that the script may read and write; None for no restriction.
-    """
-
-    name: str
-    prefix: Sequence[str] = ()
-    landlock: Mapping[str, Sequence[str]] | None = None
-
-
-NO_CONFINEMENT: Final = Confinement("none")
-
-
-Confine: TypeAlias = Callable[[Sequence[str], str], Confinement]
-"""Returns the confinement of a script that needs to read these files and runs in this directory."""
-
-NONE: Final[tuple[str, Confine]] = (NO_CONFINEMENT.name, lambda _files, _cwd: NO_CONFINEMENT)
-
-
 def script_user() -> int | None:
     """Return the user id for scripts; None for the server's own user."""
     return NOBODY if os.geteuid() == 0 else None
 
 
-def find(settings: Settings) -> tuple[str, Confine]:
-    """Return the best isolation that works on this machine: its name and its `Confine`."""
-    if settings.code_isolation != "off":
-        program = shutil.which("bwrap")
-        if program is not None and _works(_bubblewrap(program, settings, (), "/")):
-            return "bubblewrap", partial(_bubblewrap, program, settings)
-        if sandbox.is_available():
-            return "landlock", partial(_landlock, settings)
-    return NONE
-
-
-def _bubblewrap(program: str, settings: Settings, files: Sequence[str], cwd: str) -> Confinement:
-    prefix = [program, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
-    prefix += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-    for path in dict.fromkeys((*SYSTEM, *settings.code_read, *_working(settings), *files)):
-        prefix += ["--ro-bind-try", path, path]
-    prefix += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--remount-ro", "/"]
-    return Confinement("bubblewrap", [*prefix, "--chdir", cwd, "--"])
-
-
-def _landlock(settings: Settings, files: Sequence[str], _cwd: str) -> Confinement:
-    read = [*SYSTEM, *_OWN_PROCESS, *_RANDOM, *settings.code_read, *_working(settings), *files]
-    return Confinement("landlock", landlock={"read": read, "write": _NULL})
-
-
-def _working(settings: Settings) -> Sequence[str]:
-    """Return the working directory if the operator has set one: the default, "/", must not become readable."""
-    directory = str(settings.code_directory)
-    return () if directory == "/" else (directory,)
-
-
-def _works(confinement: Confinement) -> bool:
-    """Return whether a command runs with bubblewrap. Most containers do not allow it to create namespaces."""
-    command = [*confinement.prefix, "/bin/sh", "-c", ":"]
+def bubblewrap_problem() -> str:
+    """Return why bubblewrap cannot run a command on this machine, and what to do about it; "" when it can."""
+    program = shutil.which("bwrap")
+    if program is None:
+        return "bubblewrap is not installed: install it (Debian: apt-get install bubblewrap)"
+    command = [*bubblewrap((), "/"), "/bin/sh", "-c", ":"]
     user = script_user()
     if user is not None:
         # subprocess could change the user too, but then it forks, and gRPC logs warnings about forks.
@@ -114,10 +55,25 @@ def _works(confinement: Confinement) -> bool:
             env={},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             timeout=_PROBE_SECONDS,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return run.returncode == 0
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        why = str(problem)
+    else:
+        why = run.stderr.decode("utf-8", "replace").strip() or f"exit code {run.returncode}"
+        if run.returncode == 0:
+            return ""
+    return f"bubblewrap does not work here ({why[:200]}): let this user create user namespaces"
+
+
+def bubblewrap(readable: Sequence[str], cwd: str) -> list[str]:
+    """Return the arguments before the command of a script that may read these paths and runs in this directory."""
+    prefix = [shutil.which("bwrap") or "bwrap", "--unshare-user", "--unshare-pid", "--unshare-net"]
+    prefix += ["--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    prefix += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    for path in dict.fromkeys((*SYSTEM, *readable)):
+        prefix += ["--ro-bind-try", path, path]
+    prefix += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--remount-ro", "/"]
+    return [*prefix, "--chdir", cwd, "--"]

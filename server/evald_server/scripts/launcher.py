@@ -19,8 +19,6 @@ from contextlib import suppress
 
 from evald_server import kernel
 
-from . import sandbox
-
 TYPE_CHECKING = False  # importing typing takes as long as starting Python
 if TYPE_CHECKING:
     from typing import Any, Final
@@ -89,7 +87,7 @@ def _close_pipes() -> None:
 
 
 def _exec_script(request: "dict[str, Any]", error_writer: int) -> None:
-    """Apply limits and isolation, and execute the script. Does not return."""
+    """Apply limits and execute the script, by bubblewrap if that isolates it. Does not return."""
     step = "its process cannot be prepared"
     try:
         os.setsid()
@@ -115,10 +113,8 @@ def _exec_script(request: "dict[str, Any]", error_writer: int) -> None:
             _limit(kind, limits[name])
         step = "its working directory cannot be entered"
         os.chdir(request["cwd"])
-        step = "it cannot be isolated"
+        step = "its privileges cannot be dropped"
         kernel.forgo_privileges()
-        if request["landlock"] is not None:
-            sandbox.enter(request["landlock"]["read"], request["landlock"]["write"])
         step = "it cannot be executed"
         os.execve(request["argv"][0], request["argv"], request["environment"])  # noqa: S606 - no shell is the point
     except BaseException as problem:  # noqa: BLE001 - this process must end here, whatever happened
@@ -141,9 +137,7 @@ def _exec_by_descriptor(file_fd: int, request: "dict[str, Any]") -> None:
     """Execute the script by its open descriptor, because this user may not enter the file's directory."""
     name = f"/proc/self/fd/{file_fd}"
     os.set_inheritable(file_fd, True)
-    if request["landlock"] is not None:
-        request["landlock"]["read"].append(name)
-    elif request["argv"][0] != request["file"]:
+    if request["argv"][0] != request["file"]:
         # bubblewrap reads the file from the descriptor, and shows it under its own name.
         at = request["argv"].index(request["file"])
         request["argv"][at - 1 : at + 1] = ["--perms", "0555", "--ro-bind-data", str(file_fd)]

@@ -39,9 +39,9 @@ Launcher: TypeAlias = "subprocess.Popen[bytes]"
 class LaunchRequest(NamedTuple):
     """The request to the launcher.
 
-    file: absolute path of the program. argv: arguments of the confinement, then the program and its arguments.
+    file: absolute path of the program. argv: the arguments of bubblewrap if it isolates, then the program and its arguments.
     user: id of the user and group to run as; None for the server's own.
-    limits: by the launcher's names. landlock: paths to read and write; None for no restriction.
+    limits: by the launcher's names.
     """
 
     file: str
@@ -50,7 +50,6 @@ class LaunchRequest(NamedTuple):
     environment: Mapping[str, str]
     limits: Mapping[str, int]
     user: int | None
-    landlock: Mapping[str, Sequence[str]] | None
 
 
 class ScriptExit(NamedTuple):

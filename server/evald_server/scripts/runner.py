@@ -13,7 +13,6 @@ from evald_server.config import Settings
 from evald_server.fair_slots import FairSlots
 
 from . import isolation
-from .isolation import NO_CONFINEMENT
 from .policy import BASE_ENVIRONMENT, AllowedCommand, AllowList, CommandNotAllowed, added_variables
 from .process import LaunchRequest, ScriptExit, ScriptProcesses
 
@@ -48,38 +47,38 @@ class ScriptCommand(NamedTuple):
 
 
 class ScriptRunner:
-    """Runs the scripts of one server. Belongs to one event loop.
-
-    isolation: "bubblewrap", "landlock" or "none".
-    """
+    """Runs the scripts of one server. Belongs to one event loop."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises ValueError for settings that this machine cannot enforce."""
         self.settings = settings
-        self.isolation, self._confine = isolation.NONE
         self._commands = AllowList(settings.code_allow)
         self._processes = ScriptProcesses()
         self._slots = FairSlots(settings.code_concurrency)
         self._variables = added_variables(settings.code_environment)
-        if self._allows_any and sys.platform == "linux":
-            if not settings.code_directory.is_dir():
-                raise ValueError(f"code_directory: {settings.code_directory} is not a directory")
-            self.isolation, self._confine = isolation.find(settings)
+        self.unavailable = self._why_unavailable()
+        """The reason why scripts cannot run on this server; "" when they can."""
 
     @property
-    def unavailable(self) -> str:
-        """The reason why scripts cannot run on this server; "" when they can."""
-        if not self._allows_any:
+    def allows_any(self) -> bool:
+        """Whether the operator allows any script."""
+        return bool(self._commands) or self.settings.code_shell
+
+    def _why_unavailable(self) -> str:
+        if not self.allows_any:
             return (
                 "scripts are disabled on this server; the operator allows each script with the "
                 "setting code_allow (EVALD_CODE_ALLOW, --allow-code)"
             )
         if sys.platform != "linux":
             return "scripts run on Linux only"
-        if self.settings.code_isolation == "require" and self.isolation == NO_CONFINEMENT.name:
+        if not self.settings.code_directory.is_dir():
+            raise ValueError(f"code_directory: {self.settings.code_directory} is not a directory")
+        if self.settings.code_isolation == "bubblewrap" and (problem := isolation.bubblewrap_problem()):
             return (
-                "the operator requires that scripts run isolated (setting code_isolation), but "
-                "the server can use neither bubblewrap nor Landlock on this machine"
+                f"scripts run isolated by bubblewrap (setting code_isolation), but {problem}, or write "
+                'code_isolation = "none" (EVALD_CODE_ISOLATION=none): scripts then reach the network and every '
+                "file that their user may"
             )
         return ""
 
@@ -137,10 +136,6 @@ class ScriptRunner:
         """Kill all scripts and wait for their end."""
         await self._processes.aclose()
 
-    @property
-    def _allows_any(self) -> bool:
-        return bool(self._commands) or self.settings.code_shell
-
     def _directory(self, cwd: str | None) -> str:
         top = self.settings.code_directory.resolve()
         if cwd is None:
@@ -154,11 +149,17 @@ class ScriptRunner:
 
     def _launch_request(self, command: ScriptCommand, seconds: float) -> LaunchRequest:
         settings = self.settings
-        files = [] if command.allowed is None else [command.allowed.path]
-        confinement = self._confine(files, command.cwd)
+        prefix: Sequence[str] = ()
+        if settings.code_isolation == "bubblewrap":
+            readable = [*settings.code_read]
+            if settings.code_directory != Path("/"):  # the default: everything must not become readable
+                readable.append(str(settings.code_directory))
+            if command.allowed is not None:
+                readable.append(command.allowed.path)
+            prefix = isolation.bubblewrap(readable, command.cwd)
         return LaunchRequest(
             file=command.argv[0],
-            argv=[*confinement.prefix, *command.argv],
+            argv=[*prefix, *command.argv],
             cwd=command.cwd,
             environment={**BASE_ENVIRONMENT, **self._variables},
             limits={
@@ -172,7 +173,6 @@ class ScriptRunner:
                 "core_bytes": 0,
             },
             user=isolation.script_user(),
-            landlock=confinement.landlock,
         )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from evald.result import Check, Result, TokenUsage, Verdict, reaches
-from evald.strict_json import no_constant, unique_keys
+from evald.strict_json import NESTED_TOO_DEEP, LevelDecoder, no_constant, unique_keys
 
 # AgentV's pass threshold for a script that gives a score and no verdict.
 PASS_SCORE: Final = 0.8
@@ -98,7 +98,7 @@ def _parse(output: bytes) -> dict[str, Any]:
             f"not JSON: {problem.msg} at {where}; wanted one JSON object and nothing else"
         ) from None
     except RecursionError:
-        raise InvalidOutput("nested too deep") from None
+        raise InvalidOutput(NESTED_TOO_DEEP) from None
     except ValueError as problem:
         raise InvalidOutput(f"not JSON: {problem}") from None
     if not isinstance(data, dict):
@@ -119,7 +119,7 @@ def _finite(text: str) -> float:
     return number
 
 
-_DECODER: Final = json.JSONDecoder(
+_DECODER: Final = LevelDecoder(
     object_pairs_hook=unique_keys, parse_constant=no_constant, parse_int=_integer, parse_float=_finite
 )
 

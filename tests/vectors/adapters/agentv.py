@@ -21,6 +21,7 @@ from evald_server.suites.documents import InvalidDocument
 from evald_server.suites.suite_file import load_suites
 from evald_server.suites.verdicts import decide_trial
 
+from ...isolation import ISOLATION
 from ..figures import Figures, case_figures, mean_figures
 from ..replay import (
     ERROR,
@@ -271,7 +272,7 @@ def _script(vector: Vector) -> Case:
     call = Call(
         [spec],
         answered(vector["context"]["candidate"]),
-        scripts=Settings(code_allow=["/bin/bash"], code_shell=True),
+        scripts=Settings(code_isolation=ISOLATION, code_allow=["/bin/bash"], code_shell=True),
     )
     return Case(call, _says(vector["expected"]))
 

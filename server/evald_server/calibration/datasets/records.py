@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from evald.strict_json import LevelDecoder
 from evald_server.input_files import read_bytes
 
 # Datasets written with pandas contain NaN for an empty cell.
-_DECODER: Final = json.JSONDecoder(parse_constant=lambda _: None)
+_DECODER: Final = LevelDecoder(parse_constant=lambda _: None)
 
 
 class BadCases(ValueError):
