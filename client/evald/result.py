@@ -135,7 +135,7 @@ class Result:
         nor a threshold may turn it into passed.
     token_usage, cost_usd: consumed by the evaluator itself.
     raw_request: the request to a judge or a script, without secrets.
-    cached: the result is from a cache, without cost.
+    cached: the result is from a cache, without cost. cached_answers: number of judges' answers from a cache.
     instance_id: the remote instance that returned it.
     """
 
@@ -153,6 +153,7 @@ class Result:
     unproven: bool = False
     cached: bool = False
     instance_id: str = ""
+    cached_answers: int = 0
 
     def __repr__(self) -> str:
         shown = [f"{self.verdict.name}, {self.reason!r}"]

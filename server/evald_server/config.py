@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Self, get_args, get_origin
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from pydantic import (
     BaseModel,
@@ -30,6 +30,7 @@ from evald.fields import did_you_mean, found_and_wanted, schema_keys, snake
 from evald.strict_json import TooLarge, parse_json
 
 from .input_files import read_bytes
+from .redaction import names_secret, without_keys
 
 __all__ = [
     "JudgePrice",
@@ -66,6 +67,9 @@ _OTHER_VARIABLES: Final = frozenset(
 )
 
 # Variables of OpenAI's client, used where nothing else configures the default judge.
+# Names of query parameters whose values are secrets, besides those that `names_secret` knows: signed addresses, and
+# the keys of Azure's functions.
+_SECRET_QUERIES: Final = ("sig", "code", "pass", "pwd", "sas")
 _FALLBACKS: Final = {"judge_base_url": "OPENAI_BASE_URL", "judge_api_key": "OPENAI_API_KEY"}
 
 # Minimum similarity of an unknown variable to a setting to count as misspelled: one or two letters differ.
@@ -725,8 +729,14 @@ def checked_url(url: str) -> str:
     parts = _split(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("wanted http://HOST/v1 or https://HOST/v1")
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        raise ValueError("wanted an address without user, password, query and fragment")
+    if "@" in parts.netloc or parts.fragment:
+        raise ValueError("wanted an address without user, password and fragment")
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        # Everybody who may read settings or connectors sees the address.
+        if names_secret(name) or name.lower() in _SECRET_QUERIES or without_keys(found := f"{name}={value}") != found:
+            raise ValueError(
+                "the query has a value that looks like a secret; wanted it in a header, because an address is shown"
+            )
     return url
 
 

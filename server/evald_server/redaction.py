@@ -24,6 +24,25 @@ _LOOKS_LIKE_KEY: Final = re.compile(
 _MIN_SECRET_LENGTH: Final = 6
 
 
+_SECRET_WORDS: Final = (
+    "token",
+    "secret",
+    "key",
+    "password",
+    "passwd",
+    "passphrase",
+    "credential",
+    "credentials",
+    "auth",
+    "authorization",
+    "bearer",
+    "cookie",
+    "jwt",
+    "session",
+    "sessionid",
+    "signature",
+)
+
 # Escapes of ASCII characters only, because secrets are ASCII.
 _ESCAPE: Final = re.compile(
     r"\\u(?P<unit>00[2-7][0-9a-fA-F])|\\(?P<sign>[\"\\/])|%(?P<byte>[2-7][0-9a-fA-F])|&#?\w{1,10};"
@@ -76,6 +95,11 @@ class Redactor:
             if self._known.search(plain):
                 clean = plain = self._known.sub(_REDACTED, plain)
         return clean
+
+
+def names_secret(name: str) -> bool:
+    """Return whether the value behind a name is a secret, judged by the words of the name."""
+    return any(part.endswith(_SECRET_WORDS) for part in re.split(r"[-_.]", name.lower()))
 
 
 def without_keys(text: str) -> str:

@@ -38,6 +38,7 @@ class Agent(ThreadingHTTPServer):
         self.asked: Counter[str] = Counter()
         self.seconds = 0.0
         self.status = 200
+        self.broken: set[str] = set()  # what is answered with 500
 
     @property
     def url(self) -> str:
@@ -54,7 +55,7 @@ class _Answering(BaseHTTPRequestHandler):
         time.sleep(self.server.seconds)
         answer = {"role": "assistant", "content": f"{body['model']}: {said}"}
         data = json.dumps({"choices": [{"index": 0, "message": answer, "finish_reason": "stop"}]}).encode()
-        self.send_response(self.server.status)
+        self.send_response(500 if said in self.server.broken else self.server.status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
         self.end_headers()
@@ -155,7 +156,7 @@ def test_every_report_tells_the_same(cli: Any, tmp_path: Path) -> None:
         (("missing.yaml",), "missing.yaml: No such file"),
         (("SUITE", "--case", "c"), 'no case has the id "c"'),
         (("SUITE", "--target", "nowhere"), 'no connector has the name or id "nowhere"'),
-        (("SUITE", "--resume"), "no interrupted suite run of shop is stored"),
+        (("SUITE", "--resume"), "no suite run of shop is interrupted, and the latest has no case in error"),
         (("SUITE", "--output", "x.txt"), "--output x.txt: wanted a file name that ends with .json"),
         (("SUITE", "--output", "/nowhere/x.md"), "the directory /nowhere does not exist"),
         (
@@ -432,7 +433,45 @@ def test_an_interrupted_suite_run_goes_on_where_it_stopped(
     assert len(shown) == 31, "all cases are told, those from before, too"
     again = {said for said in asked if agent.asked[said] > asked[said]}
     assert not {f"question {int(one[1:])}" for one in before} & again, "what was answered is not asked again"
-    assert "no interrupted suite run" in cli("test", suite, "--resume", code=2)
+    assert "no suite run of shop m is interrupted" in cli("test", suite, "--resume", code=2)
+
+
+def test_cases_in_error_run_again_in_the_same_suite_run_and_no_others_do(
+    cli: Any, tmp_path: Path, agent: Agent
+) -> None:
+    text = "evaluators: [{type: contains, config: {text: one}}]\ncases:\n"
+    text += "".join(f"- {{id: {said}, input: {said}}}\n" for said in ("one", "two", "none", "ones"))
+    suite = _file(tmp_path, text + _connectors(agent, "m", "n"))
+    agent.broken = {"none", "ones"}
+    first = [json.loads(line) for line in cli("test", suite, "--json", code=1).splitlines()]
+    agent.broken = {"ones"}
+    for broken in ({"ones"}, set()):  # the second time both targets are asked for what is still missing
+        agent.broken, asked = broken, Counter(agent.asked)
+        again = [json.loads(line) for line in cli("test", suite, "--json", "--resume", code=1).splitlines()]
+        runs = [[one["suiteRun"] for one in lines if "suiteRun" in one] for lines in (first, again)]
+        assert [run["id"] for run in runs[0]] == [run["id"] for run in runs[1]]
+        assert [int(run["caseCount"]) for run in runs[1]] == [4, 4]
+        assert [int(run.get("errorCount", 0)) for run in runs[1]] == [len(broken)] * 2
+        assert not (Counter(agent.asked) - asked).keys() & {"one", "two"}
+    assert agent.asked["none"] == 2 * 2
+    assert agent.asked["ones"] == 2 * 3
+    assert "the latest has no case in error" in cli("test", suite, "--resume", code=2)
+    ended = runs[1][0]["id"]
+    refused = cli("test", suite, "--target", "m", "--resume", ended, code=2)
+    assert "that is completed, wanted one that is interrupted, or completed with cases in error" in refused
+
+
+def test_a_suite_run_of_an_older_command_is_not_taken_for_one_that_did_not_begin(
+    cli: Any, tmp_path: Path, agent: Agent
+) -> None:
+    suite = _file(tmp_path, SUITE.replace(", output: Your order is on its way.", "") + _connectors(agent, "m", "n"))
+    agent.broken = {"Where is it?"}
+    cli("test", suite, code=3)
+    agent.broken = set()
+    cli("test", suite, "--target", "m", code=1)
+    asked = Counter(agent.asked)
+    cli("test", suite, "--resume", code=1)
+    assert agent.asked["Where is it?"] - asked["Where is it?"] == 2, "the first target anew, the second in error"
 
 
 def test_a_suite_runs_on_a_server_that_keeps_it(evald: Any, tmp_path: Path) -> None:

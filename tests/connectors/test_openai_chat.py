@@ -280,15 +280,23 @@ async def test_what_is_no_streamed_completion_is_no_answer(name: str) -> None:
         (answer(429, b"", retry_after="0"), 2),
         (answer(429, b""), 2),
         (answer(503, b"", retry_after="0"), 2),
-        (answer(503, b""), 1),
+        (answer(503, b""), 2),
+        (answer(502, "<html>bad gateway</html>", content_type="text/html"), 2),
+        (answer(504, b"", end="close"), 2),
+        (Answer(b"", "reset"), 2),
+        (Answer(b"", "close"), 2),
+        (Answer(b"HTTP/1.1 200 O", "close"), 2),
+        (answer(200, b"", length=9, end="close"), 2),
         (answer(500, b""), 1),
+        (answer(501, b""), 1),
+        (answer(400, b""), 1),
+        (answer(408, b""), 1),
         (answer(429, b"", retry_after="3600"), 1),
-        (Answer(b"", "reset"), 1),
+        (answer(503, b"", retry_after="3600"), 1),
         (answer(200, "{", length=9, end="close"), 1),
     ],
-    ids=["429", "429-unsaid", "503", "503-unsaid", "500", "429-in-an-hour", "reset", "half"],
 )
-async def test_only_a_request_that_was_not_worked_on_is_repeated(given: Answer, asked: int) -> None:
+async def test_only_a_request_whose_answer_has_not_begun_is_repeated(given: Answer, asked: int) -> None:
     async with wire(given, answer(200, completion("fine"))) as server:
         async with built("openai-chat", server.base_url, CONFIG) as agent:
             if asked == 2:
@@ -296,3 +304,71 @@ async def test_only_a_request_that_was_not_worked_on_is_repeated(given: Answer, 
             else:
                 await failure(agent)
         assert len(server.requests) == asked
+        # Another agent may have begun to work.
+        server.answers.insert(0, given)
+        async with built("http", server.base_url, {"path": "/chat/completions"}) as agent:
+            await failure(agent)
+        assert len(server.requests) == asked + 1
+
+
+async def test_a_fault_that_stays_is_told_with_the_number_of_requests() -> None:
+    async with wire(answer(502, "bad gateway", retry_after="0")) as server:
+        async with built("openai-chat", server.base_url, {**CONFIG, "maxAttempts": 2}) as agent:
+            failed = await failure(agent)
+        assert len(server.requests) == 2
+    assert failed.code == "CONNECTOR_UNAVAILABLE"
+    assert failed.message.endswith("HTTP 502: it failed: 'bad gateway'; gave up after 2 requests")
+
+
+CUT: dict[str, dict[str, Any]] = {
+    "null": completion(None, "length"),
+    "empty": completion("", "length"),
+    "blank": completion("\n ", "length", reasoning_content="Let me think"),
+    "blocks": completion([], "length"),
+}
+
+
+@pytest.mark.parametrize("name", CUT)
+async def test_an_answer_without_content_because_of_the_token_limit_says_so(name: str) -> None:
+    for kind, config in (("openai-chat", CONFIG), ("http", {"path": "/chat/completions"})):
+        async with wire(answer(200, CUT[name])) as server, built(kind, server.base_url, config) as agent:
+            failed = await failure(agent)
+        assert failed.code == "CONNECTOR_BAD_ANSWER"
+        assert "limit of tokens (finish_reason length); raise the limit" in failed.message
+    streamed = answer(200, events(chunk(""), chunk(finish="length")))
+    async with (
+        wire(streamed) as server,
+        built("openai-chat", server.base_url, {**CONFIG, "stream": True}) as agent,
+    ):
+        assert "limit of tokens" in (await failure(agent)).message
+
+
+async def test_an_answer_that_was_cut_off_or_calls_a_tool_is_an_answer() -> None:
+    cut, call = completion("It is", "length"), {**calling("book")}
+    call["choices"][0]["finish_reason"] = "length"
+    async with wire(answer(200, cut), answer(200, call)) as server:
+        async with built("openai-chat", server.base_url, CONFIG) as agent:
+            assert texts(await agent.invoke(turn())) == [("assistant", "It is")]
+            assert (await agent.invoke(turn())).messages[0].tool_calls
+
+
+ADDRESSES = {
+    "/openai/deployments/o1?api-version=2025-01-01": "/openai/deployments/o1/chat/completions?api-version=2025-01-01",
+    "/v1/?a=1&b=%20x&a=2": "/v1/chat/completions?a=1&b=%20x&a=2",
+    "?region=eu": "/chat/completions?region=eu",
+    "/v1?": "/v1/chat/completions",
+}
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+async def test_the_query_of_the_address_is_sent_with_every_request(address: str) -> None:
+    async with wire(answer(200, completion())) as server:
+        host = server.base_url.removesuffix("/v1")
+        async with built("openai-chat", host + address, CONFIG) as agent:
+            await agent.invoke(turn())
+        async with built("http", host + address, {"path": "/chat/completions?turn={{turn}}"}) as agent:
+            await agent.invoke(turn())
+    first, second = (head.split(" ")[1] for head, _ in server.requests)
+    path, _, query = ADDRESSES[address].partition("?")
+    assert first == ADDRESSES[address]
+    assert second == f"{path}?turn=1" + (f"&{query}" if query else "")

@@ -168,7 +168,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "scheme": ('[judges.a]\nbase_url = "ftp://x/v1"', "a.base_url: wanted http://"),
     "user": (f'[judges.a]\nbase_url = "https://me:{KEY}@x/v1"', "a.base_url: wanted an address without user"),
     "port": ('[judges.a]\nbase_url = "http://x:99999/v1"', "a.base_url: not an address"),
-    "query": (f'judge_base_url = "https://x/v1?key={KEY}"', "wanted an address without user"),
+    "query": (f'judge_base_url = "https://x/v1?key={KEY}"', "looks like a secret"),
     "unknown key": ('[judges.a]\nmodle = "m"', "a.modle: unknown key"),
     "price below 0": ("[judges.a.prices]\nm = { input = -1, output = 1 }", "a.prices.m.input"),
     "price without output": ("[judges.a.prices]\nm = { input = 1 }", "a.prices.m.output"),

@@ -59,12 +59,13 @@ def invocation(answer: Answer, milliseconds: int = 5) -> Invocation:
 
 
 class ScriptedAgent:
-    """A connector with a list of answers, of which the last is repeated."""
+    """A connector with a list of answers, of which the last is repeated. pauses: see Connector."""
 
     brings_user = False
     opening = ()
 
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, *answers: Answer, pauses: bool = False) -> None:
+        self.pauses = pauses
         self.answers = answers or ("an answer",)
         self.requests: list[AgentRequest] = []
         self.closed = False

@@ -117,7 +117,7 @@ async def test_a_run_that_is_cut_off_has_lasted_until_its_last_message() -> None
 
 async def test_a_call_of_a_tool_is_not_asked_for_again_after_a_restart() -> None:
     call = {"role": "assistant", "content": None, "tool_calls": [{"name": "find", "args": {}, "id": "1"}]}
-    store, agent, shared = FakeStore(), ScriptedAgent([call], "found"), engine()
+    store, agent, shared = FakeStore(), ScriptedAgent([call], "found", pauses=True), engine()
     run = queued(scenario([{"type": "tool-call-count"}], maxMessages=3))
     await store.create([run])
     await _play_until(store, run.id, agent, shared, 2)

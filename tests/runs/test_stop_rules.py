@@ -445,9 +445,9 @@ async def test_the_user_has_the_last_word_where_the_limit_leaves_room_for_it() -
     assert run.output.max_messages_reached
 
 
-async def test_an_answer_that_only_calls_tools_goes_on_in_the_same_turn() -> None:
+async def test_an_agent_that_pauses_at_its_tools_goes_on_in_the_same_turn() -> None:
     call = {"role": "assistant", "content": None, "tool_calls": [{"name": "find", "args": {}, "id": "1"}]}
-    agent = ScriptedAgent([call], [{"role": "tool", "content": "[]", "tool_call_id": "1"}], "none")
+    agent = ScriptedAgent([call], [{"role": "tool", "content": "[]", "tool_call_id": "1"}], "none", pauses=True)
     run = await play(scenario([{"type": "tool-call-count"}], maxMessages=9), agent, Talker(1))
     assert [message.role for message in run.messages] == ["user", "assistant", "tool", "assistant"]
     assert run.turn_count == 1
@@ -455,6 +455,30 @@ async def test_an_answer_that_only_calls_tools_goes_on_in_the_same_turn() -> Non
     assert run.turns[0].latency.ToMilliseconds() == 15
     assert run.turns[0].evaluation.metrics["tool-call-count"] == 1
     assert len({request.request_id for request in agent.requests}) == 3
+
+
+WHOLE_ANSWERS: dict[str, list[dict[str, Any]]] = {
+    "a call": [{"role": "assistant", "tool_calls": [{"name": "find", "args": {}, "id": "1"}]}],
+    "two calls": [
+        {"role": "assistant", "tool_calls": [{"name": "find", "args": {}, "id": "1"}]},
+        {"role": "assistant", "tool_calls": [{"name": "look", "args": {}, "id": "2"}]},
+    ],
+    "a call and its result": [
+        {"role": "assistant", "tool_calls": [{"name": "find", "args": {}, "id": "1"}]},
+        {"role": "tool", "content": "[]", "tool_call_id": "1"},
+    ],
+}
+
+
+@pytest.mark.parametrize("answer", WHOLE_ANSWERS.values(), ids=WHOLE_ANSWERS)
+async def test_an_answer_that_ends_with_tool_calls_is_whole_where_the_agent_does_not_pause(answer: Any) -> None:
+    agent = ScriptedAgent(answer)
+    run = await play(scenario([{"type": "tool-call-count"}], maxMessages=9), agent, Talker(2))
+    assert [request.turn for request in agent.requests] == [1, 2]
+    assert [turn.message_count for turn in run.turns] == [1 + len(answer)] * 2
+    assert {turn.evaluation.metrics["tool-call-count"] for turn in run.turns} == {
+        sum("tool_calls" in message for message in answer)
+    }
 
 
 async def test_only_what_waits_for_the_last_turn_is_evaluated_again_when_success_makes_it_the_last() -> None:
@@ -534,6 +558,7 @@ async def test_what_one_of_a_turn_s_calls_does_not_report_is_not_known(row: Any)
     agent = ScriptedAgent(
         Invocation(messages=[CALL], **first),
         Invocation(messages=[{"role": "assistant", "text": "found"}], **second),
+        pauses=True,
     )
     run = await play(scenario([{"type": "tool-call-count"}], maxMessages=3), agent)
     (turn,), expected = run.turns, RunTurn(**whole)
@@ -549,7 +574,7 @@ async def test_what_one_of_a_turn_s_calls_does_not_report_is_not_known(row: Any)
 
 
 async def test_an_agent_that_never_stops_calling_tools_ends_at_the_limit() -> None:
-    agent = ScriptedAgent([{"role": "tool", "content": "[]", "tool_call_id": "1"}])
+    agent = ScriptedAgent([{"role": "tool", "content": "[]", "tool_call_id": "1"}], pauses=True)
     run = await play(scenario([{"type": "tool-call-count"}], maxMessages=4), agent)
     assert len(agent.requests) <= 16
     assert run.output.max_messages_reached

@@ -106,11 +106,11 @@ def a_case(trials: Sequence[Sequence[str]] = (), turns: int = 1, **fields: Any) 
     return case
 
 
-async def test_an_agent_goes_on_after_a_mere_tool_call() -> None:
+async def test_an_agent_that_pauses_goes_on_after_a_mere_tool_call() -> None:
     call = [
         {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "look", "arguments": "{}"}}]}
     ]
-    agent = ScriptedAgent(call, "good", call, "good")
+    agent = ScriptedAgent(call, "good", call, "good", pauses=True)
     result = await Bench(agent).play(a_case(turns=2))
     [trial] = result.trials
     assert result.verdict == PASSED
@@ -119,7 +119,7 @@ async def test_an_agent_goes_on_after_a_mere_tool_call() -> None:
     assert len({request.thread_id for request in agent.requests}) == 1
     assert len({request.request_id for request in agent.requests}) == 4
     assert [request.turn for request in agent.requests] == [1, 1, 2, 2]
-    endless = ScriptedAgent(call)
+    endless = ScriptedAgent(call, pauses=True)
     assert (await Bench(endless).play(a_case())).trials[0].turns[0].message_count == 11
     assert len(endless.requests) == 10
 
@@ -132,7 +132,7 @@ async def test_a_turn_of_several_calls_is_seen_once_with_the_time_since_the_tria
         return passed("seen")
 
     call = [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "look"}}]}]
-    bench = Bench(ScriptedAgent("hello", call, "good"), "see")
+    bench = Bench(ScriptedAgent("hello", call, "good", pauses=True), "see")
     bench.registry.register(definition("see", see), Origin.PLUGIN)
     began = time.monotonic_ns()
     assert (await bench.play(a_case(turns=2))).verdict == PASSED

@@ -73,7 +73,7 @@ async def test_what_calls_spent_adds_up_and_what_one_does_not_say_is_not_zero() 
     done.ClearField("messages")
     done.messages.add(role="assistant", text="done")
     done.ClearField("cost")
-    run = await play(scenario(SPECS, maxMessages=4), ScriptedAgent(call, tool, done))
+    run = await play(scenario(SPECS, maxMessages=4), ScriptedAgent(call, tool, done, pauses=True))
     turn = run.turns[0]
     assert turn.latency.ToMilliseconds() == 30
     assert (turn.token_usage.input_tokens, turn.token_usage.output_tokens) == (300, 15)

@@ -202,6 +202,22 @@ async def test_an_interrupted_suite_run_is_resumed_once(store: SuiteStore) -> No
         await store.resume("none", seen.append)
 
 
+async def test_a_suite_run_with_cases_in_error_is_resumed_without_them(store: SuiteStore) -> None:
+    key = await store.create(a_run("one"), b"opening")
+    await store.add(key, [a_case("a"), a_case("b", ERROR), a_case("c", FAILED), a_case("d", 77)])
+    done = a_run("one")
+    done.status, done.verdict, done.error_count, done.case_count = COMPLETED, PASSED, 2, 4
+    done.pass_rate.value = 1.0
+    done.complete_time.GetCurrentTime()
+    await store.finish(key, done)
+    again, run = await store.resume("one", lambda _opening: None)
+    assert (again, run) == (SuiteRunKey(key.number, 2), a_run("one"))
+    assert await case_ids(store, "one") == ["a", "c"]
+    await ended(store, "clean")
+    with pytest.raises(SuiteRunState):
+        await store.resume("clean", lambda _opening: None)
+
+
 async def test_both_sides_of_a_comparison_are_ordered_by_id(store: SuiteStore) -> None:
     base, new = await ended(store, "base"), await ended(store, "new")
     left = [f"{number:05}" for number in range(0, 3000, 2)] + ["\uff5e", "a"]

@@ -85,6 +85,7 @@ _MORE_OF_A_RESULT: Final = {
     "start_time": TIME,
     "instance_id": TEXT,
     "cached": FLAG,
+    "cached_answer_count": COUNT,
     "raw_request": STRUCT,
     "provenance": nested(_PROVENANCE),
     **_SPENT,

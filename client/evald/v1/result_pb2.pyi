@@ -25,7 +25,7 @@ VERDICT_ERROR: Verdict
 VERDICT_SKIPPED: Verdict
 
 class EvaluationResult(_message.Message):
-    __slots__ = ("index", "name", "type", "version", "kind", "enforcement", "verdict", "value", "reason", "metadata", "error", "start_time", "duration", "token_usage", "cost", "instance_id", "cached", "label", "success", "score", "checks", "raw_request", "pending", "provenance")
+    __slots__ = ("index", "name", "type", "version", "kind", "enforcement", "verdict", "value", "reason", "metadata", "error", "start_time", "duration", "token_usage", "cost", "instance_id", "cached", "label", "success", "score", "checks", "raw_request", "pending", "provenance", "cached_answer_count")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,7 @@ class EvaluationResult(_message.Message):
     RAW_REQUEST_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     PROVENANCE_FIELD_NUMBER: _ClassVar[int]
+    CACHED_ANSWER_COUNT_FIELD_NUMBER: _ClassVar[int]
     index: int
     name: str
     type: str
@@ -74,7 +75,8 @@ class EvaluationResult(_message.Message):
     raw_request: _struct_pb2.Struct
     pending: bool
     provenance: Provenance
-    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., type: _Optional[str] = ..., version: _Optional[str] = ..., kind: _Optional[_Union[_evaluator_pb2.EvaluatorKind, str]] = ..., enforcement: _Optional[_Union[_evaluator_pb2.Enforcement, str]] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., value: _Optional[float] = ..., reason: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., error: _Optional[_Union[EvaluationError, _Mapping]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., token_usage: _Optional[_Union[_message_pb2.TokenUsage, _Mapping]] = ..., cost: _Optional[_Union[_message_pb2.Cost, _Mapping]] = ..., instance_id: _Optional[str] = ..., cached: bool = ..., label: _Optional[str] = ..., success: bool = ..., score: _Optional[float] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ..., raw_request: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., pending: bool = ..., provenance: _Optional[_Union[Provenance, _Mapping]] = ...) -> None: ...
+    cached_answer_count: int
+    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., type: _Optional[str] = ..., version: _Optional[str] = ..., kind: _Optional[_Union[_evaluator_pb2.EvaluatorKind, str]] = ..., enforcement: _Optional[_Union[_evaluator_pb2.Enforcement, str]] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., value: _Optional[float] = ..., reason: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., error: _Optional[_Union[EvaluationError, _Mapping]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., token_usage: _Optional[_Union[_message_pb2.TokenUsage, _Mapping]] = ..., cost: _Optional[_Union[_message_pb2.Cost, _Mapping]] = ..., instance_id: _Optional[str] = ..., cached: bool = ..., label: _Optional[str] = ..., success: bool = ..., score: _Optional[float] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ..., raw_request: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., pending: bool = ..., provenance: _Optional[_Union[Provenance, _Mapping]] = ..., cached_answer_count: _Optional[int] = ...) -> None: ...
 
 class Provenance(_message.Message):
     __slots__ = ("config_sha256", "judge_models", "prompt_sha256", "calibration_card")

@@ -149,7 +149,7 @@ class RunSuiteResponse(_message.Message):
     def __init__(self, started: _Optional[_Union[SuiteRun, _Mapping]] = ..., results: _Optional[_Iterable[_Union[CaseResult, _Mapping]]] = ..., ended: _Optional[_Union[SuiteRun, _Mapping]] = ...) -> None: ...
 
 class SuiteRun(_message.Message):
-    __slots__ = ("id", "suite", "target", "status", "verdict", "reason", "threshold", "case_count", "passed_count", "failed_count", "error_count", "skipped_count", "pass_rate", "mean_score", "trials", "trial_estimates", "unstable_count", "evaluators", "provenance", "mean_latency_seconds", "token_usage", "cost", "evaluator_token_usage", "evaluator_cost", "labels", "metadata", "create_time", "complete_time", "error_share")
+    __slots__ = ("id", "suite", "target", "status", "verdict", "reason", "threshold", "case_count", "passed_count", "failed_count", "error_count", "skipped_count", "pass_rate", "mean_score", "trials", "trial_estimates", "unstable_count", "evaluators", "provenance", "mean_latency_seconds", "token_usage", "cost", "evaluator_token_usage", "evaluator_cost", "labels", "metadata", "create_time", "complete_time", "error_share", "cached_answer_count")
     class EvaluatorsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -193,6 +193,7 @@ class SuiteRun(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_TIME_FIELD_NUMBER: _ClassVar[int]
     ERROR_SHARE_FIELD_NUMBER: _ClassVar[int]
+    CACHED_ANSWER_COUNT_FIELD_NUMBER: _ClassVar[int]
     id: str
     suite: str
     target: str
@@ -222,7 +223,8 @@ class SuiteRun(_message.Message):
     create_time: _timestamp_pb2.Timestamp
     complete_time: _timestamp_pb2.Timestamp
     error_share: float
-    def __init__(self, id: _Optional[str] = ..., suite: _Optional[str] = ..., target: _Optional[str] = ..., status: _Optional[_Union[SuiteRunStatus, str]] = ..., verdict: _Optional[_Union[_result_pb2.Verdict, str]] = ..., reason: _Optional[str] = ..., threshold: _Optional[float] = ..., case_count: _Optional[int] = ..., passed_count: _Optional[int] = ..., failed_count: _Optional[int] = ..., error_count: _Optional[int] = ..., skipped_count: _Optional[int] = ..., pass_rate: _Optional[_Union[Estimate, _Mapping]] = ..., mean_score: _Optional[float] = ..., trials: _Optional[int] = ..., trial_estimates: _Optional[_Iterable[_Union[TrialEstimate, _Mapping]]] = ..., unstable_count: _Optional[int] = ..., evaluators: _Optional[_Mapping[str, _evaluation_service_pb2.EvaluatorTotals]] = ..., provenance: _Optional[_Iterable[_Union[EvaluatorProvenance, _Mapping]]] = ..., mean_latency_seconds: _Optional[float] = ..., token_usage: _Optional[_Union[_message_pb2.TokenUsage, _Mapping]] = ..., cost: _Optional[_Union[_message_pb2.Cost, _Mapping]] = ..., evaluator_token_usage: _Optional[_Union[_message_pb2.TokenUsage, _Mapping]] = ..., evaluator_cost: _Optional[_Union[_message_pb2.Cost, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., complete_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., error_share: _Optional[float] = ...) -> None: ...
+    cached_answer_count: int
+    def __init__(self, id: _Optional[str] = ..., suite: _Optional[str] = ..., target: _Optional[str] = ..., status: _Optional[_Union[SuiteRunStatus, str]] = ..., verdict: _Optional[_Union[_result_pb2.Verdict, str]] = ..., reason: _Optional[str] = ..., threshold: _Optional[float] = ..., case_count: _Optional[int] = ..., passed_count: _Optional[int] = ..., failed_count: _Optional[int] = ..., error_count: _Optional[int] = ..., skipped_count: _Optional[int] = ..., pass_rate: _Optional[_Union[Estimate, _Mapping]] = ..., mean_score: _Optional[float] = ..., trials: _Optional[int] = ..., trial_estimates: _Optional[_Iterable[_Union[TrialEstimate, _Mapping]]] = ..., unstable_count: _Optional[int] = ..., evaluators: _Optional[_Mapping[str, _evaluation_service_pb2.EvaluatorTotals]] = ..., provenance: _Optional[_Iterable[_Union[EvaluatorProvenance, _Mapping]]] = ..., mean_latency_seconds: _Optional[float] = ..., token_usage: _Optional[_Union[_message_pb2.TokenUsage, _Mapping]] = ..., cost: _Optional[_Union[_message_pb2.Cost, _Mapping]] = ..., evaluator_token_usage: _Optional[_Union[_message_pb2.TokenUsage, _Mapping]] = ..., evaluator_cost: _Optional[_Union[_message_pb2.Cost, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., complete_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., error_share: _Optional[float] = ..., cached_answer_count: _Optional[int] = ...) -> None: ...
 
 class Estimate(_message.Message):
     __slots__ = ("value", "low", "high")

@@ -331,22 +331,26 @@ class _Testing:
             raise usage_error(
                 "--resume with an id needs exactly one suite and one target", "remove the id: --resume"
             )
+        begun = True
         for opening in openings:
             if wanted != _LATEST:
                 opening.suite_run_id, opening.resume = wanted, True
                 continue
-            found = await client.suite_runs(
-                1,
-                suite=opening.suite,
-                target=opening.target or "recorded",
-                status=_pb.SUITE_RUN_STATUS_INTERRUPTED,
-            )
-            if found:
-                opening.suite_run_id, opening.resume = found[0].id, True
+            same = {"suite": opening.suite, "target": opening.target or "recorded"}
+            latest = await client.suite_runs(1, **same)
+            stopped = await client.suite_runs(1, **same, status=_pb.SUITE_RUN_STATUS_INTERRUPTED)
+            broken = [
+                run for run in latest if run.status == _pb.SUITE_RUN_STATUS_COMPLETED and run.error_count
+            ]
+            # What follows an interrupted suite run did not begin in that command: its latest run is an older one's.
+            for run in (broken if begun else []) or stopped:
+                opening.suite_run_id, opening.resume = run.id, True
+                begun = begun and run in broken
         if not any(opening.resume for opening in openings):
             names = ", ".join(f"{one.suite} {one.target}".strip() for one in openings)
             raise usage_error(
-                f"no interrupted suite run of {names} is stored", "remove --resume to start a new run"
+                f"no suite run of {names} is interrupted, and the latest has no case in error",
+                "remove --resume to start a new run",
             )
 
     async def _run_one(self, client: SuiteClient, one: _SuiteOn, opening: _pb.SuiteOpen) -> _Ended:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from evald.chat import is_answer
+from evald.chat import is_answer, message_text
 from evald.convert.context import TurnData, turn_to_pb
 from evald.errors import InvalidInput
 from evald.fields import duration_to_pb, first_of, shown, snake
@@ -92,7 +92,7 @@ def _reported(data: Mapping[str, Any]) -> Any:
     # The message of a failed tool has the same keys, but is no error of the agent.
     is_message = "role" in data or data.get("type") == "tool"
     failed = (
-        data.get("status") in _FAILED
+        str(data.get("status")).lower() in _FAILED
         or any(data.get(key) is False for key in ("success", "ok"))
         or any(data.get(key) is True for key in ("is_error", "isError"))
         or any(data.get(key) in _HTTP_ERRORS for key in ("status", "statusCode", "status_code", "code"))
@@ -193,8 +193,15 @@ def check_messages(invocation: context_pb2.Invocation, max_messages: int) -> Non
     last = messages[-1]
     try:
         silent = last.role != "tool" and not is_answer(last)
+        said = last.role == "tool" or last.tool_calls or last.HasField("refusal") or message_text(last).strip()
     except InvalidInput as problem:
         raise bad_answer(f"messages[{len(messages) - 1}]: {problem}") from None
+    if not said and invocation.metadata.fields["finish_reason"].string_value == "length":
+        # Also for the text "", which would be an answer: every check for absence would pass on it.
+        raise bad_answer(
+            "the answer has no content: the model has reached its limit of tokens (finish_reason length); raise the "
+            "limit, for example max_completion_tokens in config.parameters; a model's reasoning counts, too"
+        )
     if silent:
         raise bad_answer(
             f"messages[{len(messages) - 1}]: got no content, tool calls or refusal, wanted one of them"

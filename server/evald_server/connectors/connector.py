@@ -91,6 +91,9 @@ class Connector(ABC):
     type_name: ClassVar[str]
     label: ClassVar[str]
     config_model: ClassVar[type[ConnectorConfig]]
+    pauses: ClassVar[bool] = False
+    """Whether the agent stops at a tool call, or after its result, and goes on when it is called again without news. Other
+    connectors return the whole answer, also one that ends with a tool call."""
 
     @abstractmethod
     def __init__(self, pb: connector_service_pb2.Connector, config: Any, options: ConnectorOptions) -> None:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from evald.v1 import context_pb2
 from evald_server.config import SECRET_PREFIX
-from evald_server.redaction import Redactor, spellings
+from evald_server.redaction import Redactor, names_secret, spellings
 
 MASK: Final = "***"
 """The text shown instead of a value."""
@@ -18,24 +18,6 @@ _MAX_VALUE: Final = 8192
 
 _PLACEHOLDER: Final = re.compile(r"\$\{([^{}]*)\}")
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
-_SECRET_WORDS: Final = (
-    "token",
-    "secret",
-    "key",
-    "password",
-    "passwd",
-    "passphrase",
-    "credential",
-    "credentials",
-    "auth",
-    "authorization",
-    "bearer",
-    "cookie",
-    "jwt",
-    "session",
-    "sessionid",
-    "signature",
-)
 # The texts allowed around variables (here \0), because they are no secrets: the scheme, and the names of cookies.
 _NO_LITERAL: Final = re.compile(
     r"(?i:(?:bearer|basic|digest|token|api-?key|key|dpop|negotiate|bot|splunk|geniekey) +)?\0+(?:[-:,; ]+\0+)*"
@@ -111,9 +93,8 @@ class HeaderSecrets:
                     f"the variable{shown} is not allowed; wanted one that begins with {SECRET_PREFIX}, or "
                     "one that the operator lists in connector_secrets"
                 )
-        looks_secret = any(part.endswith(_SECRET_WORDS) for part in re.split(r"[-_.]", lower))
         literal = _PLACEHOLDER.sub("\0", value)
-        if (looks_secret and not _NO_LITERAL.fullmatch(literal)) or Redactor(()).redact_text(
+        if (names_secret(name) and not _NO_LITERAL.fullmatch(literal)) or Redactor(()).redact_text(
             literal
         ) != literal:
             return (

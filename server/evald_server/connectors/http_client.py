@@ -40,8 +40,8 @@ _EVENT_BYTES: Final = 256
 _OF_PATHS: Final = "%/?:@!$&'()*+,;=[]"
 
 Repeat: TypeAlias = Literal["unsent", "refused", "safe"]
-"""When a request may be repeated. unsent: only if nothing was sent. refused: also after a refusal because of a rate
-limit or overload. safe: after every retryable failure."""
+"""When a request may be repeated. unsent: only if nothing was sent. refused: also if no answer has begun; a model then at
+most answers twice. safe: after every retryable failure."""
 
 
 class HttpConfig(ConnectorConfig):
@@ -69,7 +69,8 @@ class HttpAnswer(NamedTuple):
 
 
 class _AttemptFailure(Exception):
-    """One attempt failed. unsent: no connection. refused: rate limit or overload. retry_after: seconds."""
+    """One attempt failed. unsent: no connection. refused: rate limit, overload, a proxy's error, or a connection that was
+    cut before the first byte of the answer. retry_after: seconds."""
 
     def __init__(
         self,
@@ -109,7 +110,7 @@ class AgentHttp:
         self._yield_to_calls = yield_to_calls
         self._backoff = RetryBackoff()
         parts = urlsplit(url.text)
-        self._host, self._path = parts.netloc, parts.path
+        self._host = parts.netloc
         self._has_tls = parts.scheme == "https"
         self._idle: list[HttpConnection] = []
 
@@ -153,7 +154,10 @@ class AgentHttp:
                 delay = self._backoff.delay(attempt, failed.retry_after)
                 last = attempt == self._config.max_attempts or delay > _MAX_WAIT_SECONDS
                 if last or not failed.repeatable(repeat):
-                    raise failed.failure from None
+                    failure = failed.failure
+                    if attempt > 1:
+                        failure.message += f"; gave up after {attempt} requests"
+                    raise failure from None
             await asyncio.sleep(delay)
         raise AssertionError("max_attempts is at least 1")
 
@@ -172,15 +176,16 @@ class AgentHttp:
         redactor: Redactor,
     ) -> HttpAnswer:
         stream = new_stream(redactor) if new_stream is not None else None
-        target = quote(self._path + path, safe=_OF_PATHS) or "/"
+        target = f"{self._url.path}{path}" or "/"
+        if self._url.query:
+            target += f"{'&' if '?' in target else '?'}{self._url.query}"
+        target = quote(target, safe=_OF_PATHS)
         began = time.monotonic()
-        answering = False
         try:
             async with asyncio.timeout(self._config.timeout_seconds):
                 connection = await self._connect()
                 try:
                     status, fields = await connection.send(method, target, headers, content)
-                    answering = True
                     if not 200 <= status < 300:
                         said = excerpt(await _read_some(connection), redactor)
                         raise self._refused(status, fields, said)
@@ -201,12 +206,9 @@ class AgentHttp:
                 unsent=True,
             ) from None
         except BROKEN as problem:
-            if answering:
-                text = "the answer is incomplete: the connection was closed"
-                raise self._failed("CONNECTOR_BAD_ANSWER", text) from None
             kind = type(problem).__name__
             text = f"the connection was closed without an HTTP answer ({kind})"
-            raise self._failed("CONNECTOR_UNAVAILABLE", text) from None
+            raise self._failed("CONNECTOR_UNAVAILABLE", text, refused=True) from None
         await self._yield_to_calls()
         return answer._replace(data=await in_thread_if_large(answer.size, answer.data))
 
@@ -250,7 +252,14 @@ class AgentHttp:
             raise bad_answer("the answer is compressed, although the request allows no compression")
         content = bytearray()
         size, first = 0, None
-        while chunk := await connection.piece():
+        while True:
+            try:
+                chunk = await connection.piece()
+            except BROKEN:
+                text = "the answer is incomplete: the connection was closed"
+                raise self._failed("CONNECTOR_BAD_ANSWER", text, refused=not size) from None
+            if not chunk:
+                break
             size += len(chunk)
             if size > MAX_ANSWER_BYTES:
                 raise bad_answer(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")
@@ -279,12 +288,13 @@ class AgentHttp:
             )
             return self._failed("CONNECTOR_REFUSED", text, retryable=False)
         if status in (429, 503):
-            refused = status == 429 or retry_after is not None
             code: FailureCode = "CONNECTOR_REFUSED" if status == 429 else "CONNECTOR_UNAVAILABLE"
             text = f"HTTP {status}: it accepts no more requests now{said}"
-            return self._failed(code, text, refused=refused, retry_after=retry_after)
+            return self._failed(code, text, refused=True, retry_after=retry_after)
         if status >= 500:
-            return self._failed("CONNECTOR_UNAVAILABLE", f"HTTP {status}: it failed{said}")
+            refused = status in (502, 504)  # by a proxy
+            text = f"HTTP {status}: it failed{said}"
+            return self._failed("CONNECTOR_UNAVAILABLE", text, refused=refused, retry_after=retry_after)
         hint = {
             401: "; check the credentials in headers",
             403: "; check the permissions of the credentials in headers",

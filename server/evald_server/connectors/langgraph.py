@@ -34,6 +34,7 @@ class LangGraph(HttpAgent):
     type_name = "langgraph"
     label = "LangGraph"
     config_model = LangGraphConfig
+    pauses = True  # a graph can interrupt before its tools
     _config: LangGraphConfig
 
     async def answer(self, request: AgentRequest, headers: ResolvedHeaders) -> context_pb2.Invocation:

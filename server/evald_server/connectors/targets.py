@@ -18,9 +18,11 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class HttpUrl(NamedTuple):
-    """The address of an agent over HTTP. text: the URL without a slash at the end."""
+    """The address of an agent over HTTP. text: the URL. path: without a slash at the end. query: added to every path."""
 
     text: str
+    path: str
+    query: str
     target: Target
 
 
@@ -75,7 +77,7 @@ class AgentTargets:
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         target = read_target(f"dns:///{host}:{parts.port or _PORTS[parts.scheme]}")
         self.check(target)
-        return HttpUrl(text.rstrip("/"), target)
+        return HttpUrl(text.rstrip("/"), parts.path.rstrip("/"), parts.query, target)
 
     def read_grpc(self, text: str) -> str:
         """Check a gRPC target and return it. Raises Refusal."""

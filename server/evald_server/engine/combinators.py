@@ -420,6 +420,7 @@ class CompiledCombinator:
             unproven=unproven,
             token_usage=_usage(list(by_position.values())),
             cost_usd=_sum([result.cost_usd for result in by_position.values()]),
+            cached_answers=sum(result.cached_answers for result in by_position.values()),
         )
 
 

@@ -164,6 +164,7 @@ def _fill_results(
             or result.raw_request is not None
             or result.instance_id
             or result.cached
+            or result.cached_answers
         ):
             unusual = True
             _fill_unusual(pb, run.plan.evaluators[index], result, is_final=run.ctx.is_final)
@@ -183,7 +184,7 @@ def _fill_unusual(
         pb.score = result.score
     pb.pending = result.pending and not is_final and verdict is _FAILED
     pb.instance_id = result.instance_id
-    pb.cached = result.cached
+    pb.cached, pb.cached_answer_count = result.cached, result.cached_answers
     if result.error is not None:
         fill_error(pb.error, result.error)
     if result.metadata:

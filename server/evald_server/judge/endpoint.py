@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from evald_server.config import JudgeSettings
 from evald_server.redaction import Redactor
@@ -299,9 +299,11 @@ class Endpoint:
     def _create_client(self) -> "AsyncOpenAI":
         import openai
 
+        address = urlsplit(self.base_url)
         client = openai.AsyncOpenAI(
             api_key=self.api_key or "none",
-            base_url=self.base_url,
+            base_url=address._replace(query="").geturl(),
+            default_query=dict(parse_qsl(address.query, keep_blank_values=True)),
             max_retries=0,
             timeout=openai.Timeout(self.settings.timeout, connect=self._connect_seconds, pool=None),
             # Prompts go only to the address that the operator has set. Cookies would tell the endpoint which requests

@@ -36,7 +36,7 @@ _CORRECTIONS: Final = {
 _RESERVE_SECONDS: Final = 0.05
 
 # Part of every cache key. Increase it when `request_body` or `_answer` change for the same PromptRequest.
-_CACHE_VERSION: Final = "2"
+_CACHE_VERSION: Final = "3"
 
 # Each adaptation drops one feature: two response formats, the name of the limit, the temperature, the
 # system message.
@@ -299,6 +299,7 @@ class EndpointModel:
             self._endpoint.base_url,
             self.model,
             str(request.sample),
+            str(request.trial),
             request.cache_key,
         )
 

@@ -86,7 +86,10 @@ class CompiledJudge:
             return True
 
         def request(member: PanelMember, sample: int) -> PromptRequest:
-            return self._prompt.request(evidence, self._max_tokens, member.temperature, sample, is_usable)
+            trial = max(1, ctx.attempt)  # 0: the caller does not count
+            return self._prompt.request(
+                evidence, self._max_tokens, member.temperature, sample, trial, is_usable
+            )
 
         async def ask(member: PanelMember, sample: int) -> Vote:
             return await call_judge(member.model, request(member, sample), self._mode, ctx, panel.spending)

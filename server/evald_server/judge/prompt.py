@@ -99,6 +99,7 @@ class Prompt:
         max_tokens: int,
         temperature: float,
         sample: int,
+        trial: int,
         is_usable: Callable[[ModelAnswer], bool],
     ) -> PromptRequest:
         """Build a request about the turn, with a new nonce."""
@@ -109,6 +110,7 @@ class Prompt:
             max_tokens=max_tokens,
             temperature=temperature,
             sample=sample,
+            trial=trial,
             cache_key=_digest(evidence.digest, max_tokens, temperature),
             is_usable=is_usable,
         )

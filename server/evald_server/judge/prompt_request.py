@@ -19,9 +19,10 @@ class PromptRequest(NamedTuple):
 
     schema: JSON Schema of the answer's object; None requests plain text.
     max_tokens: most tokens of the answer. temperature: 0 to 2.
-    sample: number of the sample, from 0; a cache keeps samples apart.
+    sample: number of the sample, from 0. trial: number of the trial of the case, from 1. A cache keeps both apart, because a
+    judge that is asked again may answer otherwise, which is what samples and trials measure.
     follow_up: messages after the user message; empty unless the last answer was unusable.
-    cache_key: digest of everything that the answer depends on except endpoint, model and sample, without
+    cache_key: digest of everything that the answer depends on except endpoint, model, sample and trial, without
     the fence's random nonce; empty when the answer must not be cached.
     is_usable: whether the judge can use an answer. Unusable answers are not cached, or a single mistake of the model
     would be repeated on every later call.
@@ -33,6 +34,7 @@ class PromptRequest(NamedTuple):
     max_tokens: int = 1024
     temperature: float = 0.0
     sample: int = 0
+    trial: int = 1
     follow_up: tuple[ChatMessage, ...] = ()
     cache_key: str = ""
     is_usable: "Callable[[ModelAnswer], bool]" = lambda _answer: True

@@ -211,7 +211,8 @@ class Panel:
             message = f"{vote.error}{majority}"
             result = errored(vote.error.code, message, judge=model.endpoint, model=model.model)
         answers = self._answers()
-        result.cached = bool(answers) and all(answer.cached for answer in answers)
+        result.cached_answers = sum(answer.cached for answer in answers)
+        result.cached = 0 < result.cached_answers == len(answers)
         result.token_usage, result.cost_usd = self.spending.usage, self.spending.cost_usd
         return result
 

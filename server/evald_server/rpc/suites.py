@@ -370,7 +370,8 @@ class SuiteService:
         except SuiteRunState as problem:
             raise _wrong_status(
                 "open.suite_run_id",
-                f"got a suite run that is {_name(problem.status)}, wanted one that is interrupted",
+                f"got a suite run that is {_name(problem.status)}, wanted one that is interrupted, or completed "
+                "with cases in error",
             ) from None
 
     async def _take_over(self, run_id: str, *, resume: bool) -> None:

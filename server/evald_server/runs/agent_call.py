@@ -36,7 +36,7 @@ async def call_agent(
 
 
 def goes_on(message: message_pb2.ChatMessage) -> bool:
-    """Return whether the agent continues after this message: a mere tool call, or its result, is no answer."""
+    """Return whether an agent that pauses continues after this message: a mere tool call, or its result."""
     return message.role == "tool" or bool(message.tool_calls and not message_text(message))
 
 

@@ -263,8 +263,8 @@ class RunLoop:
 
     @property
     def _has_answered(self) -> bool:
-        """Whether the agent's answer is complete: after a mere tool call, or its result, the agent continues."""
-        if not self._calls or self._connector.brings_user:
+        """Whether the agent's answer is complete: one that pauses continues after a mere tool call, or its result."""
+        if not self._calls or not self._connector.pauses:
             return bool(self._calls)
         most = self._rules.max_messages
         if self._count >= most or len(self._calls) >= most:

@@ -20,7 +20,7 @@ from .invocations import merge_calls
 from .loop import EvaluationAdmission
 from .recorded import Answers, CaseSetup, RecordedCase, RecordedTrial
 
-# Limit of calls per turn, for an agent that continues after tool calls.
+# Limit of calls per turn, for an agent that pauses at tool calls.
 _MOST_CALLS: Final = 10
 
 
@@ -91,7 +91,7 @@ class TrialRun(RecordedTrial):
         self._extend(self._case.turns[self._index].input, f"turns[{self._index}].input")
         answered = len(messages)
         calls: list[context_pb2.Invocation] = []
-        while not calls or (goes_on(messages[-1]) and len(calls) < _MOST_CALLS):
+        while not calls or (connector.pauses and goes_on(messages[-1]) and len(calls) < _MOST_CALLS):
             thread = self._pb.correlation.conversation_id
             request = AgentRequest(
                 thread, self._index + 1, messages, {}, f"{thread}-{self._index + 1}-{len(calls) + 1}"

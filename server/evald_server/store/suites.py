@@ -19,6 +19,7 @@ T = TypeVar("T")
 SuiteRun = suite_service_pb2.SuiteRun
 
 RUNNING: Final = suite_service_pb2.SUITE_RUN_STATUS_RUNNING
+COMPLETED: Final = suite_service_pb2.SUITE_RUN_STATUS_COMPLETED
 INTERRUPTED: Final = suite_service_pb2.SUITE_RUN_STATUS_INTERRUPTED
 
 # Status of a deleted suite run, invisible to callers, whose cases are still being deleted in small commits.
@@ -34,10 +35,29 @@ _COUNTS: Final = {
     result_pb2.VERDICT_SKIPPED: "skipped_count",
 }
 
+# Fields of a suite run that are known when it begins; all others are figures of its cases.
+_GIVEN: Final = (
+    "id",
+    "suite",
+    "target",
+    "status",
+    "threshold",
+    "trials",
+    "labels",
+    "metadata",
+    "create_time",
+)
+
 _RUN, _CASE = SUITE_RUNS.c, SUITE_CASES.c
 
 _ONE: Final = select(SUITE_RUNS).where(_RUN.id == bindparam("run_id"), _RUN.status != _DELETED)
 _SET: Final = update(SUITE_RUNS).where(_RUN.number == bindparam("run"))
+_DELETE_BROKEN: Final = delete(SUITE_CASES).where(
+    _CASE.number == bindparam("run_number"),
+    _CASE.verdict.not_in(
+        (result_pb2.VERDICT_PASSED, result_pb2.VERDICT_FAILED, result_pb2.VERDICT_SKIPPED)
+    ),
+)
 _INSERT_CASE: Final = PreparedInsert(SUITE_CASES)
 _STORED: Final = select(_CASE.case_id, _CASE.whole, _CASE.attempt).where(
     _CASE.number == bindparam("run"), _CASE.case_id.in_(bindparam("ids", expanding=True))
@@ -122,8 +142,9 @@ class SuiteStore:
         return await self._database.write(work)
 
     async def resume(self, run_id: str, check: Callable[[bytes], None]) -> tuple[SuiteRunKey, SuiteRun]:
-        """Set an interrupted suite run to RUNNING. check: called with the `opening`.
+        """Set a suite run that was interrupted, or has cases in error, to RUNNING, without those cases: they run again.
 
+        check: called with the `opening`.
         Raises SuiteRunNotFound, SuiteRunState, and what `check` raises.
         """
 
@@ -131,13 +152,15 @@ class SuiteStore:
             row = connection.execute(_ONE, {"run_id": run_id}).first()
             if row is None:
                 raise SuiteRunNotFound(run_id)
-            if row.status != INTERRUPTED:
+            run = SuiteRun.FromString(row.body)
+            if row.status != INTERRUPTED and not (row.status == COMPLETED and run.error_count):
                 raise SuiteRunState(row.status)
             check(row.opening)
-            run = SuiteRun.FromString(row.body)
+            connection.execute(_DELETE_BROKEN, {"run_number": row.number})
             run.status = RUNNING
-            for name in ("complete_time", "reason", "case_count", *_COUNTS.values()):
-                run.ClearField(name)
+            for field, _ in run.ListFields():
+                if field.name not in _GIVEN:
+                    run.ClearField(field.name)
             key = SuiteRunKey(row.number, row.attempt + 1)
             connection.execute(_SET, _row(run) | {"run": key.number, "attempt": key.attempt})
             return key, run

@@ -205,6 +205,7 @@ class SuiteTotals:
         self.sizes: set[int] = set()
         self.evaluators: defaultdict[str, EvaluatorCounts] = defaultdict(EvaluatorCounts)
         self.provenance: dict[tuple[str, str, str, bytes], None] = {}
+        self.cached_answers = 0
         self.latency, self.latencies = 0, 0
         self.agent, self.judges = _Spending(), _Spending()
 
@@ -234,6 +235,7 @@ class SuiteTotals:
                 for result in turn.evaluation.results if results else ():
                     value = turn.evaluation.metrics.get(result.name)
                     self.count(result, result.verdict, value)
+                    self.cached_answers += result.cached_answer_count
                     self.add_provenance(result)
         self.uncounted += not counted
 
@@ -273,6 +275,7 @@ class SuiteTotals:
         for key in other.provenance:
             if len(self.provenance) < _MAX_PROVENANCE:
                 self.provenance.setdefault(key)
+        self.cached_answers += other.cached_answers
         self.latency += other.latency
         self.latencies += other.latencies
         self.agent.merge(other.agent)
@@ -300,6 +303,7 @@ class SuiteTotals:
         run.case_count = counts.total()
         run.passed_count, run.failed_count = counts[_PASSED], counts[_FAILED]
         run.error_count, run.skipped_count = counts[_ERROR], counts[_SKIPPED]
+        run.cached_answer_count = self.cached_answers
         run.verdict, run.reason = suite_verdict(
             weights[_PASSED], weights[_FAILED], weights[_ERROR], self.threshold
         )
