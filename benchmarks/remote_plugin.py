@@ -26,7 +26,7 @@ from evald.v1 import evaluator_pb2, result_pb2
 from evald_server.loop import event_loop
 
 SERVICE: Final = "evald.plugin.v1.EvaluatorPluginService"
-_CONNECT: Final = "/evald.plugin.v1.RegistryService/Connect"
+_CONNECT: Final = "/evald.plugin.v1.RegistryService/Attach"
 
 OUTPUT: Final = task_pb2.EvaluationOutput(verdict=result_pb2.VERDICT_PASSED, score=1, reason="fine")
 RESPONSE: Final = plugin_pb2.EvaluateResponse(output=OUTPUT).SerializeToString()
@@ -117,7 +117,7 @@ async def connect(server: str, types: Sequence[str]) -> None:
 async def _hello(channel: grpc.aio.Channel, instance_id: str, types: Sequence[str]) -> Any:
     call: Any = channel.stream_stream(_CONNECT)()
     hello = registry_pb2.WorkerHello(plugin=info(types), instance_id=instance_id, initial_credit=64)
-    await call.write(registry_pb2.ConnectRequest(hello=hello).SerializeToString())
+    await call.write(registry_pb2.AttachRequest(hello=hello).SerializeToString())
     if await call.read() is grpc.aio.EOF:
         raise RuntimeError(f"not welcome: {await call.details()}")
     return call
@@ -125,11 +125,11 @@ async def _hello(channel: grpc.aio.Channel, instance_id: str, types: Sequence[st
 
 async def _work(call: Any) -> None:
     while (data := await call.read()) is not grpc.aio.EOF:
-        frame = registry_pb2.ConnectResponse.FromString(data)
+        frame = registry_pb2.AttachResponse.FromString(data)
         if frame.HasField("task"):
-            answer = registry_pb2.ConnectRequest(completed={"task_id": frame.task.task_id, "output": OUTPUT})
+            answer = registry_pb2.AttachRequest(completed={"task_id": frame.task.task_id, "output": OUTPUT})
         elif frame.HasField("ping"):
-            answer = registry_pb2.ConnectRequest(pong={"nonce": frame.ping.nonce})
+            answer = registry_pb2.AttachRequest(pong={"nonce": frame.ping.nonce})
         else:
             continue
         await call.write(answer.SerializeToString())

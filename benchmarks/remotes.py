@@ -57,7 +57,7 @@ def hop(lab: Lab) -> list[Row]:
         rounds.append((base, *adds))
     bases, *ways = zip(*rounds[1:], strict=True)
     rows = []
-    for name, bound, values in zip(("listening", "over Connect"), (1.5, 1.6), ways, strict=True):
+    for name, bound, values in zip(("listening", "over Attach"), (1.5, 1.6), ways, strict=True):
         detail = (
             f"{number(statistics.median(values))} : {number(statistics.median(bases))} ms, one call at a time"
         )

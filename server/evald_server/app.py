@@ -73,7 +73,6 @@ from evald_server.scripts.build import build_scripts
 from evald_server.scripts.evaluator import code_definition
 from evald_server.scripts.runner import ScriptRunner
 from evald_server.store.database import FILE_NAME, MEMORY, Database, StoreProblem
-from evald_server.store.leases import LeaseStore
 from evald_server.store.resources import ResourceStore
 from evald_server.store.runs import RunStore
 from evald_server.store.suites import SuiteStore
@@ -210,7 +209,7 @@ class App:
                 settings,
                 self.registry,
                 self.telemetry.remotes,
-                LeaseStore(self.database),
+                self.database,
                 self._current_plugin,
             )
             self._connectors = Connectors(settings, yield_to_calls=self._rpc.yield_to_calls)

@@ -323,7 +323,7 @@ class Settings(BaseModel):
     )
     reflection: bool = Field(True, description="Serve gRPC reflection.")
 
-    remote_connect: bool = Field(True, description="Allow plugins to dial in (RegistryService.Connect).")
+    remote_connect: bool = Field(True, description="Allow plugins to dial in (RegistryService.Attach).")
     remote_targets: list[RemoteTarget] = Field(
         [], description="Listening plugins to dial: gRPC targets, or tables with target and tls_profile."
     )

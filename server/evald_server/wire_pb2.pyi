@@ -213,7 +213,7 @@ class TaskCompleted(_message.Message):
     output: bytes
     def __init__(self, task_id: _Optional[str] = ..., output: _Optional[bytes] = ...) -> None: ...
 
-class ConnectRequest(_message.Message):
+class AttachRequest(_message.Message):
     __slots__ = ("hello", "completed", "progress", "credit", "draining", "pong")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]

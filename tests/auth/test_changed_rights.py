@@ -34,7 +34,7 @@ DENIED = grpc.StatusCode.PERMISSION_DENIED
 SETTINGS = {"connector_secrets": ["AGENT"], "remote_allowed": ["127.0.0.1/32"]}
 
 SESSION, WATCH_TYPES = f"{EVALUATION}EvaluateSession", "/evald.v1.CatalogService/WatchEvaluatorTypes"
-CONNECT, KEEP_ALIVE = (f"/evald.plugin.v1.RegistryService/{name}" for name in ("Connect", "KeepAlive"))
+CONNECT, KEEP_ALIVE = (f"/evald.plugin.v1.RegistryService/{name}" for name in ("Attach", "KeepAlive"))
 RUN_SUITE = "/evald.v1.SuiteService/RunSuite"
 EVALUATE, BATCH = f"{EVALUATION}Evaluate", f"{EVALUATION}EvaluateBatch"
 WATCH_RUN, WATCH_REMOTES = "/evald.v1.RunService/WatchRun", f"{REGISTRY}WatchRegistrations"
@@ -200,7 +200,7 @@ async def _opening(live: Live, method: str, key: str = "", target: str = "") -> 
         return [runs_pb2.WatchRunRequest(run_id=await _started_run(live, key)).SerializeToString()]
     if method == CONNECT:
         hello = registry_pb2.WorkerHello(instance_id="w-1", plugin=plugin_info("acme.pii"), initial_credit=1)
-        return [registry_pb2.ConnectRequest(hello=hello).SerializeToString()]
+        return [registry_pb2.AttachRequest(hello=hello).SerializeToString()]
     if method == KEEP_ALIVE:
         register = registry_pb2.RegisterRequest(
             instance_id="r-1", plugin=plugin_info("acme.pii"), target=target

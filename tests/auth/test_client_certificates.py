@@ -310,8 +310,8 @@ async def test_all_kinds_of_calls_work_on_the_port_of_certificates(server: Serve
         assert (await live.unary(big)).summary.success
     async with server.connected("pii") as live:
         hello = registry_pb2.WorkerHello(instance_id="i", plugin=plugin_info("acme.x"), initial_credit=1)
-        session: Any = live.channel.stream_stream(f"{REGISTRY}Connect")()
-        await session.write(registry_pb2.ConnectRequest(hello=hello).SerializeToString())
+        session: Any = live.channel.stream_stream(f"{REGISTRY}Attach")()
+        await session.write(registry_pb2.AttachRequest(hello=hello).SerializeToString())
         assert await session.read()
         session.cancel()
 

@@ -72,7 +72,7 @@ def test_an_admin_may_do_everything_but_evaluate_offer_and_send_traces() -> None
     evaluating = {"StartRun", "StartRuns", "RetryRun", "ResumeRun", "RunSuite"}
     closed = {method for method, roles in METHODS.items() if Role.ADMIN not in roles and roles is not OPEN}
     assert {method.split("/")[2] for method in closed if "EvaluationService" not in method} == evaluating | {
-        "Connect",
+        "Attach",
         "Register",
         "KeepAlive",
         "RenewLease",

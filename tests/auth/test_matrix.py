@@ -192,7 +192,7 @@ async def test_every_method_is_open_to_each_role_of_its_row(kind: str, server: A
 
 # What belongs to who has created it. Everything else has no owner: request ids are looked up by principal
 # (test_gate.py), and what is stored belongs to all who have the role.
-OWNED = {REGISTRY + name for name in ("Connect", "Register", "KeepAlive", "RenewLease", "Deregister")}
+OWNED = {REGISTRY + name for name in ("Attach", "Register", "KeepAlive", "RenewLease", "Deregister")}
 
 
 def test_what_is_owned_is_among_the_methods_of_plugins() -> None:
@@ -213,12 +213,12 @@ async def test_what_is_another_principals_is_refused_and_logged(
             instance_id="lease", plugin=plugin.info, target=plugin.address
         )
         hello = registry_pb2.WorkerHello(instance_id="dials", plugin=plugin_info("acme.x"), initial_credit=1)
-        connect = registry_pb2.ConnectRequest(hello=hello)
-        session = await _begun(server.live, "Connect", connect, mine)
+        connect = registry_pb2.AttachRequest(hello=hello)
+        session = await _begun(server.live, "Attach", connect, mine)
         data = await server.live.raw(REGISTRY + "Register", register.SerializeToString(), metadata=mine)
         lease_id = registry_pb2.RegisterResponse.FromString(data).lease_id
         messages: dict[str, Any] = {
-            "Connect": connect,
+            "Attach": connect,
             "Register": register,
             "KeepAlive": registry_pb2.KeepAliveRequest(lease_id=lease_id),
             "RenewLease": registry_pb2.RenewLeaseRequest(lease_id=lease_id),

@@ -28,7 +28,7 @@ DENIED = grpc.StatusCode.PERMISSION_DENIED
 
 def _hello(instance_id: str, *types: str) -> bytes:
     hello = registry_pb2.WorkerHello(instance_id=instance_id, plugin=plugin_info(*types), initial_credit=1)
-    return registry_pb2.ConnectRequest(hello=hello).SerializeToString()
+    return registry_pb2.AttachRequest(hello=hello).SerializeToString()
 
 
 async def _call(live: Live, method: str, key: str, message: Any) -> bytes:
@@ -36,7 +36,7 @@ async def _call(live: Live, method: str, key: str, message: Any) -> bytes:
 
 
 async def _connect(live: Live, key: str, instance_id: str, *types: str) -> Any:
-    call: Any = live.channel.stream_stream(f"{REGISTRY}Connect")(metadata=bearer(key))
+    call: Any = live.channel.stream_stream(f"{REGISTRY}Attach")(metadata=bearer(key))
     await call.write(_hello(instance_id, *types))
     await call.read()
     return call

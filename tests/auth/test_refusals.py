@@ -60,7 +60,7 @@ async def test_a_worker_that_is_refused_while_it_sends_hears_why(tmp_path: Path)
 
             async def connect() -> None:
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
-                    await send_hello(stub.Connect(metadata=bearer(key)), hello)
+                    await send_hello(stub.Attach(metadata=bearer(key)), hello)
                 codes[refused.value.code()] += 1
 
             for _ in range(10):

@@ -305,8 +305,8 @@ async def test_a_plugin_with_a_token_offers_the_types_of_its_claim(server: Token
 
     async def connect(token: str, type_name: str) -> Any:
         hello = registry_pb2.WorkerHello(instance_id="one", plugin=plugin_info(type_name), initial_credit=1)
-        call: Any = server.live.channel.stream_stream(f"{REGISTRY}Connect")(metadata=bearer(token))
-        await call.write(registry_pb2.ConnectRequest(hello=hello).SerializeToString())
+        call: Any = server.live.channel.stream_stream(f"{REGISTRY}Attach")(metadata=bearer(token))
+        await call.write(registry_pb2.AttachRequest(hello=hello).SerializeToString())
         await call.read()
         return call
 

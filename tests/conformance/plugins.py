@@ -303,13 +303,13 @@ class Dialling:
         breaks = self.plugin.breaks
         if breaks == "EV64":
             self.instance_id = str(uuid.uuid4())
-        call = registry_service_pb2_grpc.RegistryServiceStub(channel).Connect()
+        call = registry_service_pb2_grpc.RegistryServiceStub(channel).Attach()
         lock = asyncio.Lock()
 
         async def send(**frame: Any) -> None:
             with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
                 async with lock:
-                    await call.write(pb.ConnectRequest(**frame))
+                    await call.write(pb.AttachRequest(**frame))
 
         self.send = send
         hello = pb.WorkerHello(

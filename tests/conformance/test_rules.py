@@ -352,7 +352,7 @@ def test_a_first_frame_that_cannot_be_parsed_is_no_hello() -> None:
         await link.open()
         try:
             async with grpc.aio.insecure_channel(link.address) as channel:
-                connect: Any = channel.stream_stream("/evald.plugin.v1.RegistryService/Connect")
+                connect: Any = channel.stream_stream("/evald.plugin.v1.RegistryService/Attach")
                 await connect().write(b"\xff\xff")
                 await link.arrived(30)
                 [begins] = [rule for rule in RULES if rule.number == "EV60"]

@@ -18,19 +18,19 @@ PATIENCE = 30.0
 
 
 class Session:
-    """A Connect stream, after its hello."""
+    """An Attach stream, after its hello."""
 
     def __init__(self, hello: pb.WorkerHello, context: grpc.ServicerContext) -> None:
         self.hello = hello
         self.peer = context.peer()
         self.authorization = [value for key, value in context.invocation_metadata() if key == "authorization"]
         self._context = context
-        self._incoming: queue.Queue[pb.ConnectRequest | None] = queue.Queue()
-        self._outgoing: queue.Queue[pb.ConnectResponse | None] = queue.Queue()
+        self._incoming: queue.Queue[pb.AttachRequest | None] = queue.Queue()
+        self._outgoing: queue.Queue[pb.AttachResponse | None] = queue.Queue()
 
     def send(self, **frame: Any) -> None:
         """Send a frame, for example `send(ping=pb.Ping(nonce=1))`."""
-        self._outgoing.put(pb.ConnectResponse(**frame))
+        self._outgoing.put(pb.AttachResponse(**frame))
 
     def welcome(self, session_id: str) -> None:
         """Accept the worker."""
@@ -51,7 +51,7 @@ class Session:
         """Return whether the worker half-closes without another frame."""
         return self._incoming.get(timeout=PATIENCE) is None
 
-    def _read(self, requests: Iterator[pb.ConnectRequest]) -> None:
+    def _read(self, requests: Iterator[pb.AttachRequest]) -> None:
         try:
             for request in requests:
                 self._incoming.put(request)
@@ -59,7 +59,7 @@ class Session:
             pass  # the worker has broken the stream off
         self._incoming.put(None)
 
-    def _write(self) -> Iterator[pb.ConnectResponse]:
+    def _write(self) -> Iterator[pb.AttachResponse]:
         while (frame := self._outgoing.get()) is not None:
             yield frame
 
@@ -101,7 +101,7 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):  # type: igno
         """Wait for the next worker that connects."""
         return self.sessions.get(timeout=PATIENCE)
 
-    def Connect(self, requests: Iterator[pb.ConnectRequest], context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def Attach(self, requests: Iterator[pb.AttachRequest], context: grpc.ServicerContext) -> Any:  # noqa: N802
         self._refuse(context)
         session = Session(next(requests).hello, context)
         self._open.append(session)

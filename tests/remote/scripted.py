@@ -196,7 +196,7 @@ class Worker:
         self.most_open = 0
         self.reads = asyncio.Event()
         self.reads.set()
-        self._call: Any = channel.stream_stream(f"{REGISTRY}Connect")(metadata=metadata)
+        self._call: Any = channel.stream_stream(f"{REGISTRY}Attach")(metadata=metadata)
         self._reading: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()
 
@@ -211,7 +211,7 @@ class Worker:
         data = await self._call.read()
         if data is grpc.aio.EOF:
             raise AssertionError(f"the stream ended: {await self._call.code()}")
-        self.welcome = registry_pb2.ConnectResponse.FromString(data).welcome
+        self.welcome = registry_pb2.AttachResponse.FromString(data).welcome
         assert self.welcome.session_id
         self._reading = asyncio.create_task(self._read())
         return self
@@ -219,7 +219,7 @@ class Worker:
     async def send(self, **frame: Any) -> None:
         """Send a frame."""
         async with self._sending:
-            await self._call.write(registry_pb2.ConnectRequest(**frame).SerializeToString())
+            await self._call.write(registry_pb2.AttachRequest(**frame).SerializeToString())
 
     async def send_raw(self, data: bytes) -> None:
         """Send raw bytes."""
@@ -261,7 +261,7 @@ class Worker:
                 return
             if data is grpc.aio.EOF:
                 return
-            frame = registry_pb2.ConnectResponse.FromString(data)
+            frame = registry_pb2.AttachResponse.FromString(data)
             kind = frame.WhichOneof("frame")
             if kind == "task":
                 self.tasks.append(frame.task)

@@ -108,7 +108,7 @@ async def test_a_completed_task_whose_output_cannot_be_read_fails_alone() -> Non
 
             async def lie(task: task_pb2.EvaluationTask, garbage: bytes = garbage) -> Output:
                 completed = wire_pb2.TaskCompleted(task_id=task.task_id, output=garbage)
-                await plugin.send_raw(wire_pb2.ConnectRequest(completed=completed).SerializeToString())
+                await plugin.send_raw(wire_pb2.AttachRequest(completed=completed).SerializeToString())
                 await asyncio.Event().wait()
                 raise AssertionError
 

@@ -27,7 +27,7 @@ from .scripted import (
     worker,
 )
 
-ConnectRequest = registry_pb2.ConnectRequest
+AttachRequest = registry_pb2.AttachRequest
 
 
 async def test_a_worker_never_gets_a_task_without_credit() -> None:
@@ -310,9 +310,9 @@ async def test_frames_that_break_the_protocol_end_the_session_with_a_reason(
 
 
 async def _talk(live: Live, frames: list[Any]) -> None:
-    call: Any = live.channel.stream_stream(f"{REGISTRY}Connect")()
+    call: Any = live.channel.stream_stream(f"{REGISTRY}Attach")()
     for frame in frames:
-        data = frame if isinstance(frame, bytes) else ConnectRequest(**frame).SerializeToString()
+        data = frame if isinstance(frame, bytes) else AttachRequest(**frame).SerializeToString()
         await call.write(data)
     if not frames:
         await call.done_writing()
@@ -372,7 +372,7 @@ async def test_a_worker_cannot_answer_the_task_of_another_one() -> None:
 
 async def test_workers_can_be_kept_out() -> None:
     async with serving(remote_connect=False) as live:
-        call: Any = live.channel.stream_stream(f"{REGISTRY}Connect")()
+        call: Any = live.channel.stream_stream(f"{REGISTRY}Attach")()
         # The server refuses before a frame arrives. A write that fails then hides the status: grpcio makes it INTERNAL.
         refused = await refusal(call.read())
         assert (refused.code, refused.reason) == (

@@ -1,4 +1,4 @@
-"""Plugins come in over Connect, Register and the config file, and all are evaluators like any other."""
+"""Plugins come in over Attach, Register and the config file, and all are evaluators like any other."""
 
 import asyncio
 import functools

@@ -17,18 +17,18 @@ PATIENCE = 20.0
 
 
 class Link:
-    """A Connect stream on the server's side. frames: frames from the worker that no test has taken."""
+    """An Attach stream on the server's side. frames: frames from the worker that no test has taken."""
 
     def __init__(self, hello: pb.WorkerHello, session_id: str, context: Any) -> None:
         self.hello = hello
         self.session_id = session_id
-        self.frames: asyncio.Queue[pb.ConnectRequest] = asyncio.Queue()
+        self.frames: asyncio.Queue[pb.AttachRequest] = asyncio.Queue()
         self.credit = hello.initial_credit
         self.ended = asyncio.Event()
         self._context = context
 
     async def send(self, **frame: Any) -> None:
-        await self._context.write(pb.ConnectResponse(**frame))
+        await self._context.write(pb.AttachResponse(**frame))
 
     async def give(self, task: task_pb2.EvaluationTask) -> None:
         self.credit -= 1
@@ -62,7 +62,7 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):
     """The scripted server.
 
     links: streams by order of their welcome. registered, renewed, deregistered: the requests.
-    lease_state: what renewals say. refuse: status code for Connect and Register, None to accept.
+    lease_state: what renewals say. refuse: status code for Attach and Register, None to accept.
     """
 
     def __init__(self, server_id: str = "server-1", **welcome: Any) -> None:
@@ -85,7 +85,7 @@ class Registry(registry_service_pb2_grpc.RegistryServiceServicer):
         async with asyncio.timeout(PATIENCE):
             return await self.new_link.get()
 
-    async def Connect(self, _frames: Any, context: Any) -> None:  # noqa: N802
+    async def Attach(self, _frames: Any, context: Any) -> None:  # noqa: N802
         first = await context.read()
         hello = first.hello
         self.hellos.append(hello)

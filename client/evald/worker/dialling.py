@@ -194,7 +194,7 @@ class DiallingWorker:
         )
         try:
             stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
-            call = stub.Connect(metadata=self._access.headers())
+            call = stub.Attach(metadata=self._access.headers())
             welcome = await send_hello(call, hello)
         except BaseException:
             self._failed.add(target)

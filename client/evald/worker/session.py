@@ -41,7 +41,7 @@ async def send_hello(call: Any, hello: pb.WorkerHello) -> pb.ServerWelcome:
     async with asyncio.timeout(WELCOME_SECONDS):
         try:
             with suppress(asyncio.InvalidStateError):  # the stream is over; `read` reports why
-                await call.write(pb.ConnectRequest(hello=hello))
+                await call.write(pb.AttachRequest(hello=hello))
             frame = await call.read()
         except grpc.aio.AioRpcError as problem:
             raise await status.behind(problem) from None
@@ -71,9 +71,9 @@ class ServerSession:
         self._tasks = tasks
         self._call = call
         self._open: dict[str, asyncio.Task[None]] = {}
-        self._outbox: asyncio.Queue[pb.ConnectRequest] = asyncio.Queue()
+        self._outbox: asyncio.Queue[pb.AttachRequest] = asyncio.Queue()
         # Unsent progress by task, so that later progress of the same task replaces it.
-        self._unsent_progress: dict[str, pb.ConnectRequest] = {}
+        self._unsent_progress: dict[str, pb.AttachRequest] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._finishing: asyncio.Task[None] | None = None
@@ -101,14 +101,14 @@ class ServerSession:
     def set_credit(self, credit: int) -> None:
         """Set the maximum number of open tasks, and send the change to the server."""
         if credit != self.credit:
-            self._outbox.put_nowait(pb.ConnectRequest(credit=pb.CreditGrant(delta=credit - self.credit)))
+            self._outbox.put_nowait(pb.AttachRequest(credit=pb.CreditGrant(delta=credit - self.credit)))
             self.credit = credit
 
     async def drain(self, reason: str, grace_seconds: float) -> None:
         """Announce draining, finish the open tasks within the grace period, and close the stream."""
         if self._is_over:
             return
-        self._outbox.put_nowait(pb.ConnectRequest(draining=pb.WorkerDraining(reason=reason)))
+        self._outbox.put_nowait(pb.AttachRequest(draining=pb.WorkerDraining(reason=reason)))
         if self._finishing is None:
             self._finishing = asyncio.create_task(self._finish(grace_seconds))
         await asyncio.wait((self._finishing,), timeout=grace_seconds + _GOODBYE_SECONDS)
@@ -128,7 +128,7 @@ class ServerSession:
                     limit.reschedule(loop.time() + self._silence_seconds)
                 self._handle(frame)
 
-    def _handle(self, frame: pb.ConnectResponse) -> None:
+    def _handle(self, frame: pb.AttachResponse) -> None:
         kind = frame.WhichOneof("frame")
         if kind == "task":
             task = frame.task
@@ -138,7 +138,7 @@ class ServerSession:
         elif kind == "ping":
             pong = pb.Pong(nonce=frame.ping.nonce, active_tasks=len(self._open))
             # After the outputs of finished tasks: the server counts on the order.
-            self._outbox.put_nowait(pb.ConnectRequest(pong=pong))
+            self._outbox.put_nowait(pb.AttachRequest(pong=pong))
         elif kind == "cancel_task_id":
             work = self._open.get(frame.cancel_task_id)
             if work is not None:
@@ -168,7 +168,7 @@ class ServerSession:
             output = error_output("CANCELLED", "The task was cancelled")
         del self._open[task.task_id]
         completed = pb.TaskCompleted(task_id=task.task_id, output=output)
-        self._outbox.put_nowait(pb.ConnectRequest(completed=completed))
+        self._outbox.put_nowait(pb.AttachRequest(completed=completed))
         if not self._open:
             self._idle.set()
 
@@ -180,7 +180,7 @@ class ServerSession:
         if unsent is not None:
             unsent.progress.CopyFrom(progress)
             return
-        self._unsent_progress[task_id] = frame = pb.ConnectRequest(progress=progress)
+        self._unsent_progress[task_id] = frame = pb.AttachRequest(progress=progress)
         self._outbox.put_nowait(frame)
 
     async def _send(self) -> None:

@@ -53,8 +53,9 @@ _SERVICES: Final[Mapping[str, Mapping[frozenset[Role], str]]] = {
         _WRITERS: "DeleteSuiteRun",
     },
     "evald.plugin.v1.RegistryService": {
-        _PLUGIN: "Connect Register KeepAlive RenewLease",
+        _PLUGIN: "Attach Register KeepAlive RenewLease",
         frozenset((Role.PLUGIN, Role.ADMIN)): "Deregister",
+        _ADMIN: "ForgetType",
         _WATCHERS: "ListRegistrations WatchRegistrations",
     },
     "grpc.health.v1.Health": {OPEN: "Check Watch List"},

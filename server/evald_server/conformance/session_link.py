@@ -1,4 +1,4 @@
-"""Link to a plugin that dials out: the kit serves RegistryService.Connect."""
+"""Link to a plugin that dials out: the kit serves RegistryService.Attach."""
 
 import asyncio
 from contextlib import suppress
@@ -21,8 +21,8 @@ _GOODBYE_SECONDS: Final = 0.5
 _PING_SECONDS: Final = 3600
 
 
-class ConnectStream:
-    """One Connect stream.
+class AttachStream:
+    """One Attach stream.
 
     hello: None if the first frame was another one. frames: all frames after it. problems: violations of the
         protocol. ended: the stream has ended. closed_by_plugin: the plugin half-closed it.
@@ -33,7 +33,7 @@ class ConnectStream:
         self.session_id = session_id
         self.credit = hello.initial_credit if hello else 0
         self.most_credit = self.credit
-        self.frames: list[pb.ConnectRequest] = []
+        self.frames: list[pb.AttachRequest] = []
         self.problems: list[str] = []
         self.open: dict[str, asyncio.Future[pb.TaskCompleted]] = {}
         self.ended = asyncio.Event()
@@ -67,7 +67,7 @@ class ConnectStream:
 
     async def send(self, **frame: Any) -> None:
         """Send a frame. Raises PluginGone."""
-        await self.send_bytes(pb.ConnectResponse(**frame).SerializeToString())
+        await self.send_bytes(pb.AttachResponse(**frame).SerializeToString())
 
     async def send_bytes(self, data: bytes) -> None:
         """Send raw bytes as a frame. Raises PluginGone."""
@@ -109,7 +109,7 @@ class ConnectStream:
     async def _read(self) -> None:
         while (data := await self._context.read()) is not grpc.aio.EOF:
             try:
-                frame = pb.ConnectRequest.FromString(data)
+                frame = pb.AttachRequest.FromString(data)
             except DecodeError:
                 self.problems.append(f"cannot parse a frame from the {len(data)} bytes received")
                 continue
@@ -119,7 +119,7 @@ class ConnectStream:
                 self._changed.notify_all()
         self.closed_by_plugin = True
 
-    def _take(self, frame: pb.ConnectRequest) -> None:
+    def _take(self, frame: pb.AttachRequest) -> None:
         kind = frame.WhichOneof("frame")
         if kind == "completed":
             task_id = frame.completed.task_id
@@ -162,7 +162,7 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
         self._refused = 0
         self.info = task_pb2.PluginInfo()  # until its hello
         self.address = listen
-        self.streams: list[ConnectStream] = []
+        self.streams: list[AttachStream] = []
         self._arrived = asyncio.Condition()
         self._server: Any = None
 
@@ -177,7 +177,7 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
         )
         handler: Any = grpc.stream_stream_rpc_method_handler(self._connect)
         server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler("evald.plugin.v1.RegistryService", {"Connect": handler})]
+            [grpc.method_handlers_generic_handler("evald.plugin.v1.RegistryService", {"Attach": handler})]
         )
         try:
             port = (
@@ -191,7 +191,7 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
         await server.start()
         self._server = server
 
-    async def arrived(self, seconds: float, *, after: int = 0) -> ConnectStream:
+    async def arrived(self, seconds: float, *, after: int = 0) -> AttachStream:
         """Wait until there are more than `after` streams; return the newest. Raises PluginGone."""
         async with self._arrived:
             try:
@@ -208,7 +208,7 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
         return stream
 
     @property
-    def stream(self) -> ConnectStream:
+    def stream(self) -> AttachStream:
         """The newest stream."""
         return self.streams[-1]
 
@@ -265,12 +265,12 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
             self._refused += 1
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "wanted the token of --token-file")
         data = await context.read()
-        first = pb.ConnectRequest()
+        first = pb.AttachRequest()
         # Bytes that cannot be parsed are no hello, which has a rule of its own.
         with suppress(DecodeError):
-            first = pb.ConnectRequest.FromString(b"" if data is grpc.aio.EOF else data)
+            first = pb.AttachRequest.FromString(b"" if data is grpc.aio.EOF else data)
         hello = first.hello if first.WhichOneof("frame") == "hello" else None
-        stream = ConnectStream(hello, f"session-{len(self.streams) + 1}", context)
+        stream = AttachStream(hello, f"session-{len(self.streams) + 1}", context)
         welcome = pb.ServerWelcome(
             session_id=stream.session_id,
             contract_version=CONTRACT,
@@ -280,7 +280,7 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
         )
         welcome.ping_interval.seconds = _PING_SECONDS
         welcome.ping_timeout.seconds = _PING_SECONDS
-        await context.write(pb.ConnectResponse(welcome=welcome).SerializeToString())
+        await context.write(pb.AttachResponse(welcome=welcome).SerializeToString())
         async with self._arrived:
             self.streams.append(stream)
             self._arrived.notify_all()
@@ -292,7 +292,7 @@ class _SessionTask(PendingReply):
     """A task sent over a session."""
 
     link: SessionLink
-    stream: ConnectStream
+    stream: AttachStream
     task: task_pb2.EvaluationTask
     completed: "asyncio.Future[pb.TaskCompleted]"
 

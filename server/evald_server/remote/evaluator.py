@@ -112,7 +112,7 @@ class RemoteEvaluator:
         pool = self._pool
         pool.retry_budget.record_call()
         try:
-            slot = pool.try_acquire() or await pool.acquire(deadline - time.monotonic())
+            slot = await pool.acquire_first(deadline - time.monotonic())
         except NoCapacity as problem:
             return errored(problem.code, problem.message)
         task = task_pb2.EvaluationTask(task_id=self._ids.new(), attempt=1, trace_context=scope.trace_context)
@@ -136,7 +136,7 @@ class RemoteEvaluator:
 
     async def _acquire_again(self, failed: Instance, deadline: float) -> Slot:
         """Acquire a slot for the second attempt: on another instance, or on an instance that reconnects soon."""
-        seconds = deadline - time.monotonic()
+        seconds = min(deadline - time.monotonic(), self._settings.remote_max_queue_seconds)
         try:
             return self._pool.try_acquire(failed) or await self._pool.acquire(seconds, failed)
         except NoCapacity:

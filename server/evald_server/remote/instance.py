@@ -4,7 +4,7 @@ import itertools
 import logging
 import secrets
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -20,7 +20,7 @@ from evald_server.wire_limits import BeyondWireLimit, parse_message
 from .breaker import CircuitBreaker
 from .errors import ContractError, printable
 from .lease import Lease
-from .plugin_type import Plugin
+from .plugin_type import Key, Plugin
 
 _log = logging.getLogger("evald.remote")
 
@@ -47,6 +47,7 @@ class InstanceState(IntEnum):
     ACTIVE = 2
     DRAINING = 3
     UNHEALTHY = 4
+    LOST = 5
 
 
 @dataclass(slots=True)
@@ -114,7 +115,9 @@ class Instance:
     held: number of its slots that each principal holds.
     foreign: number of tasks from other servers, as the instance reports. owner: the principal of its registration or
     session, None before there is one. waiting: the calls that may get a freed slot.
-    registered, last_seen: Unix time in seconds; last_seen is None until a static target has answered.
+    registered, last_seen, lost: Unix time in seconds; last_seen is None until a static target has answered, lost
+    until the instance was lost. lost_tasks: number of tasks that it had open then.
+    breakers: by type, because a type that fails shows nothing about the others.
     latency_seconds: moving average over its tasks; None before the first one.
     """
 
@@ -130,7 +133,7 @@ class Instance:
         self.id = id
         self.target = target
         self.plugin = plugin
-        self.breaker = CircuitBreaker()
+        self.breakers: defaultdict[Key, CircuitBreaker] = defaultdict(CircuitBreaker)
         self.active = 0
         self.held: Counter[str] = Counter()
         self.foreign = 0
@@ -139,6 +142,8 @@ class Instance:
         self.last_error = ""
         self.registered = time.time()
         self.last_seen = self.registered if plugin else None
+        self.lost: float | None = None
+        self.lost_tasks = 0
         self.lease: Lease | None = None
         self.waiting: Sequence[WaitingCalls] = ()
         self.latency_seconds: float | None = None
@@ -175,8 +180,13 @@ class Instance:
 
     @property
     def shown_state(self) -> InstanceState:
-        """The state shown to operators: an open circuit is unhealthy."""
-        is_open = self.state is InstanceState.ACTIVE and self.breaker.is_open
+        """The state shown to operators: an open circuit of any type is unhealthy."""
+        return max(map(self.state_for, list(self.breakers)), default=self.state)
+
+    def state_for(self, key: Key) -> InstanceState:
+        """The state shown to operators of one type."""
+        breaker = self.breakers.get(key)
+        is_open = self.state is InstanceState.ACTIVE and breaker is not None and breaker.is_open
         return InstanceState.UNHEALTHY if is_open else self.state
 
     def claim(self, principal: str) -> None:
@@ -224,17 +234,18 @@ class Instance:
         self._log_problems_after, self._unlogged = now + _PROBLEM_LOG_SECONDS, 0
         _log.error("remote instance %s %s%s", self.name, self.last_error, more)
 
-    def circuit_changed(self) -> None:
-        """Log that the circuit has opened or closed, and notify the listener."""
-        opened = self.breaker.is_open
+    def circuit_changed(self, key: Key) -> None:
+        """Log that the circuit of a type has opened or closed, and notify the listener."""
+        opened, only = self.breakers[key].is_open, self.breakers[key].only
         if opened:
-            self.last_error = f"circuit opened; before: {self.last_error}"
+            self.last_error = printable(f"circuit of {key[0]} opened; before: {self.last_error}")
         _log.log(
             logging.WARNING if opened else logging.INFO,
-            "remote instance %s: circuit %s%s%s",
+            "remote instance %s: circuit of %s %s%s%s",
             self.name,
+            key[0],
             "opened" if opened else "closed",
-            f" for {self.breaker.only}, the only one with late tasks" if self.breaker.only else "",
+            f" for {only}, the only one with late tasks" if only else "",
             f": {self.last_error}" if opened else "",
         )
         self._changed(self)

@@ -2,21 +2,24 @@
 
 import logging
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from evald.evaluator import EvaluatorDefinition
+from evald.v1 import evaluator_pb2
 from evald_server.auth.audit import record
 from evald_server.auth.principal import LOCAL, Principal
 from evald_server.config import Settings
 from evald_server.fair_slots import share
+from evald_server.store.remote_types import StoredType
 
-from .errors import Refusal, invalid
+from .breaker import CircuitBreaker
+from .errors import Refusal, invalid, printable
 from .evaluator import LatencyObserver, RemoteEvaluator
-from .instance import Instance, Mode, TaskIds
+from .instance import Instance, InstanceState, Mode, TaskIds
 from .plugin_type import Key, Plugin, PluginType
 from .pool import InstancePool
 
@@ -28,6 +31,9 @@ STATIC_PREFIX: Final = "static:"
 # A watcher that falls further behind than this starts again from a snapshot.
 _MAX_CHANGES: Final = 2000
 _MAX_ID_LENGTH: Final = 128
+
+# Lost instances that are shown.
+_MAX_LOST: Final = 100
 
 
 class Catalogue(Protocol):
@@ -47,6 +53,16 @@ class Catalogue(Protocol):
 
     def remove(self, type: str, version: str, /) -> None:  # noqa: A002 - as above
         """Remove a version."""
+
+
+class TypeMemory(Protocol):
+    """Remembers the types that were ever offered."""
+
+    def remember(self, stored: StoredType, /) -> None:
+        """Store a type."""
+
+    def drop(self, key: Key, /) -> None:
+        """Remove a type from the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +122,8 @@ def _check_type(name: str, place: str, principal: Principal) -> None:
 class InstanceRegistry:
     """Instances by id, pools by type and version.
 
-    revision: counts the changes of instances. task_ids: for all tasks of this server.
+    revision: counts the changes of instances. lost: lost instances by id, until others take their place.
+    task_ids: for all tasks of this server.
     """
 
     def __init__(
@@ -114,16 +131,19 @@ class InstanceRegistry:
         catalogue: Catalogue,
         settings: Settings,
         latencies: Callable[[str], LatencyObserver],
+        memory: TypeMemory,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings
         self.task_ids = TaskIds()
         self.revision = 0
         self.by_id: dict[str, Instance] = {}
+        self.lost: dict[str, Instance] = {}
         self.pools: dict[Key, InstancePool] = {}
         self._clock = clock
         self._catalogue = catalogue
         self._latencies = latencies
+        self._memory = memory
         self._changes: deque[tuple[int, str]] = deque(maxlen=_MAX_CHANGES)
         self._watchers: list[Callable[[], None]] = []
         self._shown_counts: dict[Key, int] = {}
@@ -168,12 +188,15 @@ class InstanceRegistry:
                 )
             _check_type(name, place, principal)
             pool = self.pools.get(plugin_type.key)
-            others = [one for one in pool.instances if one is not replaced] if pool else []
-            if pool is not None and others and pool.plugin_type.fingerprint != plugin_type.fingerprint:
+            if (
+                pool is not None
+                and pool.plugin_type.fingerprint != plugin_type.fingerprint
+                and pool.has_others(replaced)
+            ):
                 raise Refusal(
                     "SCHEMA_DIFFERS",
                     f'{place}: "{name}" {plugin_type.version} has another kind or config schema on '
-                    f"{len(others)} other instances; give it a new version",
+                    "other instances; give it a new version",
                     place,
                 )
 
@@ -197,15 +220,25 @@ class InstanceRegistry:
     def add(self, instance: Instance) -> None:
         """Add an instance whose plugin has been checked. Raises Refusal if there is no room for its types."""
         if instance.plugin is not None:
-            self.bind(instance, instance.plugin)
+            self.bind(instance, instance.plugin, live=instance.state is InstanceState.ACTIVE)
         self.by_id[instance.id] = instance
+        self._replace_lost(instance)
         self.changed(instance)
 
-    def bind(self, instance: Instance, plugin: Plugin) -> None:
-        """Set the plugin of an instance. Raises Refusal if there is no room for its types."""
+    def bind(self, instance: Instance, plugin: Plugin, *, live: bool) -> None:
+        """Set the plugin of an instance. Raises Refusal if there is no room for its types.
+
+        live: the instance itself has just described them. The first live one replaces what was remembered.
+        """
         before = [pool for pool in self._pools_of(instance) if instance in pool.instances]
-        pools = [self._pool(plugin_type, instance) for plugin_type in plugin.types]
+        pools = [self._pool(plugin_type, instance, live=live) for plugin_type in plugin.types]
         instance.plugin = plugin
+        instance.breakers = defaultdict(
+            CircuitBreaker, {pool.key: instance.breakers[pool.key] for pool in pools}
+        )
+        if live:
+            for pool, pb in zip(pools, plugin.pb.evaluator_types, strict=True):
+                self._remember(pool, pb, plugin.name, instance.owner.name)
         instance.waiting = pools
         for pool in before:
             if pool not in pools:
@@ -216,33 +249,61 @@ class InstanceRegistry:
                 pool.add(instance)
             self._show_count(pool)
 
-    def remove(self, instance: Instance) -> None:
-        """Remove an instance. Its types stay, unavailable if it was the last instance."""
+    def remove(self, instance: Instance, lost: str = "") -> None:
+        """Remove an instance. Its types stay, unavailable if it was the last instance.
+
+        lost: why it was lost; "" if it left gracefully or was removed.
+        """
         if self.by_id.get(instance.id) is not instance:
             return
         del self.by_id[instance.id]
+        if lost:
+            self._lose(instance, lost)
         for pool in self._pools_of(instance):
             pool.discard(instance)
             self._show_count(pool)
             pool.wake()
         self._record_change(instance.id)
 
-    def remove_types_after(self, instance: Instance, seconds: float) -> None:
-        """Remove types that only a removed instance offered from the catalogue after `seconds`.
+    def supersede_after(self, instance: Instance, seconds: float) -> None:
+        """Let other versions supersede, after `seconds`, those that only a removed instance offered.
 
-        Types of a lost instance stay in the catalogue, unavailable, so that an alert can fire.
+        A type without any live version stays in the catalogue, unavailable: its calls are errors of one evaluator,
+        and an alert can fire.
         """
         for pool in self._pools_of(instance):
             pool.remove_after(seconds)
 
-    def remove_due_types(self) -> None:
-        """Forget the types that are due to leave the catalogue."""
-        for pool in [pool for pool in self.pools.values() if pool.is_due()]:
-            _log.info(
-                "remote type %s %s: removed from the catalogue, because no instance offers it any more",
-                *pool.plugin_type.key,
-            )
-            self._forget(pool)
+    def remove_superseded(self) -> None:
+        """Forget the versions that are due, if instances offer another version of the type."""
+        for due in [pool for pool in self.pools.values() if pool.is_due()]:
+            if any(pool.live and pool.key[0] == due.key[0] for pool in self.pools.values()):
+                _log.info(
+                    "remote type %s %s: removed from the catalogue, because instances offer another version",
+                    *due.key,
+                )
+                self.forget(due)
+
+    def restore(self, plugin_type: PluginType, stored: StoredType) -> None:
+        """Add a remembered type, unavailable until somebody offers it again. Raises Refusal if there is no room."""
+        if self._catalogue.is_taken(plugin_type.name):
+            raise Refusal("TYPE_TAKEN", "the server has its own evaluator of that name")
+        if len(self.pools) >= self.settings.remote_max_instances:
+            raise Refusal("TOO_MANY_REMOTES", f"{len(self.pools)} types are known, which is the limit")
+        self._add_pool(InstancePool(plugin_type, self.settings, self._clock, stored=stored))
+
+    def forget(self, pool: InstancePool) -> None:
+        """Remove a type without instances from the catalogue and from the store."""
+        key = pool.key
+        del self.pools[key], self._shown_counts[key]
+        pool.stored = None
+        self._forgotten[key] = pool
+        self._catalogue.remove(*key)
+        self._memory.drop(key)
+        for instance in list(self.lost.values()):
+            if not self._pools_of(instance):
+                del self.lost[instance.id]
+                self._record_change(instance.id)
 
     def changed(self, instance: Instance) -> None:
         """Propagate the state of an instance to its pools and the watchers."""
@@ -268,7 +329,7 @@ class InstanceRegistry:
                 break
             last.setdefault(instance_id, number)
         return [
-            InstanceChange(number, instance_id, self.by_id.get(instance_id))
+            InstanceChange(number, instance_id, self.by_id.get(instance_id) or self.lost.get(instance_id))
             for instance_id, number in reversed(last.items())
         ]
 
@@ -284,15 +345,18 @@ class InstanceRegistry:
         """
         counts = {(pool.plugin_type.name, pool.mode, "active"): 0 for pool in list(self.pools.values())}
         for instance in list(self.by_id.values()):
-            mode, state = instance.mode.name.lower(), instance.shown_state.name.lower()
+            mode = instance.mode.name.lower()
             for plugin_type in instance.plugin.types if instance.plugin else ():
-                key = plugin_type.name, mode, state
+                key = plugin_type.name, mode, instance.state_for(plugin_type.key).name.lower()
                 counts[key] = counts.get(key, 0) + 1
         return counts
 
     def open_circuits(self) -> int:
         """Return the number of instances with an open circuit. Thread-safe."""
-        return sum(instance.breaker.is_open for instance in list(self.by_id.values()))
+        return sum(
+            any(breaker.is_open for breaker in list(instance.breakers.values()))
+            for instance in list(self.by_id.values())
+        )
 
     def queued(self) -> int:
         """Return the number of calls that wait for an instance."""
@@ -302,13 +366,54 @@ class InstanceRegistry:
         types = instance.plugin.types if instance.plugin else ()
         return [self.pools[one.key] for one in types if one.key in self.pools]
 
-    def _pool(self, plugin_type: PluginType, instance: Instance) -> InstancePool:
+    def _lose(self, instance: Instance, why: str) -> None:
+        """Show an instance as lost, in the log and to operators."""
+        instance.lost, instance.last_error = time.time(), printable(why)
+        instance.lost_tasks = instance.lost_tasks or instance.active
+        _log.warning(
+            "remote instance %s: lost with %d open tasks: %s",
+            instance.name,
+            instance.lost_tasks,
+            instance.last_error,
+        )
+        instance.state = InstanceState.LOST
+        self.lost[instance.id] = instance
+        if len(self.lost) > _MAX_LOST:
+            oldest = next(iter(self.lost))
+            del self.lost[oldest]
+            self._record_change(oldest)
+
+    def _replace_lost(self, instance: Instance) -> None:
+        """Stop showing the lost instance whose place another one takes: the one with its id, else with its types."""
+        keys = {plugin_type.key for plugin_type in instance.plugin.types} if instance.plugin else set()
+        before = self.lost.get(instance.id) or next(
+            (
+                lost
+                for lost in self.lost.values()
+                if lost.plugin and {plugin_type.key for plugin_type in lost.plugin.types} <= keys
+            ),
+            None,
+        )
+        if before is not None:
+            del self.lost[before.id]
+            self._record_change(before.id)
+
+    def _remember(
+        self, pool: InstancePool, pb: evaluator_pb2.EvaluatorType, plugin: str, principal: str
+    ) -> None:
+        offered = pool.stored.offered if pool.stored else time.time_ns() // 1000
+        stored = StoredType(*pool.key, pb.SerializeToString(deterministic=True), plugin, principal, offered)
+        if stored != pool.stored:
+            pool.stored = stored
+            self._memory.remember(stored)
+
+    def _pool(self, plugin_type: PluginType, instance: Instance, *, live: bool) -> InstancePool:
         """Return the pool of a type that an instance offers. Raises Refusal if there is no room for another type."""
         key = plugin_type.key
         pool = self.pools.get(key)
         if pool is not None:
             # Instances may send different labels and other texts for a type: the first instance's description is used.
-            if pool.plugin_type.digest != plugin_type.digest and not set(pool.instances) - {instance}:
+            if live and pool.plugin_type.digest != plugin_type.digest and not pool.has_others(instance):
                 pool.plugin_type = plugin_type
                 self._catalogue.replace(self._definition(pool))
             return pool
@@ -316,10 +421,13 @@ class InstanceRegistry:
             self._forget_oldest()
         pool = self._forgotten.pop(key, None) or InstancePool(plugin_type, self.settings, self._clock)
         pool.plugin_type = plugin_type
-        self._catalogue.offer(self._definition(pool))
-        self.pools[key] = pool
-        self._shown_counts[key] = 0
+        self._add_pool(pool)
         return pool
+
+    def _add_pool(self, pool: InstancePool) -> None:
+        self._catalogue.offer(self._definition(pool))
+        self.pools[pool.key] = pool
+        self._shown_counts[pool.key] = 0
 
     def _definition(self, pool: InstancePool) -> EvaluatorDefinition:
         latencies = self._latencies(pool.plugin_type.name)
@@ -332,17 +440,11 @@ class InstanceRegistry:
             raise Refusal(
                 "TOO_MANY_REMOTES", f"{len(self.pools)} remote evaluator types are known, which is the limit"
             )
-        self._forget(min(empty, key=lambda pool: pool.since))
-
-    def _forget(self, pool: InstancePool) -> None:
-        key = pool.plugin_type.key
-        del self.pools[key], self._shown_counts[key]
-        self._forgotten[key] = pool
-        self._catalogue.remove(*key)
+        self.forget(min(empty, key=lambda pool: pool.since))
 
     def _show_count(self, pool: InstancePool) -> None:
         """Report the number of live instances to the catalogue."""
-        key = pool.plugin_type.key
+        key = pool.key
         if self._shown_counts.get(key, pool.live) != pool.live:
             self._shown_counts[key] = pool.live
             self._catalogue.set_instances(*key, pool.live)

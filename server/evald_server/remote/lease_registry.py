@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Container, Coroutine, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from evald.plugin.v1 import registry_service_pb2, task_pb2
 from evald_server.auth.principal import LOCAL, STORED, Principal, Role
@@ -42,6 +42,14 @@ _WITHOUT_LEASE: Final = {
     Mode.CONNECTED: "an instance that dials in, wanted one that has registered; stop its process, or revoke its key",
     Mode.STATIC: "a target of the server's config, wanted an instance that has registered; remove it from the config",
 }
+
+
+class Renewal(NamedTuple):
+    """The outcome of a renewal. ttl: in seconds. unreachable: why the server cannot reach the plugin, "" if it can."""
+
+    state: LeaseState
+    ttl: float
+    unreachable: str
 
 
 class LeaseRegistry:
@@ -102,7 +110,7 @@ class LeaseRegistry:
             raise Refusal(
                 "TARGET_NOT_ALLOWED",
                 "target: this server does not connect to plugins that register. The operator of the server allows "
-                "targets with the setting remote_allowed; a plugin can also connect to the server instead (Connect)",
+                "targets with the setting remote_allowed; a plugin can also connect to the server instead (Attach)",
                 "target",
             )
         check_instance_id(request.instance_id)
@@ -164,10 +172,8 @@ class LeaseRegistry:
             raise instance.refused
         return lease
 
-    def renew(
-        self, lease_id: str, active_tasks: int, principal: Principal = LOCAL
-    ) -> tuple[LeaseState, float]:
-        """Renew a lease. Returns its state, and its time to live in seconds.
+    def renew(self, lease_id: str, active_tasks: int, principal: Principal = LOCAL) -> Renewal:
+        """Renew a lease.
 
         Raises Refusal if the lease belongs to another principal. Raises Refusal and ends the lease at once if the
         principal may not offer its types.
@@ -176,18 +182,21 @@ class LeaseRegistry:
         if instance is not None and instance.plugin is not None:
             check_owner(instance, principal, "lease_id")
             try:
-                self._instances.check(instance.plugin, instance, principal=principal)
+                check_types(instance.plugin, principal)
             except Refusal as problem:
                 self._withdraw(lease_id, problem.message)
                 raise
         state, lease = self._leases.renew(lease_id)
         if lease is None:
-            return state, 0.0
+            return Renewal(state, 0.0, "")
+        unreachable = ""
         if instance is not None:
             instance.owner = principal
             instance.last_seen = time.time()
             instance.foreign = max(0, active_tasks - instance.active)
-        return state, lease.ttl
+            if instance.state in (InstanceState.PENDING, InstanceState.UNHEALTHY):
+                unreachable = f"{instance.target}: {instance.last_error or 'not connected yet'}"
+        return Renewal(state, lease.ttl, unreachable)
 
     def left(self, lease: Lease) -> float:
         """Return the seconds until a lease expires."""
@@ -224,7 +233,7 @@ class LeaseRegistry:
                 self._in_background(self._drained(instance, lease.ttl))
             else:
                 self._remove(instance, abort=not drain)
-                self._instances.remove_types_after(instance, lease.ttl)
+                self._instances.supersede_after(instance, lease.ttl)
         await (self._store.revoke(lease_id) if revokes else self._store.delete(lease_id))
         return lease.instance_id
 
@@ -259,8 +268,7 @@ class LeaseRegistry:
             return
         instance = self._instances.by_id.get(lease.instance_id)
         if isinstance(instance, GrpcInstance):
-            _log.warning("remote instance %s: %s", instance.name, why)
-            self._remove(instance, abort=abort)
+            self._remove(instance, abort=abort, lost=why)
         self._in_background(self._forget(lease.id))
 
     async def _refusal(self, target: str) -> Refusal | None:
@@ -325,7 +333,7 @@ class LeaseRegistry:
             Mode.REGISTERED,
             self._instances.settings,
             self._resolver,
-            _confirm,
+            self._confirm,
             self._instances.changed,
             tls,
         )
@@ -356,16 +364,16 @@ class LeaseRegistry:
             for instance in list(self._instances.by_id.values()):
                 if instance.lease and instance.plugin:
                     self._check_rights(instance.lease.id, instance.owner, instance.plugin)
-            self._instances.remove_due_types()
+            self._instances.remove_superseded()
 
     async def _forget(self, lease_id: str, *, revoked: bool = False) -> None:
         # If the delete fails, the lease is restored at the next start and expires again.
         with suppress(StoreProblem):
             await (self._store.revoke(lease_id) if revoked else self._store.delete(lease_id))
 
-    def _remove(self, instance: GrpcInstance, *, abort: bool = False) -> None:
-        """Take an instance out of rotation and disconnect it."""
-        self._instances.remove(instance)
+    def _remove(self, instance: GrpcInstance, *, abort: bool = False, lost: str = "") -> None:
+        """Take an instance out of rotation and disconnect it. lost: as of InstanceRegistry."""
+        self._instances.remove(instance, lost)
         self._disconnecting.add(instance)
         self._in_background(self._close(instance, abort=abort))
 
@@ -377,8 +385,22 @@ class LeaseRegistry:
     async def _drained(self, instance: GrpcInstance, ttl: float) -> None:
         await instance.idle()
         self._instances.remove(instance)
-        self._instances.remove_types_after(instance, ttl)
+        self._instances.supersede_after(instance, ttl)
         await self._close(instance, abort=False)
+
+    def _confirm(self, instance: GrpcInstance, plugin: Plugin) -> None:
+        """Raise Refusal if the target offers other types than registered, or another schema than live instances."""
+        registered = instance.plugin
+        assert registered is not None
+        if not registered.same_types(plugin):
+            offered = ", ".join(f"{one.name} {one.version}" for one in plugin.types)
+            raise Refusal(
+                "PLUGIN_DIFFERS",
+                f"target: Describe returns types, versions or schemas other than the registered ones: {offered}",
+                "target",
+            )
+        self._instances.check(registered, instance, principal=instance.owner)
+        self._instances.bind(instance, registered, live=True)
 
     def _in_background(self, work: "Coroutine[None, None, None]") -> None:
         task = asyncio.create_task(work)
@@ -399,13 +421,3 @@ def _is_same(
         and instance.refused is None
     )
 
-
-def _confirm(instance: GrpcInstance, plugin: Plugin) -> None:
-    """Raise Refusal if the target offers other types than registered."""
-    if instance.plugin is not None and not instance.plugin.same_types(plugin):
-        offered = ", ".join(f"{one.name} {one.version}" for one in plugin.types)
-        raise Refusal(
-            "PLUGIN_DIFFERS",
-            f"target: Describe returns types, versions or schemas other than the registered ones: {offered}",
-            "target",
-        )

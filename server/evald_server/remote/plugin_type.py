@@ -1,4 +1,4 @@
-"""A plugin's description: validation of PluginInfo, as sent by Describe, Register or Connect."""
+"""A plugin's description: validation of PluginInfo, as sent by Describe, Register or Attach."""
 
 import asyncio
 import json

@@ -11,14 +11,19 @@ from evald_server.auth.current_call import caller
 from evald_server.auth.principal import LOCAL
 from evald_server.config import Settings
 from evald_server.fair_slots import RoundRobinQueue, count_down, share
+from evald_server.store.remote_types import StoredType
 
 from .breaker import RetryBudget
 from .errors import NoCapacity
 from .instance import Instance, InstanceState
-from .plugin_type import PluginType
+from .plugin_type import Key, PluginType
 
 # The least loaded of 32 instances has hardly more load than the least loaded of 500.
 _MAX_COMPARED: Final = 32
+
+# Workers and plugins are usually back within this time after a start of the server.
+_RETURN_SECONDS: Final = 10.0
+_MAX_RETURN_WAIT: Final = 5.0
 
 
 class Slot(NamedTuple):
@@ -45,25 +50,38 @@ class InstancePool:
     principal gets at most three quarters of the running tasks, of the slots of the instances, and of the queue.
 
     inflight: number of running tasks. since: time of the last change of the instances. mode: of the instance added
-    last. remove_at: time when the type leaves the catalogue, because its last instance left gracefully.
+    last. remove_at: time after which another version may supersede this one, because its last instance left
+    gracefully. stored: what the store has of the type; None before its first live instance.
     """
 
     def __init__(
-        self, plugin_type: PluginType, settings: Settings, clock: Callable[[], float] = time.monotonic
+        self,
+        plugin_type: PluginType,
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        stored: StoredType | None = None,
     ) -> None:
         self.plugin_type = plugin_type
         self.retry_budget = RetryBudget()
         self.instances: list[Instance] = []
         self.inflight = 0
         self.since = clock()
-        self.mode = ""
+        self.mode = "remembered"
         self.remove_at: float | None = None
+        self.stored = stored
+        self._awaited_until = 0.0 if stored is None else clock() + _RETURN_SECONDS
         self._settings = settings
         self._clock = clock
         self._live: set[Instance] = set()
         self._taken_by: Counter[str] = Counter()
         self._waiters: RoundRobinQueue[_Waiter] = RoundRobinQueue()
         self._rotation = itertools.count()
+
+    @property
+    def key(self) -> Key:
+        """The type and version."""
+        return self.plugin_type.key
 
     @property
     def live(self) -> int:
@@ -74,6 +92,12 @@ class InstancePool:
     def queued(self) -> int:
         """The number of calls that wait for a slot."""
         return len(self._waiters)
+
+    def has_others(self, instance: Instance | None) -> bool:
+        """Return whether instances besides this one have been live, so that the type's schema is settled."""
+        return any(
+            other is not instance and other.state is not InstanceState.PENDING for other in self.instances
+        )
 
     def add(self, instance: Instance) -> None:
         """Add an instance."""
@@ -94,16 +118,17 @@ class InstancePool:
         """Update whether an instance is live, from its state."""
         if instance.state is InstanceState.ACTIVE:
             self._live.add(instance)
+            self._awaited_until = 0.0
         else:
             self._live.discard(instance)
 
     def remove_after(self, seconds: float) -> None:
-        """Let the type leave the catalogue after `seconds`, unless it has an instance."""
+        """Let another version supersede this one after `seconds`, unless it has an instance."""
         if not self.instances:
             self.remove_at = self._clock() + seconds
 
     def is_due(self) -> bool:
-        """Return whether the type must leave the catalogue now."""
+        """Return whether another version may supersede this one now."""
         return self.remove_at is not None and self.remove_at <= self._clock() and not self.inflight
 
     def try_acquire(self, avoid: Instance | None = None) -> Slot | None:
@@ -124,12 +149,42 @@ class InstancePool:
             return None
         return self._take(instance, principal)
 
+    async def acquire_first(self, seconds: float) -> Slot:
+        """Acquire a slot for a task that no instance has got yet. seconds: time left for it.
+
+        Soon after a start of the server, wait for the first instance of a remembered type. Raises NoCapacity.
+        """
+        if self._clock() < self._awaited_until:
+            return await self.acquire(min(_MAX_RETURN_WAIT, seconds / 2), patient=True)
+        return self.try_acquire() or await self.acquire(min(seconds, self._settings.remote_max_queue_seconds))
+
     async def acquire(self, seconds: float, avoid: Instance | None = None, *, patient: bool = False) -> Slot:
         """Wait for a slot for the caller of the current call. patient: wait even if no instance is live now.
 
         Raises NoCapacity.
         """
         principal = caller().name
+        # All calls wait for a remembered type; admission limits them.
+        if self._clock() >= self._awaited_until:
+            self._check_queue(principal)
+        slot: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(slot, avoid, patient)
+        self._waiters.add(principal, waiter)
+        try:
+            async with asyncio.timeout(seconds):
+                return await slot
+        except TimeoutError:
+            self._abandon(principal, waiter)
+            self._check_live(principal, avoid)
+            raise NoCapacity(
+                "EVALUATOR_BUSY", "No instance of this remote evaluator could accept the task in time"
+            ) from None
+        except BaseException:
+            self._abandon(principal, waiter)
+            raise
+
+    def _check_queue(self, principal: str) -> None:
+        """Raise NoCapacity if no more calls of a principal may wait."""
         waiting = len(self._waiters)
         own = len(self._waiters.by_principal.get(principal, ()))
         if waiting >= self._settings.remote_max_queued:
@@ -142,20 +197,6 @@ class InstancePool:
                 "EVALUATOR_BUSY",
                 f"The caller has its share, three quarters, of this remote evaluator's queue: {own} of its calls wait",
             )
-        slot: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(slot, avoid, patient)
-        self._waiters.add(principal, waiter)
-        try:
-            async with asyncio.timeout(min(seconds, self._settings.remote_max_queue_seconds)):
-                return await slot
-        except TimeoutError:
-            self._abandon(principal, waiter)
-            raise NoCapacity(
-                "EVALUATOR_BUSY", "No instance of this remote evaluator could accept the task in time"
-            ) from None
-        except BaseException:
-            self._abandon(principal, waiter)
-            raise
 
     def release(self, slot: Slot, *, worked: bool | None, late: bool = False, sent: bool = True) -> None:
         """Return a slot. worked: whether the instance did its part; None if unknown. late: whether it was late.
@@ -168,8 +209,8 @@ class InstancePool:
         instance.release(principal, sent=sent)
         # Without credentials there are no others, who may have more luck.
         unlucky = principal if late and principal != LOCAL.name else ""
-        if instance.breaker.end(probe=probe, worked=worked, late=unlucky):
-            instance.circuit_changed()
+        if instance.breakers[self.key].end(probe=probe, worked=worked, late=unlucky):
+            instance.circuit_changed(self.key)
         # Calls of its other types may wait for the instance too.
         for waiting in instance.waiting:
             waiting.wake()
@@ -210,7 +251,7 @@ class InstancePool:
         # The instances may have fewer slots than the type has, and tasks of their other types hold slots, too.
         slots = held = 0
         for instance in self._live:
-            if instance.breaker.allows(principal):
+            if instance.breakers[self.key].allows(principal):
                 slots += instance.slots
                 held += instance.held.get(principal, 0)
         return held < share(slots, principal)
@@ -219,7 +260,7 @@ class InstancePool:
         self.inflight += 1
         self._taken_by[principal] += 1
         instance.claim(principal)
-        return Slot(instance, principal, instance.breaker.begin(principal))
+        return Slot(instance, principal, instance.breakers[self.key].begin(principal))
 
     def _choose(self, principal: str, avoid: Instance | None) -> Instance | None:
         """Return the least loaded instance that may get a task of a principal; round-robin among equals."""
@@ -229,7 +270,7 @@ class InstancePool:
         first = next(self._rotation)
         for position in range(len(instances)):
             instance = instances[(first + position) % len(instances)]
-            if instance is avoid or not _is_ready(instance, principal):
+            if instance is avoid or not self._is_ready(instance, principal):
                 continue
             load = instance.load
             if load < lowest:
@@ -242,7 +283,9 @@ class InstancePool:
         """Raise NoCapacity if no instance will have a slot for a principal soon."""
         if len(self._live) <= (avoid in self._live):
             raise NoCapacity("REMOTE_UNAVAILABLE", "This remote evaluator has no live instance")
-        if not any(instance.breaker.allows(principal) for instance in self._live if instance is not avoid):
+        if not any(
+            instance.breakers[self.key].allows(principal) for instance in self._live if instance is not avoid
+        ):
             raise NoCapacity(
                 "REMOTE_CIRCUIT_OPEN",
                 "All instances of this remote evaluator failed too often and get no tasks for a while",
@@ -257,6 +300,9 @@ class InstancePool:
         elif not slot.cancelled() and slot.exception() is None:
             self.release(slot.result(), worked=None, sent=False)
 
-
-def _is_ready(instance: Instance, principal: str) -> bool:
-    return instance.state is InstanceState.ACTIVE and instance.free and instance.breaker.allows(principal)
+    def _is_ready(self, instance: Instance, principal: str) -> bool:
+        return (
+            instance.state is InstanceState.ACTIVE
+            and instance.free
+            and instance.breakers[self.key].allows(principal)
+        )

@@ -8,7 +8,9 @@ from typing import Final, Protocol
 
 from evald_server.auth.principal import Principal
 from evald_server.config import RemoteTarget, Settings
+from evald_server.store.database import Database
 from evald_server.store.leases import LeaseStore
+from evald_server.store.remote_types import RemoteTypeStore
 
 from .channels import DialTls, read_tls_profiles
 from .dial_allowlist import DialAllowlist, Resolver, read_target
@@ -19,6 +21,7 @@ from .instance import Mode
 from .instances import STATIC_PREFIX, Catalogue, InstanceRegistry
 from .lease_registry import LeaseRegistry
 from .plugin_type import Plugin
+from .remembered_types import RememberedTypes
 from .worker_sessions import WorkerSessions
 
 _POLL_SECONDS: Final = 0.05
@@ -72,7 +75,7 @@ class StaticTargets:
 
     def _confirm(self, instance: GrpcInstance, plugin: Plugin) -> None:
         self._registry.check(plugin, instance, "Describe")
-        self._registry.bind(instance, plugin)
+        self._registry.bind(instance, plugin, live=True)
 
 
 class Remotes:
@@ -83,7 +86,7 @@ class Remotes:
         settings: Settings,
         catalogue: Catalogue,
         observer: RemoteObserver,
-        store: LeaseStore,
+        database: Database,
         current: Callable[[Principal], Principal | None],
     ) -> None:
         """Raises ValueError that names the wrong setting. current: as of LeaseRegistry."""
@@ -98,11 +101,12 @@ class Remotes:
         except ValueError as problem:
             raise ValueError(f"remote_allowed: {problem}") from None
         self.server_id = secrets.token_hex(8)
-        self.instances = InstanceRegistry(catalogue, settings, observer.tasks)
+        self._remembered = RememberedTypes(RemoteTypeStore(database))
+        self.instances = InstanceRegistry(catalogue, settings, observer.tasks, self._remembered)
         self.sessions = WorkerSessions(self.instances, self.server_id)
         self.leases = LeaseRegistry(
             self.instances,
-            store,
+            LeaseStore(database),
             allowlist,
             tls_profiles=profiles,
             blocked=settings.remote_blocked,
@@ -112,7 +116,8 @@ class Remotes:
         self._static_targets = StaticTargets(self.instances, settings.remote_targets, profiles)
 
     async def start(self) -> None:
-        """Restore leases and connect to static targets. Raises StoreProblem if the leases cannot be read."""
+        """Restore types and leases, and connect to static targets. Raises StoreProblem if they cannot be read."""
+        await self._remembered.start(self.instances)
         await self.leases.start()
         self._static_targets.start()
 
@@ -123,6 +128,10 @@ class Remotes:
             async with asyncio.timeout(seconds):
                 for instance in known:
                     await instance.confirmed.wait()
+
+    async def forget(self, name: str, version: str = "") -> None:
+        """Remove a type, or one version of it, that no instance offers. Raises Refusal, StoreProblem."""
+        await self._remembered.forget(self.instances, name, version)
 
     async def drain(self, grace: float, queued: Callable[[], int], busy: Callable[[], int]) -> None:
         """Notify workers that the server stops, and end their sessions when no evaluation needs them.
@@ -140,6 +149,7 @@ class Remotes:
         self.sessions.end()
         await self.leases.stop()
         await self._static_targets.stop()
+        await self._remembered.stop()
 
 
 async def _until_none(count: Callable[[], int]) -> None:

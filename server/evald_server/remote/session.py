@@ -19,7 +19,7 @@ from .errors import ContractError, PluginTimeout, PluginUnavailable, Refusal, in
 from .instance import MAX_OUTPUT_BYTES, Instance, InstanceState, Mode, RemoteTask, TaskIds, read_answer
 from .plugin_type import Plugin
 
-_Frame = registry_service_pb2.ConnectResponse
+_Frame = registry_service_pb2.AttachResponse
 
 # A worker needs no more, and sums of grants must not overflow.
 _MAX_CREDIT: Final = 10_000
@@ -36,14 +36,14 @@ class Frames(Protocol):
         """Send a message."""
 
 
-def read_frame(data: bytes) -> wire_pb2.ConnectRequest:
+def read_frame(data: bytes) -> wire_pb2.AttachRequest:
     """Parse a worker's frame. Raises Refusal."""
     try:
-        return parse_message(wire_pb2.ConnectRequest, data)
+        return parse_message(wire_pb2.AttachRequest, data)
     except DecodeError:
         raise Refusal(
             "UNREADABLE_MESSAGE",
-            f"cannot parse evald.plugin.v1.ConnectRequest from the {len(data)} bytes received",
+            f"cannot parse evald.plugin.v1.AttachRequest from the {len(data)} bytes received",
         ) from None
 
 
@@ -155,6 +155,7 @@ class WorkerSession(Instance):
         finally:
             reading.cancel()
             pinging.cancel()
+            self.lost_tasks = self.active
             # This comes first: gRPC may cancel the call during the wait below, and no caller may wait for lost tasks.
             self.end()
             tasks, self._tasks = self._tasks, {}
@@ -270,7 +271,7 @@ class WorkerSession(Instance):
             self._posted.clear()
             await self._posted.wait()
 
-    def _send(self, frame: registry_service_pb2.ConnectResponse) -> None:
+    def _send(self, frame: registry_service_pb2.AttachResponse) -> None:
         self._post([frame.SerializeToString()])
 
     def _post(self, unsent: list[bytes]) -> None:

@@ -1,13 +1,12 @@
 """The sessions of workers that dial out: from hello to the end of the stream."""
 
-import asyncio
 import logging
 import secrets
-from typing import Final
 
 from evald_server.auth.audit import record
 from evald_server.auth.current_call import need
 from evald_server.auth.principal import LOCAL, Principal
+from evald_server.call_errors import CallError
 
 from .errors import Refusal, invalid
 from .instance import InstanceState, Mode
@@ -17,8 +16,6 @@ from .session import Frames, WorkerSession, read_frame
 
 _log = logging.getLogger("evald.remote")
 
-_CANCEL_SECONDS: Final = 0.05
-
 
 class WorkerSessions:
     """The sessions of this server. server_id: id of this process."""
@@ -27,6 +24,7 @@ class WorkerSessions:
         self._instances = instances
         self._server_id = server_id
         self._sessions: dict[str, WorkerSession] = {}
+        self._server_stops = False
 
     async def serve(self, frames: Frames, peer: str, principal: Principal = LOCAL) -> None:
         """Serve one stream from hello to its end. Raises Refusal."""
@@ -36,29 +34,31 @@ class WorkerSessions:
         else:
             raise invalid("frame", "the stream ended before the hello frame")
         instances = self._instances
+        why = "its stream ended without a word (WorkerDraining)"
         try:
             await session.serve(frames)
-        except Refusal as problem:
-            _log.warning("remote instance %s: session ended: %s", session.name, problem)
+        except CallError as problem:
+            why = f"its session was ended: {problem.message}"
             raise
         finally:
             self._sessions.pop(session.session_id, None)
-            instances.remove(session)
-            if session.state is InstanceState.DRAINING:
-                instances.remove_types_after(session, instances.settings.remote_lease_seconds)
-            _log.info("remote instance %s: disconnected", session.name)
+            if session.state is InstanceState.DRAINING or self._server_stops:
+                instances.remove(session)
+                instances.supersede_after(session, instances.settings.remote_lease_seconds)
+                _log.info("remote instance %s: disconnected", session.name)
+            else:
+                instances.remove(session, lost=why)
             await session.flush()
-        # For the reader, a broken stream ends like a half-closed one, but gRPC cancels the call a moment later.
-        await asyncio.sleep(_CANCEL_SECONDS)
-        instances.remove_types_after(session, instances.settings.remote_lease_seconds)
 
     def drain(self, reason: str, grace: float) -> None:
         """Notify all workers that the server stops."""
+        self._server_stops = True
         for session in self._sessions.values():
             session.send_draining(reason, grace)
 
     def end(self) -> None:
-        """End all sessions with OK."""
+        """End all sessions with OK, because the server stops."""
+        self._server_stops = True
         for session in list(self._sessions.values()):
             session.end()
 

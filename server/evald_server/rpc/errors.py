@@ -83,6 +83,7 @@ REASONS: Final[dict[str, Reason]] = {
     "RESOURCE_NOT_FOUND": Reason(grpc.StatusCode.NOT_FOUND),
     "RESOURCE_EXISTS": Reason(grpc.StatusCode.ALREADY_EXISTS),
     "RESOURCE_CHANGED": Reason(grpc.StatusCode.ABORTED),
+    "TYPE_OFFERED": Reason(grpc.StatusCode.FAILED_PRECONDITION),
     "RUN_STATUS": Reason(grpc.StatusCode.FAILED_PRECONDITION),
     "UNKNOWN_METHOD": Reason(grpc.StatusCode.UNIMPLEMENTED),
     "INTERNAL": Reason(grpc.StatusCode.INTERNAL),

@@ -8,6 +8,7 @@ from typing import Any, Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from evald.plugin.v1 import registry_service_pb2 as _pb
+from evald.v1 import evaluator_pb2
 from evald_server.auth.audit import record
 from evald_server.auth.current_call import caller
 from evald_server.call_errors import CallError
@@ -15,6 +16,7 @@ from evald_server.remote.instance import Instance
 from evald_server.remote.instances import InstanceChange
 from evald_server.remote.plugin_type import CONTRACT
 from evald_server.remote.remotes import Remotes
+from evald_server.store.remote_types import StoredType
 
 from .changes import send_changes
 from .pages import page_size, page_token, read_token
@@ -38,11 +40,12 @@ class RegistrationService:
     def methods(self) -> Methods:
         """Return the handlers by method."""
         return {
-            "Connect": self.connect,
+            "Attach": self.attach,
             "Register": self.register,
             "KeepAlive": self.keep_alive,
             "RenewLease": self.renew_lease,
             "Deregister": self.deregister,
+            "ForgetType": self.forget_type,
             "ListRegistrations": self.list_registrations,
             "WatchRegistrations": self.watch_registrations,
         }
@@ -51,7 +54,7 @@ class RegistrationService:
         """End the streams that would delay the server's stop: renewals and watches."""
         self._draining.set()
 
-    async def connect(self, stream: RpcStream) -> None:
+    async def attach(self, stream: RpcStream) -> None:
         """Serve the session of a plugin that dialled in."""
         if not self._connect_allowed:
             raise CallError(
@@ -92,6 +95,12 @@ class RegistrationService:
         record("deregistered", caller(), instance=instance_id)
         return _pb.DeregisterResponse()
 
+    async def forget_type(self, request: _pb.ForgetTypeRequest) -> _pb.ForgetTypeResponse:
+        """Remove a type that no instance offers."""
+        await self._remotes.forget(request.type, request.version)
+        record("type forgotten", caller(), type=request.type, version=request.version)
+        return _pb.ForgetTypeResponse()
+
     async def list_registrations(
         self, request: _pb.ListRegistrationsRequest
     ) -> _pb.ListRegistrationsResponse:
@@ -101,7 +110,7 @@ class RegistrationService:
         found = sorted(
             (
                 instance
-                for instance in self._instances.by_id.values()
+                for instance in (self._instances.lost | self._instances.by_id).values()
                 if instance.id > after and (not request.type or _offers(instance, request.type))
             ),
             key=lambda instance: instance.id,
@@ -110,6 +119,12 @@ class RegistrationService:
         response.registrations.extend(self._describe(instance) for instance in found[:size])
         if len(found) > size:
             response.next_page_token = page_token(found[size - 1].id)
+        if not request.page_token:
+            response.unoffered_types.extend(
+                _remembered(pool.stored)
+                for pool in self._instances.pools.values()
+                if pool.stored and not pool.instances and request.type in ("", pool.key[0])
+            )
         return response
 
     async def watch_registrations(self, request: _pb.WatchRegistrationsRequest, stream: RpcStream) -> None:
@@ -117,7 +132,7 @@ class RegistrationService:
         response, log = _pb.WatchRegistrationsResponse, self._instances
 
         def snapshot() -> Iterator[Mapping[str, Any]]:
-            for instance in list(log.by_id.values()):
+            for instance in [*log.lost.values(), *log.by_id.values()]:
                 yield {"upserted": self._describe(instance)}
 
         def fields_of(change: InstanceChange) -> Mapping[str, Any]:
@@ -134,11 +149,12 @@ class RegistrationService:
         response: _pb.KeepAliveResponse | _pb.RenewLeaseResponse,
     ) -> None:
         """Renew a lease, and fill in the fields that both responses share."""
-        state, ttl = self._remotes.leases.renew(request.lease_id, request.active_tasks, caller())
-        response.state = int(state)  # type: ignore[assignment]
+        renewal = self._remotes.leases.renew(request.lease_id, request.active_tasks, caller())
+        response.state = int(renewal.state)  # type: ignore[assignment]
         response.server_id = self._remotes.server_id
-        if ttl:
-            response.ttl.FromMilliseconds(round(ttl * 1000))
+        response.unreachable_reason = renewal.unreachable
+        if renewal.ttl:
+            response.ttl.FromMilliseconds(round(renewal.ttl * 1000))
 
     def _describe(self, instance: Instance) -> _pb.Registration:
         pb = _pb.Registration(
@@ -149,11 +165,12 @@ class RegistrationService:
             target=instance.target,
             register_time=_timestamp(instance.registered),
             last_seen_time=None if instance.last_seen is None else _timestamp(instance.last_seen),
-            active_tasks=instance.active + instance.foreign,
+            active_tasks=instance.active + instance.foreign if instance.lost is None else instance.lost_tasks,
             last_error=instance.last_error,
             server_id=self._remotes.server_id,
+            lost_time=None if instance.lost is None else _timestamp(instance.lost),
         )
-        if instance.lease is not None:
+        if instance.lease is not None and instance.lost is None:
             left = self._remotes.leases.left(instance.lease)
             now = Timestamp()
             now.GetCurrentTime()
@@ -188,6 +205,15 @@ async def _completed(work: Awaitable[Any]) -> Any:
 
 def _offers(instance: Instance, name: str) -> bool:
     return instance.plugin is not None and any(one.name == name for one in instance.plugin.types)
+
+
+def _remembered(stored: StoredType) -> _pb.RememberedType:
+    return _pb.RememberedType(
+        evaluator_type=evaluator_pb2.EvaluatorType.FromString(stored.body),
+        plugin=stored.plugin,
+        principal=stored.principal,
+        offer_time=_timestamp(stored.offered / 1e6),
+    )
 
 
 def _timestamp(seconds: float) -> Timestamp:

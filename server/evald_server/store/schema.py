@@ -227,3 +227,15 @@ LEASES: Final = Table(
     Column("revoked", Boolean, nullable=False),
     _text("owner"),
 )
+
+# Remote evaluator types that were ever offered. body: an EvaluatorType. offered: the first time.
+REMOTE_TYPES: Final = Table(
+    "remote_types",
+    METADATA,
+    _text("type", key=True),
+    _text("version", key=True),
+    Column("body", LargeBinary, nullable=False),
+    _text("plugin"),
+    _text("principal"),
+    _integer("offered"),
+)

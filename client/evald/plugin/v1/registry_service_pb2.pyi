@@ -1,4 +1,5 @@
 from evald.plugin.v1 import task_pb2 as _task_pb2
+from evald.v1 import evaluator_pb2 as _evaluator_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -20,7 +21,7 @@ LEASE_STATE_ACTIVE: LeaseState
 LEASE_STATE_EXPIRED: LeaseState
 LEASE_STATE_REVOKED: LeaseState
 
-class ConnectRequest(_message.Message):
+class AttachRequest(_message.Message):
     __slots__ = ("hello", "completed", "progress", "credit", "draining", "pong")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
@@ -92,7 +93,7 @@ class Pong(_message.Message):
     active_tasks: int
     def __init__(self, nonce: _Optional[int] = ..., active_tasks: _Optional[int] = ...) -> None: ...
 
-class ConnectResponse(_message.Message):
+class AttachResponse(_message.Message):
     __slots__ = ("welcome", "task", "cancel_task_id", "ping", "draining")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -171,16 +172,18 @@ class KeepAliveRequest(_message.Message):
     def __init__(self, lease_id: _Optional[str] = ..., active_tasks: _Optional[int] = ...) -> None: ...
 
 class KeepAliveResponse(_message.Message):
-    __slots__ = ("lease_id", "state", "ttl", "server_id")
+    __slots__ = ("lease_id", "state", "ttl", "server_id", "unreachable_reason")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     TTL_FIELD_NUMBER: _ClassVar[int]
     SERVER_ID_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_REASON_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
     state: LeaseState
     ttl: _duration_pb2.Duration
     server_id: str
-    def __init__(self, lease_id: _Optional[str] = ..., state: _Optional[_Union[LeaseState, str]] = ..., ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., server_id: _Optional[str] = ...) -> None: ...
+    unreachable_reason: str
+    def __init__(self, lease_id: _Optional[str] = ..., state: _Optional[_Union[LeaseState, str]] = ..., ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., server_id: _Optional[str] = ..., unreachable_reason: _Optional[str] = ...) -> None: ...
 
 class RenewLeaseRequest(_message.Message):
     __slots__ = ("lease_id", "active_tasks")
@@ -191,14 +194,16 @@ class RenewLeaseRequest(_message.Message):
     def __init__(self, lease_id: _Optional[str] = ..., active_tasks: _Optional[int] = ...) -> None: ...
 
 class RenewLeaseResponse(_message.Message):
-    __slots__ = ("state", "ttl", "server_id")
+    __slots__ = ("state", "ttl", "server_id", "unreachable_reason")
     STATE_FIELD_NUMBER: _ClassVar[int]
     TTL_FIELD_NUMBER: _ClassVar[int]
     SERVER_ID_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_REASON_FIELD_NUMBER: _ClassVar[int]
     state: LeaseState
     ttl: _duration_pb2.Duration
     server_id: str
-    def __init__(self, state: _Optional[_Union[LeaseState, str]] = ..., ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., server_id: _Optional[str] = ...) -> None: ...
+    unreachable_reason: str
+    def __init__(self, state: _Optional[_Union[LeaseState, str]] = ..., ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., server_id: _Optional[str] = ..., unreachable_reason: _Optional[str] = ...) -> None: ...
 
 class DeregisterRequest(_message.Message):
     __slots__ = ("lease_id", "drain", "instance_id")
@@ -214,8 +219,20 @@ class DeregisterResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ForgetTypeRequest(_message.Message):
+    __slots__ = ("type", "version")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    type: str
+    version: str
+    def __init__(self, type: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+
+class ForgetTypeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Registration(_message.Message):
-    __slots__ = ("instance_id", "plugin", "mode", "state", "target", "register_time", "last_seen_time", "expire_time", "active_tasks", "last_error", "server_id")
+    __slots__ = ("instance_id", "plugin", "mode", "state", "target", "register_time", "last_seen_time", "expire_time", "active_tasks", "last_error", "server_id", "lost_time")
     class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         MODE_UNSPECIFIED: _ClassVar[Registration.Mode]
@@ -233,11 +250,13 @@ class Registration(_message.Message):
         STATE_ACTIVE: _ClassVar[Registration.State]
         STATE_DRAINING: _ClassVar[Registration.State]
         STATE_UNHEALTHY: _ClassVar[Registration.State]
+        STATE_LOST: _ClassVar[Registration.State]
     STATE_UNSPECIFIED: Registration.State
     STATE_PENDING: Registration.State
     STATE_ACTIVE: Registration.State
     STATE_DRAINING: Registration.State
     STATE_UNHEALTHY: Registration.State
+    STATE_LOST: Registration.State
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     PLUGIN_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -249,6 +268,7 @@ class Registration(_message.Message):
     ACTIVE_TASKS_FIELD_NUMBER: _ClassVar[int]
     LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
     SERVER_ID_FIELD_NUMBER: _ClassVar[int]
+    LOST_TIME_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
     plugin: _task_pb2.PluginInfo
     mode: Registration.Mode
@@ -260,7 +280,20 @@ class Registration(_message.Message):
     active_tasks: int
     last_error: str
     server_id: str
-    def __init__(self, instance_id: _Optional[str] = ..., plugin: _Optional[_Union[_task_pb2.PluginInfo, _Mapping]] = ..., mode: _Optional[_Union[Registration.Mode, str]] = ..., state: _Optional[_Union[Registration.State, str]] = ..., target: _Optional[str] = ..., register_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., active_tasks: _Optional[int] = ..., last_error: _Optional[str] = ..., server_id: _Optional[str] = ...) -> None: ...
+    lost_time: _timestamp_pb2.Timestamp
+    def __init__(self, instance_id: _Optional[str] = ..., plugin: _Optional[_Union[_task_pb2.PluginInfo, _Mapping]] = ..., mode: _Optional[_Union[Registration.Mode, str]] = ..., state: _Optional[_Union[Registration.State, str]] = ..., target: _Optional[str] = ..., register_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., active_tasks: _Optional[int] = ..., last_error: _Optional[str] = ..., server_id: _Optional[str] = ..., lost_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class RememberedType(_message.Message):
+    __slots__ = ("evaluator_type", "plugin", "principal", "offer_time")
+    EVALUATOR_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PLUGIN_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    OFFER_TIME_FIELD_NUMBER: _ClassVar[int]
+    evaluator_type: _evaluator_pb2.EvaluatorType
+    plugin: str
+    principal: str
+    offer_time: _timestamp_pb2.Timestamp
+    def __init__(self, evaluator_type: _Optional[_Union[_evaluator_pb2.EvaluatorType, _Mapping]] = ..., plugin: _Optional[str] = ..., principal: _Optional[str] = ..., offer_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ListRegistrationsRequest(_message.Message):
     __slots__ = ("page_size", "page_token", "type")
@@ -273,14 +306,16 @@ class ListRegistrationsRequest(_message.Message):
     def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., type: _Optional[str] = ...) -> None: ...
 
 class ListRegistrationsResponse(_message.Message):
-    __slots__ = ("registrations", "next_page_token", "revision")
+    __slots__ = ("registrations", "next_page_token", "revision", "unoffered_types")
     REGISTRATIONS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    UNOFFERED_TYPES_FIELD_NUMBER: _ClassVar[int]
     registrations: _containers.RepeatedCompositeFieldContainer[Registration]
     next_page_token: str
     revision: int
-    def __init__(self, registrations: _Optional[_Iterable[_Union[Registration, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
+    unoffered_types: _containers.RepeatedCompositeFieldContainer[RememberedType]
+    def __init__(self, registrations: _Optional[_Iterable[_Union[Registration, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., revision: _Optional[int] = ..., unoffered_types: _Optional[_Iterable[_Union[RememberedType, _Mapping]]] = ...) -> None: ...
 
 class WatchRegistrationsRequest(_message.Message):
     __slots__ = ("after_revision",)

@@ -29,7 +29,7 @@ class RegistryServiceStub(object):
     """RegistryService registers evaluator processes. There are two ways, for the
     same PluginInfo:
 
-    * Connect: the plugin dials out and keeps one stream; tasks come down it.
+    * Attach: the plugin dials out and keeps one stream; tasks come down it.
     No listening port, no address to reach back to, works behind NAT and on a
     laptop. The stream is the lease.
     * Register + KeepAlive: the plugin listens and gives its address; the
@@ -46,10 +46,10 @@ class RegistryServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.Connect = channel.stream_stream(
-                '/evald.plugin.v1.RegistryService/Connect',
-                request_serializer=evald_dot_plugin_dot_v1_dot_registry__service__pb2.ConnectRequest.SerializeToString,
-                response_deserializer=evald_dot_plugin_dot_v1_dot_registry__service__pb2.ConnectResponse.FromString,
+        self.Attach = channel.stream_stream(
+                '/evald.plugin.v1.RegistryService/Attach',
+                request_serializer=evald_dot_plugin_dot_v1_dot_registry__service__pb2.AttachRequest.SerializeToString,
+                response_deserializer=evald_dot_plugin_dot_v1_dot_registry__service__pb2.AttachResponse.FromString,
                 _registered_method=True)
         self.Register = channel.unary_unary(
                 '/evald.plugin.v1.RegistryService/Register',
@@ -71,6 +71,11 @@ class RegistryServiceStub(object):
                 request_serializer=evald_dot_plugin_dot_v1_dot_registry__service__pb2.DeregisterRequest.SerializeToString,
                 response_deserializer=evald_dot_plugin_dot_v1_dot_registry__service__pb2.DeregisterResponse.FromString,
                 _registered_method=True)
+        self.ForgetType = channel.unary_unary(
+                '/evald.plugin.v1.RegistryService/ForgetType',
+                request_serializer=evald_dot_plugin_dot_v1_dot_registry__service__pb2.ForgetTypeRequest.SerializeToString,
+                response_deserializer=evald_dot_plugin_dot_v1_dot_registry__service__pb2.ForgetTypeResponse.FromString,
+                _registered_method=True)
         self.ListRegistrations = channel.unary_unary(
                 '/evald.plugin.v1.RegistryService/ListRegistrations',
                 request_serializer=evald_dot_plugin_dot_v1_dot_registry__service__pb2.ListRegistrationsRequest.SerializeToString,
@@ -87,7 +92,7 @@ class RegistryServiceServicer(object):
     """RegistryService registers evaluator processes. There are two ways, for the
     same PluginInfo:
 
-    * Connect: the plugin dials out and keeps one stream; tasks come down it.
+    * Attach: the plugin dials out and keeps one stream; tasks come down it.
     No listening port, no address to reach back to, works behind NAT and on a
     laptop. The stream is the lease.
     * Register + KeepAlive: the plugin listens and gives its address; the
@@ -98,8 +103,8 @@ class RegistryServiceServicer(object):
     server's config file.
     """
 
-    def Connect(self, request_iterator, context):
-        """Connect opens a worker session. First frames: hello, then welcome.
+    def Attach(self, request_iterator, context):
+        """Attach opens a worker session. First frames: hello, then welcome.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -131,17 +136,30 @@ class RegistryServiceServicer(object):
 
     def Deregister(self, request, context):
         """Deregister ends a lease at once. OK also when there was no such lease;
-        NOT_FOUND when there is no such instance. A type that nobody else offers
-        stays listed, as unavailable, for the time of that lease, and then leaves
-        the catalogue; one whose lease runs out stays listed. An instance that came
-        over Connect or from the config file has no lease to end: INVALID_ARGUMENT.
+        NOT_FOUND when there is no such instance. Its types stay in the catalogue, as
+        unavailable, until somebody offers them again or ForgetType removes them; a
+        version leaves by itself after the time of that lease when instances offer
+        another version of its type. An instance that came over Attach or from the
+        config file has no lease to end: INVALID_ARGUMENT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetType(self, request, context):
+        """ForgetType removes a type that no instance offers any more from the catalogue,
+        for admins. The server remembers every type that was offered, across restarts,
+        so that calls of it are errors of that evaluator alone and its loss stays
+        visible. NOT_FOUND when no such type is remembered; FAILED_PRECONDITION when
+        an instance offers it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRegistrations(self, request, context):
-        """ListRegistrations lists live and draining instances, for operators.
+        """ListRegistrations lists the instances, lost ones among them, and the types
+        that none of them offers, for operators.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -157,10 +175,10 @@ class RegistryServiceServicer(object):
 
 def add_RegistryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Connect': grpc.stream_stream_rpc_method_handler(
-                    servicer.Connect,
-                    request_deserializer=evald_dot_plugin_dot_v1_dot_registry__service__pb2.ConnectRequest.FromString,
-                    response_serializer=evald_dot_plugin_dot_v1_dot_registry__service__pb2.ConnectResponse.SerializeToString,
+            'Attach': grpc.stream_stream_rpc_method_handler(
+                    servicer.Attach,
+                    request_deserializer=evald_dot_plugin_dot_v1_dot_registry__service__pb2.AttachRequest.FromString,
+                    response_serializer=evald_dot_plugin_dot_v1_dot_registry__service__pb2.AttachResponse.SerializeToString,
             ),
             'Register': grpc.unary_unary_rpc_method_handler(
                     servicer.Register,
@@ -181,6 +199,11 @@ def add_RegistryServiceServicer_to_server(servicer, server):
                     servicer.Deregister,
                     request_deserializer=evald_dot_plugin_dot_v1_dot_registry__service__pb2.DeregisterRequest.FromString,
                     response_serializer=evald_dot_plugin_dot_v1_dot_registry__service__pb2.DeregisterResponse.SerializeToString,
+            ),
+            'ForgetType': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetType,
+                    request_deserializer=evald_dot_plugin_dot_v1_dot_registry__service__pb2.ForgetTypeRequest.FromString,
+                    response_serializer=evald_dot_plugin_dot_v1_dot_registry__service__pb2.ForgetTypeResponse.SerializeToString,
             ),
             'ListRegistrations': grpc.unary_unary_rpc_method_handler(
                     servicer.ListRegistrations,
@@ -204,7 +227,7 @@ class RegistryService(object):
     """RegistryService registers evaluator processes. There are two ways, for the
     same PluginInfo:
 
-    * Connect: the plugin dials out and keeps one stream; tasks come down it.
+    * Attach: the plugin dials out and keeps one stream; tasks come down it.
     No listening port, no address to reach back to, works behind NAT and on a
     laptop. The stream is the lease.
     * Register + KeepAlive: the plugin listens and gives its address; the
@@ -216,7 +239,7 @@ class RegistryService(object):
     """
 
     @staticmethod
-    def Connect(request_iterator,
+    def Attach(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -229,9 +252,9 @@ class RegistryService(object):
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/evald.plugin.v1.RegistryService/Connect',
-            evald_dot_plugin_dot_v1_dot_registry__service__pb2.ConnectRequest.SerializeToString,
-            evald_dot_plugin_dot_v1_dot_registry__service__pb2.ConnectResponse.FromString,
+            '/evald.plugin.v1.RegistryService/Attach',
+            evald_dot_plugin_dot_v1_dot_registry__service__pb2.AttachRequest.SerializeToString,
+            evald_dot_plugin_dot_v1_dot_registry__service__pb2.AttachResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -340,6 +363,33 @@ class RegistryService(object):
             '/evald.plugin.v1.RegistryService/Deregister',
             evald_dot_plugin_dot_v1_dot_registry__service__pb2.DeregisterRequest.SerializeToString,
             evald_dot_plugin_dot_v1_dot_registry__service__pb2.DeregisterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetType(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evald.plugin.v1.RegistryService/ForgetType',
+            evald_dot_plugin_dot_v1_dot_registry__service__pb2.ForgetTypeRequest.SerializeToString,
+            evald_dot_plugin_dot_v1_dot_registry__service__pb2.ForgetTypeResponse.FromString,
             options,
             channel_credentials,
             insecure,

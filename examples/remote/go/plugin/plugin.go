@@ -1,7 +1,7 @@
 // Package plugin serves Go functions to evald as evaluators.
 //
 // One program does it either way: it listens and evald dials it (Listen), or
-// it dials out to evald (Connect). Copy this package together with access/ and gen/.
+// it dials out to evald (Attach). Copy this package together with access/ and gen/.
 package plugin
 
 import (
@@ -387,11 +387,11 @@ func (s *session) run(stop context.Context) (delay time.Duration, err error) {
 	opening := time.AfterFunc(10*time.Second, cancel)
 	defer opening.Stop()
 	defer context.AfterFunc(stop, func() { time.AfterFunc(grace, cancel) })()
-	stream, err := s.registry.Connect(ctx)
+	stream, err := s.registry.Attach(ctx)
 	if err != nil {
 		return 0, err
 	}
-	err = stream.Send(&pluginv1.ConnectRequest{Frame: &pluginv1.ConnectRequest_Hello{Hello: &pluginv1.WorkerHello{
+	err = stream.Send(&pluginv1.AttachRequest{Frame: &pluginv1.AttachRequest_Hello{Hello: &pluginv1.WorkerHello{
 		Plugin:        s.plugin.info(),
 		InstanceId:    s.instanceID,
 		InitialCredit: s.plugin.MaxConcurrency,
@@ -400,7 +400,7 @@ func (s *session) run(stop context.Context) (delay time.Duration, err error) {
 		return 0, err
 	}
 
-	frames := make(chan *pluginv1.ConnectResponse)
+	frames := make(chan *pluginv1.AttachResponse)
 	ended := make(chan error, 1)
 	go func() {
 		for {
@@ -433,21 +433,21 @@ func (s *session) run(stop context.Context) (delay time.Duration, err error) {
 
 		case <-stopping:
 			stopping, draining = nil, true
-			_ = stream.Send(&pluginv1.ConnectRequest{Frame: &pluginv1.ConnectRequest_Draining{
+			_ = stream.Send(&pluginv1.AttachRequest{Frame: &pluginv1.AttachRequest_Draining{
 				Draining: &pluginv1.WorkerDraining{Reason: "the plugin is stopping"},
 			}})
 
 		case done := <-completed:
 			delete(open, done.GetTaskId())
-			_ = stream.Send(&pluginv1.ConnectRequest{Frame: &pluginv1.ConnectRequest_Completed{Completed: done}})
+			_ = stream.Send(&pluginv1.AttachRequest{Frame: &pluginv1.AttachRequest_Completed{Completed: done}})
 
 		case frame := <-frames:
 			switch frame := frame.GetFrame().(type) {
-			case *pluginv1.ConnectResponse_Welcome:
+			case *pluginv1.AttachResponse_Welcome:
 				opening.Stop()
 				s.welcomed = true
 				log.Printf("connected: session %s of server %s", frame.Welcome.GetSessionId(), frame.Welcome.GetServerId())
-			case *pluginv1.ConnectResponse_Task:
+			case *pluginv1.AttachResponse_Task:
 				task := frame.Task
 				if _, running := open[task.GetTaskId()]; running {
 					continue
@@ -462,15 +462,15 @@ func (s *session) run(stop context.Context) (delay time.Duration, err error) {
 					case <-ctx.Done():
 					}
 				}()
-			case *pluginv1.ConnectResponse_CancelTaskId:
+			case *pluginv1.AttachResponse_CancelTaskId:
 				if cancelTask, running := open[frame.CancelTaskId]; running {
 					cancelTask() // its output still goes out: that gives the credit back
 				}
-			case *pluginv1.ConnectResponse_Ping:
-				_ = stream.Send(&pluginv1.ConnectRequest{Frame: &pluginv1.ConnectRequest_Pong{
+			case *pluginv1.AttachResponse_Ping:
+				_ = stream.Send(&pluginv1.AttachRequest{Frame: &pluginv1.AttachRequest_Pong{
 					Pong: &pluginv1.Pong{Nonce: frame.Ping.GetNonce(), ActiveTasks: int32(len(open))},
 				}})
-			case *pluginv1.ConnectResponse_Draining:
+			case *pluginv1.AttachResponse_Draining:
 				draining, delay = true, frame.Draining.GetReconnectDelay().AsDuration()
 			}
 		}

@@ -10,8 +10,8 @@ import { HealthImplementation } from 'grpc-health-check';
 
 import { clientAccess, serverCredentials } from './access';
 import { evald, fromStruct, type Json, milliseconds, toDuration, toStruct } from './contract';
-import type { ConnectRequest } from './gen/evald/plugin/v1/ConnectRequest';
-import type { ConnectResponse__Output as ConnectResponse } from './gen/evald/plugin/v1/ConnectResponse';
+import type { AttachRequest } from './gen/evald/plugin/v1/AttachRequest';
+import type { AttachResponse__Output as AttachResponse } from './gen/evald/plugin/v1/AttachResponse';
 import type { EvaluationOutput } from './gen/evald/plugin/v1/EvaluationOutput';
 import type { EvaluationTask__Output as EvaluationTask } from './gen/evald/plugin/v1/EvaluationTask';
 import type { KeepAliveResponse__Output as KeepAliveResponse } from './gen/evald/plugin/v1/KeepAliveResponse';
@@ -316,7 +316,7 @@ function session(
 ): Promise<SessionEnd> {
   return new Promise((resolve) => {
     const stream = registry.connect();
-    const send = (frame: ConnectRequest) => stream.write(frame);
+    const send = (frame: AttachRequest) => stream.write(frame);
     const cancel = () => stream.cancel();
     const open = new Map<string, AbortController>();
     let delayMs = 0;
@@ -345,7 +345,7 @@ function session(
       endIfIdle();
     };
 
-    stream.on('data', (frame: ConnectResponse) => {
+    stream.on('data', (frame: AttachResponse) => {
       if (frame.welcome) {
         clearTimeout(opening);
         identity.welcomed = true;

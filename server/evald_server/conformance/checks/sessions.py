@@ -10,7 +10,7 @@ from evald_server.remote.instances import check_instance_id
 from ..link import PluginGone
 from ..rules import CONNECT, RuleBroken, Trial, rule
 from ..samples import new_task
-from ..session_link import ConnectStream
+from ..session_link import AttachStream
 
 # Field 1999, length-delimited: a case of the oneof that no contract defines yet.
 _UNKNOWN_FRAME: Final = b"\xfa\x7c\x05later"
@@ -124,7 +124,7 @@ async def _outlives_the_server(trial: Trial) -> None:
         raise RuleBroken(f"the plugin reconnected, but does not answer: {reply}")
 
 
-async def _back(trial: Trial, count: int) -> ConnectStream:
+async def _back(trial: Trial, count: int) -> AttachStream:
     """Wait for the next stream. Raises RuleBroken if it does not arrive in time."""
     try:
         return await trial.session.arrived(trial.timeouts.back, after=count)

@@ -143,6 +143,14 @@ ROUTES: Final = (
         "Deregister an instance of remote evaluators",
         query={"drain": FLAG},
     ),
+    unary(
+        "DELETE",
+        "/remote-types/{type}",
+        "evald.plugin.v1.RegistryService/ForgetType",
+        "Forget a remote evaluator type that no instance offers",
+        query={"version": TEXT},
+        refusals=(409,),
+    ),
     ApiRoute("GET", "/calibrations", _list_cards, response_schema=list_of(_CARD)),
     ApiRoute("GET", "/calibrations/{id}", _get_card, response_schema=_CARD),
 )

@@ -1,7 +1,7 @@
 """Migrations of the database, run when the server starts.
 
 An empty database gets the tables of `schema` directly and counts as migrated. To change the tables: change `schema`,
-add `versions/0006_what.py` with `revision = "0006"`, `down_revision = "0005"` and an `upgrade()` that uses
+add `versions/0007_what.py` with `revision = "0007"`, `down_revision = "0006"` and an `upgrade()` that uses
 `alembic.op`, and set HEAD. `tests/store/test_migrations.py` compares the tables that the migrations make of those of
 revision 0005 with `schema`.
 """
@@ -27,7 +27,7 @@ from ..schema import METADATA
 _FOLDER: Final = Path(__file__).parent
 
 # Revision of the newest migration; a test compares it with the files.
-HEAD: Final = "0005"
+HEAD: Final = "0006"
 
 # The oldest revision that can be migrated: the tables of 0.1.0. Earlier ones were never released.
 _BASELINE: Final = "0005"

@@ -11,8 +11,8 @@ import evald.plugin.v1.EvaluatorPluginServiceOuterClass.DescribeResponse;
 import evald.plugin.v1.EvaluatorPluginServiceOuterClass.EvaluateRequest;
 import evald.plugin.v1.EvaluatorPluginServiceOuterClass.EvaluateResponse;
 import evald.plugin.v1.RegistryServiceGrpc;
-import evald.plugin.v1.RegistryServiceOuterClass.ConnectRequest;
-import evald.plugin.v1.RegistryServiceOuterClass.ConnectResponse;
+import evald.plugin.v1.RegistryServiceOuterClass.AttachRequest;
+import evald.plugin.v1.RegistryServiceOuterClass.AttachResponse;
 import evald.plugin.v1.RegistryServiceOuterClass.DeregisterRequest;
 import evald.plugin.v1.RegistryServiceOuterClass.LeaseState;
 import evald.plugin.v1.RegistryServiceOuterClass.Pong;
@@ -360,11 +360,11 @@ public final class Plugin {
   }
 
   /** One session, from hello to the end of the stream. */
-  private final class Session implements StreamObserver<ConnectResponse> {
+  private final class Session implements StreamObserver<AttachResponse> {
     private final Map<String, CompletableFuture<EvaluationOutput>> open = new HashMap<>();
     private final CompletableFuture<Void> welcomed = new CompletableFuture<>();
     private final CompletableFuture<Status> ended = new CompletableFuture<>();
-    private ClientCallStreamObserver<ConnectRequest> stream;
+    private ClientCallStreamObserver<AttachRequest> stream;
     private boolean draining;
     private boolean closed;
     /** How long the server wants to be left alone. */
@@ -372,8 +372,8 @@ public final class Plugin {
 
     Status run(ManagedChannel channel, String instanceId) {
       synchronized (this) {
-        stream = (ClientCallStreamObserver<ConnectRequest>) RegistryServiceGrpc.newStub(channel).connect(this);
-        send(ConnectRequest.newBuilder().setHello(
+        stream = (ClientCallStreamObserver<AttachRequest>) RegistryServiceGrpc.newStub(channel).attach(this);
+        send(AttachRequest.newBuilder().setHello(
             WorkerHello.newBuilder()
                 .setPlugin(info)
                 .setInstanceId(instanceId)
@@ -393,13 +393,13 @@ public final class Plugin {
     }
 
     private synchronized void drain() {
-      send(ConnectRequest.newBuilder().setDraining(WorkerDraining.newBuilder().setReason("the plugin is stopping")));
+      send(AttachRequest.newBuilder().setDraining(WorkerDraining.newBuilder().setReason("the plugin is stopping")));
       draining = true;
       closeIfIdle();
     }
 
     private void complete(String taskId, EvaluationOutput output) {
-      send(ConnectRequest.newBuilder().setCompleted(
+      send(AttachRequest.newBuilder().setCompleted(
           TaskCompleted.newBuilder().setTaskId(taskId).setOutput(output)));
     }
 
@@ -410,14 +410,14 @@ public final class Plugin {
       }
     }
 
-    private void send(ConnectRequest.Builder frame) {
+    private void send(AttachRequest.Builder frame) {
       if (!closed && !ended.isDone()) {
         stream.onNext(frame.build());
       }
     }
 
     @Override
-    public synchronized void onNext(ConnectResponse frame) {
+    public synchronized void onNext(AttachResponse frame) {
       switch (frame.getFrameCase()) {
         case WELCOME -> {
           log("connected: session %s of server %s", frame.getWelcome().getSessionId(), frame.getWelcome().getServerId());
@@ -430,7 +430,7 @@ public final class Plugin {
             output.complete(CANCELLED); // this output still goes out: that gives the credit back
           }
         }
-        case PING -> send(ConnectRequest.newBuilder().setPong(
+        case PING -> send(AttachRequest.newBuilder().setPong(
             Pong.newBuilder().setNonce(frame.getPing().getNonce()).setActiveTasks(open.size())));
         case DRAINING -> {
           draining = true;
