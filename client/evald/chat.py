@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from .blocks import UnreadableContent, block_text, check_blocks, has_text
-from .errors import errors_below
+from .blocks import TEXT_BLOCKS, UnreadableContent, block_text, check_blocks, has_text
+from .errors import InvalidInput, errors_below
 from .fields import shown
+from .reasoning import answer_text, split_reasoning
 from .strict_json import parse_json
 from .structs import duration_ms, struct_to_dict
 
@@ -15,11 +16,19 @@ if TYPE_CHECKING:
 ROLES: Final = ("user", "assistant", "system", "developer", "tool")
 """The roles that evaluators know."""
 
+_REASONING: Final = "reasoning"  # the key of a message's metadata
+
 UNREAD: Final = object()
 """The placeholder of a value that has not been computed yet."""
 
 
 def message_text(pb: "message_pb2.ChatMessage") -> str:
+    """Return the text of a message without the reasoning that a model left in it. Raises as `whole_text`."""
+    text = whole_text(pb)
+    return answer_text(text) if pb.role == "assistant" else text
+
+
+def whole_text(pb: "message_pb2.ChatMessage") -> str:
     """Return the text of a message's content: the string, or all text blocks joined; "" for null.
 
     Raises UnreadableContent for a block of an unknown type that resembles a text or a tool call, and TooMany.
@@ -41,6 +50,41 @@ def is_answer(pb: "message_pb2.ChatMessage") -> bool:
         or pb.HasField("refusal")
         or (pb.HasField("blocks") and has_text(pb))
     )
+
+
+def is_cut_off(pb: "message_pb2.ChatMessage") -> bool:
+    """Return whether a model was cut off while it was thinking: its text is reasoning without an end."""
+    if pb.role != "assistant" or pb.tool_calls:
+        return False
+    split = split_reasoning(whole_text(pb))
+    return split is not None and split.answer is None
+
+
+def without_reasoning(pb: "message_pb2.ChatMessage") -> "message_pb2.ChatMessage":
+    """Return a message with its reasoning in the metadata instead of the text; the same object if it has none."""
+    if pb.role != "assistant":
+        return pb
+    try:
+        split = split_reasoning(whole_text(pb))
+    except InvalidInput:  # raised again, with its path, by whoever reads the content
+        return pb
+    if split is None:
+        return pb
+    stripped = type(pb)()
+    stripped.CopyFrom(pb)
+    if pb.HasField("blocks"):
+        others = [block for block in pb.blocks.items if block.type not in TEXT_BLOCKS]
+        stripped.blocks.ClearField("items")
+        if split.answer is not None:
+            stripped.blocks.items.add(type="text", text=split.answer)
+        stripped.blocks.items.extend(others)
+    elif split.answer is None:
+        stripped.ClearField("text")
+    else:
+        stripped.text = split.answer
+    given = pb.metadata.fields[_REASONING].string_value if _REASONING in pb.metadata.fields else ""
+    stripped.metadata[_REASONING] = "\n".join(filter(None, (given, split.reasoning)))
+    return stripped
 
 
 class _Unreadable(NamedTuple):
@@ -119,8 +163,8 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The text of the content: the string, or all text blocks joined; "" for null. Raises as `message_text`."""
-        return message_text(self._pb)
+        """The text of the content: the string, or all text blocks joined; "" for null. Raises as `whole_text`."""
+        return whole_text(self._pb)
 
     @property
     def is_null(self) -> bool:

@@ -13,6 +13,9 @@ Terms:
   has no answer, because every check for absence would pass on it.
 - A user message at the end that is a simulator's end mark ends the conversation
   and is in no turn (evald.end_marks).
+- *Reasoning* at the start of an assistant message's text (see `reasoning`) is
+  not part of its text, but in its metadata. A turn whose last message is
+  nothing but unfinished reasoning has no answer.
 
 Reading a content block of an unknown type that resembles a text or a tool call
 raises UnreadableContent.
@@ -31,10 +34,14 @@ from .chat import (
     ToolCall,
     collect_tool_calls,
     is_answer,
+    is_cut_off,
     message_text,
+    whole_text,
+    without_reasoning,
 )
 from .context_data import Expected, Invocation, Persona, Scenario
 from .errors import errors_below
+from .reasoning import split_reasoning
 from .strict_json import TooLarge, parse_json
 from .structs import duration_ms, struct_to_dict
 
@@ -77,12 +84,14 @@ class EvaluatorContext:
         "_answer_json",
         "_conversation",
         "_invocation",
+        "_keeps_reasoning",
         "_made",
         "_pb",
         "_serialized",
         "_stop_nanos",
         "_turn",
         "_turn_calls",
+        "_whole",
         "config",
         "is_final",
         "turn",
@@ -93,8 +102,13 @@ class EvaluatorContext:
         pb: "context_pb2.EvaluatorContext",
         conversation: Conversation | None = None,
         config: Mapping[str, Any] = _NO_CONFIG,
+        *,
+        keeps_reasoning: bool = False,
     ) -> None:
+        """keeps_reasoning: whether the texts contain the reasoning that a model left in them."""
         self._pb = pb
+        self._keeps_reasoning = keeps_reasoning
+        self._whole: EvaluatorContext | None = None
         self._conversation = conversation
         self._invocation: Invocation | None = None
         self._turn: Sequence[message_pb2.ChatMessage] | None = None
@@ -117,6 +131,22 @@ class EvaluatorContext:
         other.config = config
         return other
 
+    def with_reasoning(self) -> "EvaluatorContext":
+        """Return the same turn with the reasoning in its texts; this context itself if the turn's texts have none."""
+        if self._keeps_reasoning:
+            return self
+        if self._whole is None:
+            kept = any(without_reasoning(pb) is not pb for pb in self._of_turn())
+            self._whole = (
+                EvaluatorContext(self._pb, self._conversation, self.config, keeps_reasoning=True)
+                if kept
+                else self
+            )
+        if self._whole is not self:
+            self._whole.is_final = self.is_final
+            self._whole.stop_at(self._stop_nanos)
+        return self._whole
+
     def check_time(self) -> None:
         """Raise OutOfTime if the time slice in the server's event loop has expired, or the call has ended.
 
@@ -130,6 +160,8 @@ class EvaluatorContext:
     def stop_at(self, nanos: int) -> None:
         """Set the time from which `check_time` raises. For engines. nanos: of `time.perf_counter_ns`; 0 for never."""
         self._stop_nanos = nanos
+        if self._whole is not None and self._whole is not self:
+            self._whole.stop_at(nanos)
 
     def serialized(self) -> bytes:
         """Return the turn as bytes of evald.v1.EvaluatorContext, encoded once for all evaluators that forward it.
@@ -139,8 +171,23 @@ class EvaluatorContext:
         if self._serialized is None:
             self._check(self._pb.messages, "messages")
             self._check(self._pb.last_invocation.messages, "last_invocation.messages")
-            self._serialized = self._pb.SerializeToString()
+            pb = self._pb if self._keeps_reasoning else self._stripped()
+            self._serialized = pb.SerializeToString()
         return self._serialized
+
+    def _stripped(self) -> "context_pb2.EvaluatorContext":
+        """Return the turn without the reasoning in its texts; the received message itself if it has none."""
+        stripped: context_pb2.EvaluatorContext | None = None
+        for of_turn in (False, True):
+            for index, pb in enumerate(self._pb.last_invocation.messages if of_turn else self._pb.messages):
+                message = without_reasoning(pb)
+                if message is not pb:
+                    if stripped is None:
+                        stripped = type(self._pb)()
+                        stripped.CopyFrom(self._pb)
+                    into = stripped.last_invocation.messages if of_turn else stripped.messages
+                    into[index].CopyFrom(message)
+        return self._pb if stripped is None else stripped
 
     def _check(self, messages: "Sequence[message_pb2.ChatMessage]", path: str) -> None:
         """Raise UnreadableContent for blocks that the receiver would ignore."""
@@ -183,6 +230,8 @@ class EvaluatorContext:
     def _views(self, messages: "Sequence[message_pb2.ChatMessage]") -> list[Message]:
         messages = list(messages)  # once, because each access to a repeated field creates a new object
         self._count_blocks(messages)
+        if not self._keeps_reasoning:
+            messages = list(map(without_reasoning, messages))
         return list(map(Message, messages))
 
     @property
@@ -207,6 +256,7 @@ class EvaluatorContext:
         messages = own or self._pb.messages
         position = len(messages)
         blocks = 0
+        is_last = True
         # From the end, so that a long conversation takes no longer than a short one.
         while position:
             position -= 1
@@ -221,9 +271,15 @@ class EvaluatorContext:
                     if blocks > MAX_BLOCKS:
                         raise TooMany("messages", "content blocks", blocks, MAX_BLOCKS)
                     with errors_below(f"{'last_invocation.' if own else ''}messages[{position}]"):
-                        text = message_text(pb)
+                        text = whole_text(pb)
+                split = None if self._keeps_reasoning else split_reasoning(text)
+                if split is not None:
+                    if split.answer is None and is_last and not pb.tool_calls:
+                        return None
+                    text = split.answer or ""
                 if text:
                     return text
+                is_last = False
         return None
 
     def _said(self) -> "list[message_pb2.ChatMessage]":
@@ -232,12 +288,17 @@ class EvaluatorContext:
         start = _after_last_user(turn)
         return [pb for pb in turn[start:] if pb.role == "assistant"]
 
+    def _is_cut_off(self, pb: "message_pb2.ChatMessage") -> bool:
+        return not self._keeps_reasoning and is_cut_off(pb)
+
     def agent_spoke(self, scope: Extent) -> bool:
         """Return whether an assistant message in the scope has a text, which may be "", a tool call or a refusal."""
         if self.answer is not None:
             return True
         messages = self._said() if scope == "turn" else self._all()
-        return any(pb.role == "assistant" and is_answer(pb) for pb in messages)
+        return any(
+            pb.role == "assistant" and is_answer(pb) and not self._is_cut_off(pb) for pb in messages
+        )
 
     def answer_of(self, which: Which) -> str | None:
         """Return an assistant text of the turn; None if there is no answer. Raises UnreadableContent.
@@ -249,7 +310,8 @@ class EvaluatorContext:
             return answer
         said = self._said()
         self._count_blocks(said)
-        texts = [text for pb in said if (text := message_text(pb))]
+        read = whole_text if self._keeps_reasoning else message_text
+        texts = [text for pb in said if (text := read(pb))]
         return "\n".join(texts) if which == "all" else texts[0]
 
     @property
@@ -260,6 +322,12 @@ class EvaluatorContext:
         """
         said = self._said()
         if said:
+            cut_off = self._is_cut_off(said[-1])
+            if cut_off or "reasoning" in said[-1].metadata.fields:
+                end = " without an end: the model was cut off while it was thinking" if cut_off else ""
+                finish = self.last_invocation.finish_reason
+                more = f" (finish reason {finish[:40]!r})" if finish else ""
+                return f"{NO_TEXT}: only reasoning{end}{more}"
             types = sorted({block.type for pb in said for block in pb.blocks.items})
             return f"{NO_TEXT}: only {', '.join(types[:5])[:80]}" if types else NO_TEXT
         roles = [repr(role[:40]) for role in dict.fromkeys(pb.role for pb in self._of_turn())]

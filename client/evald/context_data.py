@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .chat import UNREAD, Message, ToolCall, collect_tool_calls
+from .chat import UNREAD, Message, ToolCall, collect_tool_calls, without_reasoning
 from .records import read_cost_usd, read_usage
 from .result import TokenUsage
 from .structs import duration_ms, struct_to_dict, value_to_python
@@ -68,6 +68,12 @@ class Invocation:
         return fields[key].string_value
 
     @property
+    def finish_reason(self) -> str | None:
+        """Why the model stopped: the metadata's `finish_reason`, `finishReason` or `stop_reason`."""
+        texts = map(self.metadata_text, ("finish_reason", "finishReason", "stop_reason"))
+        return next((text for text in texts if text is not None), None)
+
+    @property
     def metadata(self) -> dict[str, Any]:
         """Other reported data, for example "finish_reason"."""
         return struct_to_dict(self._pb.metadata)
@@ -102,8 +108,8 @@ class Expected:
 
     @property
     def messages(self) -> list[Message]:
-        """The expected messages; empty if there are none."""
-        return [Message(pb) for pb in self._pb.messages]
+        """The expected messages, without reasoning in their texts; empty if there are none."""
+        return [Message(without_reasoning(pb)) for pb in self._pb.messages]
 
     @property
     def tool_calls(self) -> list[ToolCall]:

@@ -137,6 +137,7 @@ class Result:
     raw_request: the request to a judge or a script, without secrets.
     cached: the result is from a cache, without cost. cached_answers: number of judges' answers from a cache.
     instance_id: the remote instance that returned it.
+    alternative: within a formula, the result for the text with its reasoning, if that finds more. For engines.
     """
 
     verdict: Verdict
@@ -154,6 +155,7 @@ class Result:
     cached: bool = False
     instance_id: str = ""
     cached_answers: int = 0
+    alternative: "Result | None" = None
 
     def __repr__(self) -> str:
         shown = [f"{self.verdict.name}, {self.reason!r}"]

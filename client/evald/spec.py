@@ -23,6 +23,7 @@ from .records import camel
 When = Literal["every_turn", "final"]
 OnError = Literal["fail_closed", "fail_open"]
 Aggregation = Literal["all_must_pass", "weighted_mean"]
+Reasoning = Literal["strip", "keep"]
 CriteriaPolicy = Literal["both", "evaluators_only"]
 
 # Every spelling of a value, including the contract's names. `_named` creates the other tables.
@@ -57,6 +58,7 @@ class Spec:
     on_error: fail_closed: its error makes the call inconclusive; fail_open: its error only gives a warning;
         None: the server's default, normally fail_closed.
     timeout_seconds: time limit; None means the call's.
+    reasoning: strip: read answers without the reasoning that the model left in them; keep: read the whole text.
 
     Raises InvalidInput for an invalid value.
     """
@@ -74,6 +76,7 @@ class Spec:
     shadow: bool = False
     on_error: OnError | None = None
     timeout_seconds: float | None = None
+    reasoning: Reasoning = "strip"
 
     def __post_init__(self) -> None:
         _check(self, _SPEC_VALUES, "")
@@ -220,6 +223,7 @@ _SPEC_VALUES: Final[dict[str, Any]] = {
     "shadow": flag,
     "on_error": _choice(_named("error_policy", "fail_closed", "fail_open")),
     "timeout_seconds": seconds,
+    "reasoning": _choice(_named("reasoning_policy", "strip", "keep")),
     # Aliases of the above; see _ALIASES.
     "timeout_ms": milliseconds,
     "enforcement": _choice(_ENFORCEMENT),

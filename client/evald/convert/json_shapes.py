@@ -377,6 +377,7 @@ SPEC_SCHEMA: Final = {
         "enforcement": {"type": "string", "enum": ["enforced", "shadow"]},
         "onError": {"type": "string", "enum": ["fail_closed", "fail_open"]},
         "timeoutSeconds": {"type": "number", "minimum": 0},
+        "reasoning": {"type": "string", "enum": ["strip", "keep"]},
     },
     "required": ["type"],
 }

@@ -24,6 +24,8 @@ def _fill_spec(spec: Spec, pb: evaluator_pb2.EvaluatorSpec, path: str) -> None:
         _check_expected(spec.config, join(path, "config"))
     if spec.when == "final":
         pb.turn_policy = evaluator_pb2.TURN_POLICY_FINAL_TURN
+    if spec.reasoning == "keep":
+        pb.reasoning = evaluator_pb2.REASONING_POLICY_KEEP
     if spec.shadow:
         pb.enforcement = evaluator_pb2.ENFORCEMENT_SHADOW
     if spec.on_error is not None:
@@ -69,6 +71,7 @@ def read_spec(pb: evaluator_pb2.EvaluatorSpec) -> Spec:
         shadow=pb.enforcement == 2,
         on_error={1: "fail_closed", 2: "fail_open"}.get(pb.error_policy),  # type: ignore[arg-type]
         timeout_seconds=duration_ms(pb.timeout) / 1000 if pb.HasField("timeout") else None,
+        reasoning="keep" if pb.reasoning == 2 else "strip",
     )
 
 

@@ -26,29 +26,31 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x65vald/v1/evaluator.proto\x12\x08\x65vald.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xfd\x02\n\rEvaluatorSpec\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\'\n\x06\x63onfig\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0f\n\x07version\x18\x04 \x01(\t\x12*\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x0b\x65nforcement\x18\x06 \x01(\x0e\x32\x15.evald.v1.Enforcement\x12+\n\x0c\x65rror_policy\x18\x07 \x01(\x0e\x32\x15.evald.v1.ErrorPolicy\x12\x13\n\x06weight\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08required\x18\t \x01(\x08\x12\x16\n\tthreshold\x18\n \x01(\x01H\x01\x88\x01\x01\x12\x0e\n\x06negate\x18\x0b \x01(\x08\x12)\n\x0bturn_policy\x18\x0c \x01(\x0e\x32\x14.evald.v1.TurnPolicyB\t\n\x07_weightB\x0c\n\n_threshold\"\x94\x05\n\rEvaluatorType\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\r\n\x05label\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12%\n\x04kind\x18\x05 \x01(\x0e\x32\x17.evald.v1.EvaluatorKind\x12\x0c\n\x04\x61uto\x18\x06 \x01(\x08\x12\x1a\n\x12\x63onfig_schema_json\x18\x07 \x01(\t\x12\x1c\n\x14\x63onfig_schema_sha256\x18\x08 \x01(\t\x12.\n\x06origin\x18\t \x01(\x0e\x32\x1e.evald.v1.EvaluatorType.Origin\x12,\n\x05state\x18\n \x01(\x0e\x32\x1d.evald.v1.EvaluatorType.State\x12\x15\n\rdeterministic\x18\x0b \x01(\x08\x12\x17\n\x0f\x66inal_turn_only\x18\x0c \x01(\x08\x12*\n\x06metric\x18\r \x01(\x0b\x32\x1a.evald.v1.MetricDescriptor\x12\x1b\n\x13\x64\x65precation_message\x18\x0e \x01(\t\x12\x16\n\x0einstance_count\x18\x0f \x01(\x05\x12\x0f\n\x07\x61liases\x18\x10 \x03(\t\x12\x15\n\rrequired_data\x18\x11 \x03(\t\"[\n\x06Origin\x12\x16\n\x12ORIGIN_UNSPECIFIED\x10\x00\x12\x13\n\x0fORIGIN_BUILT_IN\x10\x01\x12\x11\n\rORIGIN_REMOTE\x10\x02\x12\x11\n\rORIGIN_PLUGIN\x10\x03\"]\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_ACTIVE\x10\x01\x12\x15\n\x11STATE_UNAVAILABLE\x10\x02\x12\x14\n\x10STATE_DEPRECATED\x10\x03\"\xaf\x01\n\x10MetricDescriptor\x12\x0c\n\x04unit\x18\x01 \x01(\t\x12\x1d\n\x10higher_is_better\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12\x14\n\x07minimum\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x14\n\x07maximum\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12\x15\n\rbucket_bounds\x18\x05 \x03(\x01\x42\x13\n\x11_higher_is_betterB\n\n\x08_minimumB\n\n\x08_maximum*h\n\rEvaluatorKind\x12\x1e\n\x1a\x45VALUATOR_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x45VALUATOR_KIND_ASSERTION\x10\x01\x12\x19\n\x15\x45VALUATOR_KIND_METRIC\x10\x02*\\\n\x0b\x45nforcement\x12\x1b\n\x17\x45NFORCEMENT_UNSPECIFIED\x10\x00\x12\x18\n\x14\x45NFORCEMENT_ENFORCED\x10\x01\x12\x16\n\x12\x45NFORCEMENT_SHADOW\x10\x02*e\n\x0b\x45rrorPolicy\x12\x1c\n\x18\x45RROR_POLICY_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x45RROR_POLICY_FAIL_CLOSED\x10\x01\x12\x1a\n\x16\x45RROR_POLICY_FAIL_OPEN\x10\x02*a\n\nTurnPolicy\x12\x1b\n\x17TURN_POLICY_UNSPECIFIED\x10\x00\x12\x1a\n\x16TURN_POLICY_EVERY_TURN\x10\x01\x12\x1a\n\x16TURN_POLICY_FINAL_TURN\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x65vald/v1/evaluator.proto\x12\x08\x65vald.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xab\x03\n\rEvaluatorSpec\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\'\n\x06\x63onfig\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0f\n\x07version\x18\x04 \x01(\t\x12*\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x0b\x65nforcement\x18\x06 \x01(\x0e\x32\x15.evald.v1.Enforcement\x12+\n\x0c\x65rror_policy\x18\x07 \x01(\x0e\x32\x15.evald.v1.ErrorPolicy\x12\x13\n\x06weight\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08required\x18\t \x01(\x08\x12\x16\n\tthreshold\x18\n \x01(\x01H\x01\x88\x01\x01\x12\x0e\n\x06negate\x18\x0b \x01(\x08\x12)\n\x0bturn_policy\x18\x0c \x01(\x0e\x32\x14.evald.v1.TurnPolicy\x12,\n\treasoning\x18\r \x01(\x0e\x32\x19.evald.v1.ReasoningPolicyB\t\n\x07_weightB\x0c\n\n_threshold\"\x94\x05\n\rEvaluatorType\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\r\n\x05label\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12%\n\x04kind\x18\x05 \x01(\x0e\x32\x17.evald.v1.EvaluatorKind\x12\x0c\n\x04\x61uto\x18\x06 \x01(\x08\x12\x1a\n\x12\x63onfig_schema_json\x18\x07 \x01(\t\x12\x1c\n\x14\x63onfig_schema_sha256\x18\x08 \x01(\t\x12.\n\x06origin\x18\t \x01(\x0e\x32\x1e.evald.v1.EvaluatorType.Origin\x12,\n\x05state\x18\n \x01(\x0e\x32\x1d.evald.v1.EvaluatorType.State\x12\x15\n\rdeterministic\x18\x0b \x01(\x08\x12\x17\n\x0f\x66inal_turn_only\x18\x0c \x01(\x08\x12*\n\x06metric\x18\r \x01(\x0b\x32\x1a.evald.v1.MetricDescriptor\x12\x1b\n\x13\x64\x65precation_message\x18\x0e \x01(\t\x12\x16\n\x0einstance_count\x18\x0f \x01(\x05\x12\x0f\n\x07\x61liases\x18\x10 \x03(\t\x12\x15\n\rrequired_data\x18\x11 \x03(\t\"[\n\x06Origin\x12\x16\n\x12ORIGIN_UNSPECIFIED\x10\x00\x12\x13\n\x0fORIGIN_BUILT_IN\x10\x01\x12\x11\n\rORIGIN_REMOTE\x10\x02\x12\x11\n\rORIGIN_PLUGIN\x10\x03\"]\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_ACTIVE\x10\x01\x12\x15\n\x11STATE_UNAVAILABLE\x10\x02\x12\x14\n\x10STATE_DEPRECATED\x10\x03\"\xaf\x01\n\x10MetricDescriptor\x12\x0c\n\x04unit\x18\x01 \x01(\t\x12\x1d\n\x10higher_is_better\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12\x14\n\x07minimum\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x14\n\x07maximum\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12\x15\n\rbucket_bounds\x18\x05 \x03(\x01\x42\x13\n\x11_higher_is_betterB\n\n\x08_minimumB\n\n\x08_maximum*h\n\rEvaluatorKind\x12\x1e\n\x1a\x45VALUATOR_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x45VALUATOR_KIND_ASSERTION\x10\x01\x12\x19\n\x15\x45VALUATOR_KIND_METRIC\x10\x02*\\\n\x0b\x45nforcement\x12\x1b\n\x17\x45NFORCEMENT_UNSPECIFIED\x10\x00\x12\x18\n\x14\x45NFORCEMENT_ENFORCED\x10\x01\x12\x16\n\x12\x45NFORCEMENT_SHADOW\x10\x02*e\n\x0b\x45rrorPolicy\x12\x1c\n\x18\x45RROR_POLICY_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x45RROR_POLICY_FAIL_CLOSED\x10\x01\x12\x1a\n\x16\x45RROR_POLICY_FAIL_OPEN\x10\x02*j\n\x0fReasoningPolicy\x12 \n\x1cREASONING_POLICY_UNSPECIFIED\x10\x00\x12\x1a\n\x16REASONING_POLICY_STRIP\x10\x01\x12\x19\n\x15REASONING_POLICY_KEEP\x10\x02*a\n\nTurnPolicy\x12\x1b\n\x17TURN_POLICY_UNSPECIFIED\x10\x00\x12\x1a\n\x16TURN_POLICY_EVERY_TURN\x10\x01\x12\x1a\n\x16TURN_POLICY_FINAL_TURN\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'evald.v1.evaluator_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EVALUATORKIND']._serialized_start=1325
-  _globals['_EVALUATORKIND']._serialized_end=1429
-  _globals['_ENFORCEMENT']._serialized_start=1431
-  _globals['_ENFORCEMENT']._serialized_end=1523
-  _globals['_ERRORPOLICY']._serialized_start=1525
-  _globals['_ERRORPOLICY']._serialized_end=1626
-  _globals['_TURNPOLICY']._serialized_start=1628
-  _globals['_TURNPOLICY']._serialized_end=1725
+  _globals['_EVALUATORKIND']._serialized_start=1371
+  _globals['_EVALUATORKIND']._serialized_end=1475
+  _globals['_ENFORCEMENT']._serialized_start=1477
+  _globals['_ENFORCEMENT']._serialized_end=1569
+  _globals['_ERRORPOLICY']._serialized_start=1571
+  _globals['_ERRORPOLICY']._serialized_end=1672
+  _globals['_REASONINGPOLICY']._serialized_start=1674
+  _globals['_REASONINGPOLICY']._serialized_end=1780
+  _globals['_TURNPOLICY']._serialized_start=1782
+  _globals['_TURNPOLICY']._serialized_end=1879
   _globals['_EVALUATORSPEC']._serialized_start=101
-  _globals['_EVALUATORSPEC']._serialized_end=482
-  _globals['_EVALUATORTYPE']._serialized_start=485
-  _globals['_EVALUATORTYPE']._serialized_end=1145
-  _globals['_EVALUATORTYPE_ORIGIN']._serialized_start=959
-  _globals['_EVALUATORTYPE_ORIGIN']._serialized_end=1050
-  _globals['_EVALUATORTYPE_STATE']._serialized_start=1052
-  _globals['_EVALUATORTYPE_STATE']._serialized_end=1145
-  _globals['_METRICDESCRIPTOR']._serialized_start=1148
-  _globals['_METRICDESCRIPTOR']._serialized_end=1323
+  _globals['_EVALUATORSPEC']._serialized_end=528
+  _globals['_EVALUATORTYPE']._serialized_start=531
+  _globals['_EVALUATORTYPE']._serialized_end=1191
+  _globals['_EVALUATORTYPE_ORIGIN']._serialized_start=1005
+  _globals['_EVALUATORTYPE_ORIGIN']._serialized_end=1096
+  _globals['_EVALUATORTYPE_STATE']._serialized_start=1098
+  _globals['_EVALUATORTYPE_STATE']._serialized_end=1191
+  _globals['_METRICDESCRIPTOR']._serialized_start=1194
+  _globals['_METRICDESCRIPTOR']._serialized_end=1369
 # @@protoc_insertion_point(module_scope)

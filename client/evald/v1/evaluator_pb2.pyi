@@ -26,6 +26,12 @@ class ErrorPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_POLICY_FAIL_CLOSED: _ClassVar[ErrorPolicy]
     ERROR_POLICY_FAIL_OPEN: _ClassVar[ErrorPolicy]
 
+class ReasoningPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REASONING_POLICY_UNSPECIFIED: _ClassVar[ReasoningPolicy]
+    REASONING_POLICY_STRIP: _ClassVar[ReasoningPolicy]
+    REASONING_POLICY_KEEP: _ClassVar[ReasoningPolicy]
+
 class TurnPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TURN_POLICY_UNSPECIFIED: _ClassVar[TurnPolicy]
@@ -40,12 +46,15 @@ ENFORCEMENT_SHADOW: Enforcement
 ERROR_POLICY_UNSPECIFIED: ErrorPolicy
 ERROR_POLICY_FAIL_CLOSED: ErrorPolicy
 ERROR_POLICY_FAIL_OPEN: ErrorPolicy
+REASONING_POLICY_UNSPECIFIED: ReasoningPolicy
+REASONING_POLICY_STRIP: ReasoningPolicy
+REASONING_POLICY_KEEP: ReasoningPolicy
 TURN_POLICY_UNSPECIFIED: TurnPolicy
 TURN_POLICY_EVERY_TURN: TurnPolicy
 TURN_POLICY_FINAL_TURN: TurnPolicy
 
 class EvaluatorSpec(_message.Message):
-    __slots__ = ("type", "name", "config", "version", "timeout", "enforcement", "error_policy", "weight", "required", "threshold", "negate", "turn_policy")
+    __slots__ = ("type", "name", "config", "version", "timeout", "enforcement", "error_policy", "weight", "required", "threshold", "negate", "turn_policy", "reasoning")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +67,7 @@ class EvaluatorSpec(_message.Message):
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     NEGATE_FIELD_NUMBER: _ClassVar[int]
     TURN_POLICY_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
     type: str
     name: str
     config: _struct_pb2.Struct
@@ -70,7 +80,8 @@ class EvaluatorSpec(_message.Message):
     threshold: float
     negate: bool
     turn_policy: TurnPolicy
-    def __init__(self, type: _Optional[str] = ..., name: _Optional[str] = ..., config: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., version: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., enforcement: _Optional[_Union[Enforcement, str]] = ..., error_policy: _Optional[_Union[ErrorPolicy, str]] = ..., weight: _Optional[float] = ..., required: bool = ..., threshold: _Optional[float] = ..., negate: bool = ..., turn_policy: _Optional[_Union[TurnPolicy, str]] = ...) -> None: ...
+    reasoning: ReasoningPolicy
+    def __init__(self, type: _Optional[str] = ..., name: _Optional[str] = ..., config: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., version: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., enforcement: _Optional[_Union[Enforcement, str]] = ..., error_policy: _Optional[_Union[ErrorPolicy, str]] = ..., weight: _Optional[float] = ..., required: bool = ..., threshold: _Optional[float] = ..., negate: bool = ..., turn_policy: _Optional[_Union[TurnPolicy, str]] = ..., reasoning: _Optional[_Union[ReasoningPolicy, str]] = ...) -> None: ...
 
 class EvaluatorType(_message.Message):
     __slots__ = ("type", "version", "label", "description", "kind", "auto", "config_schema_json", "config_schema_sha256", "origin", "state", "deterministic", "final_turn_only", "metric", "deprecation_message", "instance_count", "aliases", "required_data")

@@ -155,7 +155,9 @@ class Tasks:
             SCOPE.set(scope)  # in the context of this asyncio task
             try:
                 evaluate = await self._compile(definition, task, key[3])
-                outcome = await self._evaluate(definition, evaluate, EvaluatorContext(task.context))
+                # The server has removed the reasoning, unless the spec wants it.
+                ctx = EvaluatorContext(task.context, keeps_reasoning=True)
+                outcome = await self._evaluate(definition, evaluate, ctx)
             except InvalidConfig as problem:
                 return error_output("INVALID_CONFIG", str(problem))
             except Busy as problem:

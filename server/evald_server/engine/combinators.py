@@ -28,6 +28,7 @@ from .invoke import discard, invoke
 from .planned_evaluator import PlannedEvaluator
 from .postprocess import NOT_FINAL, adjust, checked, crashed
 from .provenance import combined
+from .reasoning import is_worse
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
@@ -369,7 +370,22 @@ class CompiledCombinator:
         return self._combined(results)
 
     def _combined(self, by_position: Mapping[int, Result]) -> Result:
-        """Combine the children's results into one."""
+        """Combine the children's results into one.
+
+        Results with an alternative are children of a formula, which may rise or fall with them: of each two, the one
+        that is worse for the call counts.
+        """
+        result = self._combine(by_position)
+        for position in [at for at, child in by_position.items() if child.alternative is not None]:
+            changed = {**by_position, position: by_position[position].alternative}
+            other = self._combine(changed)
+            if self._worth_of_error is None:  # the enclosing formula decides
+                by_position, result.alternative = changed, other
+            elif is_worse(other, result, inverted=bool(self._worth_of_error)):
+                by_position, result = changed, other
+        return result
+
+    def _combine(self, by_position: Mapping[int, Result]) -> Result:
         combinator, worth_of_error = self._combinator, self._worth_of_error
         children = [(evaluator, by_position[at]) for at, evaluator in enumerate(self._evaluators)]
         counting = [child for child in children if child[0].enforced and child[1].verdict is not _SKIPPED]

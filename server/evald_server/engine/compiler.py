@@ -22,6 +22,7 @@ from .aggregate import DEFAULT_THRESHOLD, Policy
 from .plan import Criteria, InvalidPlan, Plan, PlanLimits, Violation
 from .planned_evaluator import PlannedEvaluator
 from .provenance import provenance_of
+from .reasoning import finding_leaks, keeping_reasoning
 from .registry import Entry, Registry, UnknownType
 from .response_template import ResponseTemplate
 
@@ -43,6 +44,7 @@ class ChildScope:
     inverted: whether a high score counts against the call, because an odd number of the enclosing specs is negated;
     None (unknown) inside a formula.
     threshold: JSON Pointer to the threshold for the children's scores, or None.
+    keeps_reasoning: whether one of the enclosing specs reads the whole text, so that the children do too.
     """
 
     compiler: "Compiler"
@@ -51,6 +53,7 @@ class ChildScope:
     depth: int
     inverted: bool | None
     threshold: str | None
+    keeps_reasoning: bool
 
     def compile(self, specs: Sequence[Mapping[str, Any]]) -> list[PlannedEvaluator]:
         """Compile the children. Problems are added to the compiler's violations."""
@@ -173,6 +176,7 @@ class Compiler:
                 position,
                 inverted=scope.inverted,
                 threshold=scope.threshold,
+                keeps_reasoning=scope.keeps_reasoning,
             )
             if evaluator is None:
                 continue
@@ -241,6 +245,7 @@ class Compiler:
         *,
         inverted: bool | None = False,
         threshold: str | None = None,
+        keeps_reasoning: bool = False,
     ) -> PlannedEvaluator | None:
         before = len(self.violations)
         self._count += 1
@@ -266,15 +271,19 @@ class Compiler:
         self._check_fields(spec, definition, index, path)
         config = self._config(spec, implied, index, path)
         evaluate: Evaluate | None = None
+        nested = getattr(definition.compile, "nested", None)
+        keeps = spec.reasoning == evaluator_pb2.REASONING_POLICY_KEEP
+        keeps_reasoning = keeps_reasoning or keeps
         if spec.HasField("threshold"):
             threshold = f"{path}/threshold"
         if config is not None:
             if inverted is not None:
                 inverted = inverted != spec.negate
             try:
-                children = ChildScope(self, index, f"{path}/config/evaluators", depth, inverted, threshold)
+                children = ChildScope(
+                    self, index, f"{path}/config/evaluators", depth, inverted, threshold, keeps_reasoning
+                )
                 # A combinator compiles its children with this compiler, so that limits and paths apply to them too.
-                nested = getattr(definition.compile, "nested", None)
                 evaluate = nested(config, children) if nested else definition.compile(config)
             except InvalidConfig as problem:
                 for found in problem.problems:
@@ -293,7 +302,7 @@ class Compiler:
         if config is None or evaluate is None or len(self.violations) > before:
             return None
         final_only = spec.turn_policy == evaluator_pb2.TURN_POLICY_FINAL_TURN or definition.final_turn_only
-        return PlannedEvaluator(
+        planned = PlannedEvaluator(
             index=index if position is None else position,
             name=_unique(spec.name or spec.type, names),
             definition=definition,
@@ -306,6 +315,7 @@ class Compiler:
                 config,
                 threshold=spec.threshold if spec.HasField("threshold") else None,
                 negate=spec.negate,
+                keeps_reasoning=keeps,
             ),
             enforced=spec.enforcement != evaluator_pb2.ENFORCEMENT_SHADOW,
             fail_open=(
@@ -324,6 +334,12 @@ class Compiler:
             or (position is None and index in self._awaits_final),
             timeout=duration_ms(spec.timeout) / 1000 if spec.HasField("timeout") else None,
         )
+        if keeps:
+            planned.evaluate = keeping_reasoning(evaluate)
+        elif not keeps_reasoning and not nested:
+            forbids = getattr(evaluator, "forbids", False)
+            planned.evaluate = finding_leaks(planned, inverted=inverted, forbids=forbids)
+        return planned
 
     def _find(self, spec: evaluator_pb2.EvaluatorSpec) -> tuple[Entry, Mapping[str, Any]]:
         found = self._registry.find(spec.type, spec.version)
@@ -344,7 +360,7 @@ class Compiler:
             note("threshold", "OUT_OF_RANGE", f"got {spec.threshold:g}, wanted 0 to 1")
         if spec.HasField("timeout") and duration_ms(spec.timeout) <= 0:
             note("timeout", "OUT_OF_RANGE", f"got {duration_ms(spec.timeout):g}ms, wanted more than 0")
-        for name in ("enforcement", "error_policy", "turn_policy"):
+        for name in ("enforcement", "error_policy", "turn_policy", "reasoning"):
             number = getattr(spec, name)
             if not 0 <= number <= 2:
                 text = f"got {number}, which is not a value of {name} that this server knows"

@@ -62,6 +62,7 @@ def adjust(evaluator: PlannedEvaluator, result: Result) -> Result:
     adjusted = copy(result)
     adjusted.verdict, adjusted.score, adjusted.reason = verdict, score, reason
     adjusted.pending = result.pending and verdict is _FAILED
+    adjusted.alternative = None if result.alternative is None else adjust(evaluator, result.alternative)
     return adjusted
 
 

@@ -12,7 +12,12 @@ from .planned_evaluator import PlannedEvaluator
 
 
 def provenance_of(
-    evaluate: Evaluate, config: Mapping[str, Any], *, threshold: float | None, negate: bool
+    evaluate: Evaluate,
+    config: Mapping[str, Any],
+    *,
+    threshold: float | None,
+    negate: bool,
+    keeps_reasoning: bool,
 ) -> Provenance:
     """Return the provenance of a compiled function.
 
@@ -20,7 +25,7 @@ def provenance_of(
     or as canonical JSON; without it, as for remotes and plain functions, the config is used as sent. `provenance`:
     other facts, without the config's digest.
 
-    threshold, negate: of the spec. They can reverse the verdict, so they are part of the digest if set.
+    threshold, negate, keeps_reasoning: of the spec. They can reverse the verdict, so they are part of the digest if set.
     """
     owner = getattr(evaluate, "__self__", None)
     evaluator = owner if isinstance(owner, Evaluator) else getattr(owner, "config", None)
@@ -30,6 +35,8 @@ def provenance_of(
         text = canonical_json(config) if evaluator is None else evaluator
     if negate:
         text += "\nnegate"
+    if keeps_reasoning:
+        text += "\nreasoning keep"
     if threshold is not None:
         text += f"\nthreshold {threshold!r}"
     known: Provenance = getattr(owner, "provenance", Provenance())

@@ -14,7 +14,6 @@ from evald.result import Result, errored, unproven
 from evald.strict_json import TooLarge, parse_json
 
 from .results import no_answer
-from .texts import finish_reason_of
 
 _VARIABLE: Final = re.compile(r"\{\{([^{}]*)\}\}")
 _PATH: Final = re.compile(r"""\s*(item|sample)((?:\.\w+|\[\d{1,9}\]|\['[^'\]]*'\]|\["[^"\]]*"\])*)\s*""")
@@ -144,7 +143,7 @@ def _choices(ctx: EvaluatorContext) -> list[dict[str, Any]]:
     # Absent rather than null, which would be a text that differs from every reference.
     content = {} if ctx.answer is None else {"content": ctx.answer}
     message = {"role": "assistant", **content, "tool_calls": _output_tools(ctx)}
-    finish = finish_reason_of(ctx)
+    finish = ctx.last_invocation.finish_reason
     return [{"index": 0, "message": message, **({} if finish is None else {"finish_reason": finish})}]
 
 

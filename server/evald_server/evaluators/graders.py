@@ -66,6 +66,11 @@ class StringCheck(_TextGrader, type="string-check"):
         "ignoring case."
     )
 
+    @property
+    def forbids(self) -> bool:
+        """Whether it passes when the texts differ."""
+        return self.operation == "ne"
+
     def judge(self, text: str, reference: str) -> Result:
         """Return score 1 or 0."""
         size = len(text) + len(reference)

@@ -107,6 +107,11 @@ class Regex(Evaluator, type="regex", kind=ASSERTION, inline=True):
     must_match: bool = Field(True, description="If false: passes when the answer does not match.")
     message: MessageChoice = "last"
 
+    @property
+    def forbids(self) -> bool:
+        """Whether it passes when it finds nothing."""
+        return not self.must_match
+
     @field_validator("flags")
     @classmethod
     def _known_flags(cls, flags: str) -> str:

@@ -256,12 +256,6 @@ class LengthWithin(
         return failed(reason, 0.0, length)
 
 
-def finish_reason_of(ctx: EvaluatorContext) -> str | None:
-    """Return the finish reason in the invocation's metadata, None if there is none."""
-    found = map(ctx.last_invocation.metadata_text, ("finish_reason", "finishReason", "stop_reason"))
-    return next((reason for reason in found if reason is not None), None)
-
-
 class FinishReason(
     Evaluator,
     type="finish-reason",
@@ -280,7 +274,7 @@ class FinishReason(
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Return score 1 or 0."""
-        actual = finish_reason_of(ctx)
+        actual = ctx.last_invocation.finish_reason
         if actual is None:
             return missing(self.on_missing, "No finish reason available")
         if actual in self.allowed:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from evald.context import EvaluatorContext
+from evald.reasoning import split_reasoning
 from evald.result import TokenUsage
 from evald.scope import current_scope
 
@@ -261,9 +262,15 @@ class EndpointModel:
         self, completion: ChatCompletion, body: dict[str, Any], request: PromptRequest
     ) -> ModelAnswer:
         """Return the answer of a complete completion. Raises JudgeError."""
+        split = split_reasoning(completion.text or "")
+        if split is not None and split.answer is not None:
+            completion = completion._replace(text=split.answer)
         error = self._errors.of_completion(completion, request.max_tokens)
         if error is not None:
             raise error
+        if split is not None and split.answer is None:
+            why = "the answer ends within the model's reasoning; raise maxOutputTokens"
+            raise self._errors.unusable(why, code="JUDGE_TRUNCATED")
         text = completion.text or ""
         data = None
         if request.schema is not None:

@@ -1,6 +1,5 @@
 """The users of runs: simulated by a model, scripted or recorded."""
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -27,9 +26,6 @@ _MAX_TOKENS: Final = 1024
 
 # Limit for a model that ignores the token limit.
 _MAX_CHARACTERS: Final = 32_768
-
-# Output of reasoning models behind servers that do not remove it.
-_THOUGHTS: Final = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 
 # With 0, all runs of a scenario would be the same conversation.
 _TEMPERATURE: Final = 0.7
@@ -169,8 +165,8 @@ class SimulatedPersona:
 
 
 def _user_message(answer: str) -> message_pb2.ChatMessage:
-    """Return the model's answer as a user message, without its thoughts. Raises RunFailure."""
-    said = _THOUGHTS.sub("", answer).strip()
+    """Return the model's answer as a user message. Raises RunFailure."""
+    said = answer.strip()
     try:
         if 0 < len(said) <= _MAX_CHARACTERS:
             return message_pb2.ChatMessage(role="user", text=said)

@@ -96,6 +96,7 @@ SPEC_FORM: Final = _object(
         "threshold": _field("number", "Threshold", "Lowest passing score.", minimum=0, maximum=1),
         "required": _field("boolean", "Required", default=False),
         "negate": _field("boolean", "Negate", default=False),
+        "reasoning": _choice("Reasoning in the answer", "strip", "keep", default="strip"),
         "shadow": _field(
             "boolean", "Shadow", "Runs and is reported, but its verdict does not count.", default=False
         ),
