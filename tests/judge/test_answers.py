@@ -110,6 +110,24 @@ ROWS: dict[str, tuple[dict[str, Any], Answer, Outcome]] = {
         text([{"type": "thinking", "text": GOOD}, {"type": "text", "text": BAD}, GOOD]),
         "failed",
     ),
+    "thoughts before the object": (JSON, text(f"<think>{BAD}</think>\n\n{GOOD}"), "passed"),
+    "thoughts of another mind": (JSON, text(f"<think>{GOOD}</think>\n{BAD}"), "failed"),
+    "thoughts before a fence": (JSON, text(f"so</think>\n```json\n{GOOD}\n```"), "passed"),
+    "thoughts before lines": (LINES, text("<think>SCORE: 1</think>SCORE: 9\nREASON: so"), "passed"),
+    "thoughts in channels": (
+        JSON,
+        text(
+            f"<|channel|>analysis<|message|>{BAD}<|end|><|start|>assistant<|channel|>final<|message|>{GOOD}"
+        ),
+        "passed",
+    ),
+    "thoughts without an end": (JSON, text(f"<think>{GOOD}"), "JUDGE_TRUNCATED"),
+    "thoughts in a stream": (
+        JSON,
+        stream(chunk(f"<think>{BAD}</th"), chunk(f"ink>{GOOD}", "stop")),
+        "passed",
+    ),
+    "thoughts and no answer": (JSON, text(f"<think>{GOOD}</think>"), "JUDGE_UNPARSEABLE"),
     "thoughts alone": (JSON, text([{"type": "thinking", "text": GOOD}]), "JUDGE_UNPARSEABLE"),
     # Choices
     "two choices that differ": (JSON, choices((GOOD, "stop"), (BAD, "stop")), "JUDGE_UNPARSEABLE"),

@@ -130,6 +130,27 @@ async def test_the_task_says_everything_that_the_contract_promises() -> None:
         assert 30 < deadline < 50
 
 
+async def test_a_plugin_gets_answers_without_reasoning_unless_the_spec_checks_for_absence_or_keeps_it() -> (
+    None
+):
+    thinks = "<think>hello?</think>\nbye"
+    async with serving() as live, worker(live, "acme.word", behave=said) as dialled:
+        specs = [spec("acme.word", {"word": "hello"}, name=name) for name in ("plain", "keep", "negate")]
+        specs[1].reasoning = evaluator_pb2.REASONING_POLICY_KEEP
+        specs[2].negate = True
+        asked = request(*specs)
+        asked.context.ClearField("messages")
+        asked.context.messages.add(role="assistant", text=thinks)
+        results = (await live.unary(asked)).summary.results
+        assert [one.verdict for one in results] == [2, 1, 2]
+        texts = {task.context.messages[0].text for task in dialled.tasks}
+        assert texts == {"bye", thinks}
+        (plain, *_) = (
+            task.context.messages[0] for task in dialled.tasks if task.context.messages[0].text == "bye"
+        )
+        assert plain.metadata["reasoning"] == "hello?"
+
+
 async def test_progress_reaches_the_caller_before_the_result() -> None:
     async with serving() as live:
         dialled = Worker(live.channel, "acme.word")

@@ -130,16 +130,11 @@ async def test_whatever_a_model_says_is_a_message_of_the_user(said: str) -> None
     assert len(run.messages) == 2
 
 
-async def test_the_thoughts_of_a_model_are_not_told_to_the_agent() -> None:
-    made = scenario(PASSES, maxMessages=2)
-    thinks = ScriptedModels("<think>She wants\nFriday.</think>\n\nFriday, please.")
-    run = await play(made, None, SimulatedPersona(made, None, thinks))
-    assert run.messages[0].text == "Friday, please."
-
-
 async def test_the_judges_endpoint_is_asked_in_plain_text_with_its_retries() -> None:
     made = scenario(PASSES, maxMessages=2)
-    async with wire(answer(503, {"error": {"message": "busy"}}), answer(200, completion("Hello."))) as server:
+    async with wire(
+        answer(503, {"error": {"message": "busy"}}), answer(200, completion("<think>Hi?</think>\nHello."))
+    ) as server:
         models = build_models(
             load_settings(environ={"EVALD_JUDGE_BASE_URL": server.base_url, "EVALD_JUDGE_MODEL": "m"}),
             Counted(),
@@ -160,6 +155,7 @@ async def test_the_judges_endpoint_is_asked_in_plain_text_with_its_retries() -> 
         (completion(None, refusal="no"), "JUDGE_REFUSED"),
         (completion("  "), "JUDGE_UNPARSEABLE"),
         (completion("<think>What would she say?</think>\n"), "JUDGE_UNPARSEABLE"),
+        (completion("<think>What would"), "JUDGE_TRUNCATED"),
         (completion("x" * 40_000), "JUDGE_UNPARSEABLE"),
         (completion("half \ud800"), "JUDGE_UNPARSEABLE"),
         (completion("Hello", "tool_calls", tool_calls=[{"id": "1"}]), "JUDGE_UNPARSEABLE"),

@@ -49,7 +49,7 @@ def parse_expression(text: str) -> dict[str, Any]:
 
     A value is parsed as JSON; a value that is not JSON is a string. JSON quotes force a string. A comma ends a
     value only before another KEY=, so "text=Hello, world" needs no quotes. Dots in a key make nested mappings;
-    numbers between dots make lists.
+    numbers between dots make lists. The key `reasoning` is the spec's, not the config's.
     """
     head, colon, pairs = text.partition(":")
     match = _NAMED.fullmatch(head.strip())
@@ -59,7 +59,11 @@ def parse_expression(text: str) -> dict[str, Any]:
     if match[1]:
         spec["name"] = match[1].strip()
     if colon and pairs.strip():
-        spec["config"] = _lists(_parse_pairs(pairs, text))
+        config = _parse_pairs(pairs, text)
+        if "reasoning" in config:  # no evaluator's config has this key
+            spec["reasoning"] = config.pop("reasoning")
+        if config:
+            spec["config"] = _lists(config)
     return spec
 
 
