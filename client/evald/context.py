@@ -296,9 +296,7 @@ class EvaluatorContext:
         if self.answer is not None:
             return True
         messages = self._said() if scope == "turn" else self._all()
-        return any(
-            pb.role == "assistant" and is_answer(pb) and not self._is_cut_off(pb) for pb in messages
-        )
+        return any(pb.role == "assistant" and is_answer(pb) and not self._is_cut_off(pb) for pb in messages)
 
     def answer_of(self, which: Which) -> str | None:
         """Return an assistant text of the turn; None if there is no answer. Raises UnreadableContent.

@@ -216,7 +216,7 @@ def test_every_way_to_evaluate_reads_the_same(client: evald.Client) -> None:
     wanted = [Verdict.FAILED, Verdict.FAILED, Verdict.FAILED, Verdict.PASSED, Verdict.PASSED]
     *_, streamed = client.stream(turn, specs)
     with client.session(specs) as session:
-        of_session = session.evaluate(turn)
+        of_session = session.turn(turn)
     (item,) = client.batch([turn], specs)
     for evaluation in (client.evaluate(turn, specs), streamed, of_session, item.evaluation):
         assert isinstance(evaluation, evald.Evaluation)

@@ -76,6 +76,7 @@ evaluators:
   -e 'contains:substrings=["yes","ok"],mode=any'
   -e ref=regex:pattern='BK-[0-9]+',mustMatch=true the result is named ref
   -e tool-use:expectations.0.name=book            dots address nested keys
+  -e contains:text=Oslo,reasoning=keep            also reads the model's reasoning
 
 examples:
   evald evaluate conversation.json --evaluators checks.toml
