@@ -35,6 +35,8 @@ class RepeatedField(Protocol[Element_co]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Element_co]: ...
 
+    def __delitem__(self, index: int) -> None: ...
+
 
 # protobuf parses a Struct with up to 33 levels; the service guarantees one less.
 MAX_DEPTH: Final = 32

@@ -26,7 +26,7 @@ def drop_end_mark(messages: "Messages", first: int = 0) -> None:
     """Remove the end mark at the end, which is no question. first: index of the first message that may be one."""
     index = end_mark_index(messages)
     if index is not None and index >= first:
-        messages.pop(index)
+        del messages[index]
 
 
 def check_tail(turn: "Messages", conversation: "Messages", first: int = 0) -> None:

@@ -48,7 +48,9 @@ FAULTS = {
     "environment: broken": Fault("not valid JSON", {"EVALD_JUDGES": '{"a": {"key": "{secret}"'}),
     "environment: a script's": Fault("CODE_ENVIRONMENT", {"EVALD_CODE_ENVIRONMENT": "={secret}"}),
     "judge: user": Fault("without user", {"EVALD_JUDGE_BASE_URL": "https://u:{secret}@127.0.0.1/v1"}),
-    "judge: query": Fault("looks like a secret", {"EVALD_JUDGE_BASE_URL": "https://127.0.0.1/v1?key={secret}"}),
+    "judge: query": Fault(
+        "looks like a secret", {"EVALD_JUDGE_BASE_URL": "https://127.0.0.1/v1?key={secret}"}
+    ),
     "judge: no address": Fault("JUDGE_BASE_URL", {"EVALD_JUDGE_BASE_URL": "{secret}"}),
     "OpenAI: user": Fault("without user", {"OPENAI_BASE_URL": "https://u:{secret}@127.0.0.1/v1"}),
     "OpenAI: port": Fault("OPENAI_BASE_URL", {"OPENAI_BASE_URL": "https://u:{secret}/v1"}),

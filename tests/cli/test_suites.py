@@ -464,14 +464,18 @@ def test_cases_in_error_run_again_in_the_same_suite_run_and_no_others_do(
 def test_a_suite_run_of_an_older_command_is_not_taken_for_one_that_did_not_begin(
     cli: Any, tmp_path: Path, agent: Agent
 ) -> None:
-    suite = _file(tmp_path, SUITE.replace(", output: Your order is on its way.", "") + _connectors(agent, "m", "n"))
+    suite = _file(
+        tmp_path, SUITE.replace(", output: Your order is on its way.", "") + _connectors(agent, "m", "n")
+    )
     agent.broken = {"Where is it?"}
     cli("test", suite, code=3)
     agent.broken = set()
     cli("test", suite, "--target", "m", code=1)
     asked = Counter(agent.asked)
     cli("test", suite, "--resume", code=1)
-    assert agent.asked["Where is it?"] - asked["Where is it?"] == 2, "the first target anew, the second in error"
+    assert agent.asked["Where is it?"] - asked["Where is it?"] == 2, (
+        "the first target anew, the second in error"
+    )
 
 
 def test_a_suite_runs_on_a_server_that_keeps_it(evald: Any, tmp_path: Path) -> None:

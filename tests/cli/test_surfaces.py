@@ -144,35 +144,35 @@ class Surfaces:
 
     def http(self) -> Outcomes:
         return {
-            name: _outcome(self._post("evaluate", [{**turn, "evaluators": EVALUATORS}])[0])
+            name: _outcome(self.post("evaluate", [{**turn, "evaluators": EVALUATORS}])[0])
             for name, turn in TURNS.items()
         }
 
     def http_batch(self) -> Outcomes:
         rows = [{"id": name, **turn} for name, turn in TURNS.items()]
-        *answers, _ = self._post("evaluate-batch", [{"evaluators": EVALUATORS}, *rows])
+        *answers, _ = self.post("evaluate-batch", [{"evaluators": EVALUATORS}, *rows])
         return {one["id"]: _outcome(one["evaluation"]) for one in answers}
 
     def conversations(self) -> Outcomes:
         """`evald evaluate`, of last turns and of all turns."""
-        rows = self._lines("conversations", [{"id": name, **turn} for name, turn in TURNS.items()])
-        specs = self._lines("evaluators", [EVALUATORS])
-        found, summary = self._command("evaluate", rows, "--evaluators", specs)
+        rows = self.lines("conversations", [{"id": name, **turn} for name, turn in TURNS.items()])
+        specs = self.lines("evaluators", [EVALUATORS])
+        found, summary = self.command("evaluate", rows, "--evaluators", specs)
         assert summary["conversationCount"] == len(TURNS)
         return {one["id"]: _outcome(one["evaluation"]) for one in found}
 
     def suite(self) -> Outcomes:
         """`evald test` of cases with their answers."""
-        return self._cases(self._lines("suite", [*_cases(answered=True)]))
+        return self._cases(self.lines("suite", [*_cases(answered=True)]))
 
     def transcripts(self) -> Outcomes:
         """`evald test` of cases whose answers are elsewhere."""
-        rows = self._lines("transcripts", [{"id": name, **turn} for name, turn in TURNS.items()])
-        return self._cases(self._lines("suite", [*_cases(answered=False)]), "--transcripts", rows)
+        rows = self.lines("transcripts", [{"id": name, **turn} for name, turn in TURNS.items()])
+        return self._cases(self.lines("suite", [*_cases(answered=False)]), "--transcripts", rows)
 
     def pytest(self) -> Outcomes:
         """The cases of a suite as tests, with the same answers."""
-        (suite,) = load_suites([self._lines("suite", [*_cases(answered=False)])], targets=["the test"])
+        (suite,) = load_suites([self.lines("suite", [*_cases(answered=False)])], targets=["the test"])
         answers = {case["id"]: case["output"] for case in _cases(answered=True)}
         return {
             case.case_id: _of(
@@ -181,7 +181,7 @@ class Surfaces:
             for case in suite.cases
         }
 
-    def _post(self, path: str, lines: list[Any]) -> list[Any]:
+    def post(self, path: str, lines: list[Any]) -> list[Any]:
         kind = "application/json" if path == "evaluate" else "application/x-ndjson"
         body = "\n".join(map(json.dumps, lines))
         url = f"http://{self._server.web}/api/{path}"
@@ -189,18 +189,18 @@ class Surfaces:
         assert answer.status_code == 200, answer.text
         return [json.loads(line) for line in answer.text.splitlines()]
 
-    def _command(self, *arguments: str) -> tuple[list[Any], Any]:
+    def command(self, *arguments: str) -> tuple[list[Any], Any]:
         done = self._evald(*arguments, "--json", "--server", self._server.grpc)
         assert done.stdout, done.stderr
         *found, last = map(json.loads, done.stdout.splitlines())
         return found, last
 
     def _cases(self, suite: str, *more: str) -> Outcomes:
-        found, _ = self._command("test", suite, *more)
+        found, _ = self.command("test", suite, *more)
         results = [ParseDict(one, CaseResult()) for one in found]
         return {one.case_id: _of(Evaluation.from_pb(one.trials[0].turns[0].evaluation)) for one in results}
 
-    def _lines(self, name: str, data: list[Any]) -> str:
+    def lines(self, name: str, data: list[Any]) -> str:
         path = self._folder / f"{name}.jsonl"
         path.write_text("".join(json.dumps(one) + "\n" for one in data), encoding="utf-8")
         return str(path)
@@ -263,3 +263,180 @@ def test_a_turn_has_the_same_results_whichever_way_it_is_evaluated(
     assert found.keys() == expected.keys()
     for name, outcome in expected.items():
         assert found[name] == outcome, name
+
+
+_YES = {"role": "assistant", "content": "Yes, it is."}
+_EARLIER = [{"role": "user", "content": "Is it Friday?"}, _YES]
+_LATER = {"role": "user", "content": "Is my data safe?"}
+_RESULT = {"role": "tool", "tool_call_id": "c", "content": "yes"}
+_CALLED = {"role": "assistant", "content": None, "tool_calls": [_CALL]}
+_SYSTEM = {"role": "system", "content": "yes: the agent has timed out"}
+_FOUND, _TEXT = "No assistant message found", "No assistant message with text"
+
+
+def _user(text: Any) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+ENDS: dict[str, tuple[list[Any], str | None]] = {
+    # the messages after an answered question, and why there is no answer; None where the earlier answer is the last
+    "no answer": ([_LATER], _FOUND),
+    "two questions": ([_LATER, _user("Hello?")], _FOUND),
+    "only a system message": ([_LATER, _SYSTEM], _FOUND),
+    "only a tool's result": ([_LATER, _RESULT], _FOUND),
+    "tool calls alone": ([_LATER, _CALLED], _TEXT),
+    "tool calls and results": ([_LATER, _CALLED, _RESULT], _TEXT),
+    "tool calls beside an empty text": ([_LATER, {**_CALLED, "content": ""}], _TEXT),
+    "an empty text": ([_LATER, {"role": "assistant", "content": ""}], _TEXT),
+    "null": ([_LATER, {"role": "assistant", "content": None}], _TEXT),
+    "an end mark": ([_user("###STOP###")], None),
+    "an end mark in a block": ([_user([{"type": "text", "text": "TERMINATE"}])], None),
+    "a good-bye with an end mark": ([_user("Thank you! Bye.\n\n###TRANSFER###")], None),
+    "an end mark and a note": (
+        [_user("###OUT-OF-SCOPE###"), {"role": "system", "content": "reward: 1"}],
+        None,
+    ),
+    "an end mark after a question": ([_LATER, _user("###STOP###")], _FOUND),
+    "a good-bye without one": ([_user("Thank you!")], _FOUND),
+    "a question that ends with the word": ([_user("How do I stop the process? With TERMINATE")], _FOUND),
+    "a question about the mark": ([_user("What does ###STOP### mean?")], _FOUND),
+    "a mark that the agent answered": ([_user("###STOP###"), {"role": "assistant", "content": ""}], _TEXT),
+}
+PRESENT: list[Any] = [
+    {
+        "type": "contains",
+        "name": f"contains-{which}",
+        "config": {"text": "yes", "ignoreCase": True, "message": which},
+    }
+    for which in ("last", "first", "all")
+]
+ABSENT: list[Any] = [
+    {
+        "type": "regex",
+        "name": f"absent-{which}",
+        "config": {"pattern": "x", "mustMatch": False, "message": which},
+    }
+    for which in ("last", "first", "all")
+] + [
+    {"type": "contains", "name": "not-contains", "config": {"text": "x{2}"}, "negate": True},
+    {"type": "length-within", "config": {"max": 99}},
+    {
+        "type": "string-check",
+        "config": {"operation": "ne", "input": "{{sample.output_text}}", "reference": "a"},
+    },
+    {"type": "text-similarity", "config": {"expected": "zz", "threshold": 0.9}, "negate": True},
+]
+TEXT_CHECKS = [*PRESENT, *ABSENT]
+
+
+class Ends:
+    """The ways to evaluate a whole conversation. Each returns an evaluation by conversation."""
+
+    def __init__(self, surfaces: Surfaces, client: Client) -> None:
+        self._surfaces, self._client = surfaces, client
+
+    def unary(self) -> dict[str, Any]:
+        return {name: self._client.evaluate(said, TEXT_CHECKS).to_dict() for name, said in _whole().items()}
+
+    def json_text(self) -> dict[str, Any]:
+        return {
+            name: self._client.evaluate(json.dumps(said), TEXT_CHECKS).to_dict()
+            for name, said in _whole().items()
+        }
+
+    def stream(self) -> dict[str, Any]:
+        return {
+            name: [*self._client.stream(said, TEXT_CHECKS)][-1].to_dict()  # type: ignore[union-attr]
+            for name, said in _whole().items()
+        }
+
+    def batch(self) -> dict[str, Any]:
+        answers = self._client.batch(_whole().items(), TEXT_CHECKS)
+        return {one.id: one.evaluation.to_dict() for one in answers if one.evaluation is not None}
+
+    def session(self) -> dict[str, Any]:
+        """All messages in one turn."""
+        found = {}
+        for name, said in _whole().items():
+            with self._client.session(TEXT_CHECKS) as session:
+                found[name] = session.turn(said).to_dict()
+        return found
+
+    def session_of_turns(self) -> dict[str, Any]:
+        """The end is a turn of its own, unless it is an end mark, which is no turn."""
+        found = {}
+        for name, (end, why) in ENDS.items():
+            with self._client.session(TEXT_CHECKS) as session:
+                for new in [_EARLIER, end] if why else [[*_EARLIER, *end]]:
+                    found[name] = session.turn({"messages": new}).to_dict()
+            assert session.summary is not None
+            assert session.summary.passed is (why is None), name
+        return found
+
+    def base(self) -> dict[str, Any]:
+        """The earlier turn is the base of the session."""
+        found = {}
+        for name, (end, why) in ENDS.items():
+            with self._client.session(TEXT_CHECKS, base=_EARLIER if why else _EARLIER[:1]) as session:
+                found[name] = session.turn(end if why else [_YES, *end]).to_dict()
+        return found
+
+    def http(self) -> dict[str, Any]:
+        return {
+            name: self._surfaces.post("evaluate", [{"messages": said, "evaluators": TEXT_CHECKS}])[0]
+            for name, said in _whole().items()
+        }
+
+    def http_batch(self) -> dict[str, Any]:
+        rows = [{"id": name, "messages": said} for name, said in _whole().items()]
+        *answers, _ = self._surfaces.post("evaluate-batch", [{"evaluators": TEXT_CHECKS}, *rows])
+        return {one["id"]: one["evaluation"] for one in answers}
+
+    def command(self) -> dict[str, Any]:
+        found = self._evaluate()
+        assert {name: one["unanswered"] for name, one in found.items()} == {
+            name: why == _FOUND for name, (_, why) in ENDS.items()
+        }
+        return {name: one["evaluation"] for name, one in found.items()}
+
+    def command_with_turns(self) -> dict[str, Any]:
+        return {name: one["turns"][-1]["evaluation"] for name, one in self._evaluate("--turns").items()}
+
+    def _evaluate(self, *more: str) -> dict[str, Any]:
+        rows = [{"id": name, "messages": said} for name, said in _whole().items()]
+        file, specs = self._surfaces.lines("ends", rows), self._surfaces.lines("checks", [TEXT_CHECKS])
+        found, _ = self._surfaces.command("evaluate", file, "--evaluators", specs, *more)
+        return {one["id"]: one for one in found}
+
+
+def _whole() -> dict[str, list[Any]]:
+    return {name: [*_EARLIER, *end] for name, (end, _) in ENDS.items()}
+
+
+@pytest.mark.parametrize(
+    "way", [way for name, way in vars(Ends).items() if not name.startswith("_")], ids=lambda way: way.__name__
+)
+def test_an_answer_is_never_an_earlier_turns(
+    way: Callable[[Ends], dict[str, Any]], surfaces: Surfaces, server_process: ServerProcess
+) -> None:
+    with Client(server_process.grpc) as client:
+        found = way(Ends(surfaces, client))
+    assert found.keys() == ENDS.keys()
+    for name, (_, why) in ENDS.items():
+        results = found[name].get("results", found[name].get("evaluatorResults"))
+        assert len(results) == len(TEXT_CHECKS)
+        for one in results:
+            assert one["verdict"] == ("FAILED" if why else "PASSED"), (name, one)
+            assert not why or one["reason"].startswith(why), (name, one)
+
+
+def test_a_warning_names_the_unanswered_end(
+    surfaces: Surfaces, evald: Run, server_process: ServerProcess
+) -> None:
+    file = surfaces.lines("unanswered", [{"messages": [*_EARLIER, _LATER]}])
+    done = evald("evaluate", file, "-e", "contains:text=Yes", "--server", server_process.grpc)
+    assert done.returncode == 1
+    assert "it may be a good-bye, or the agent broke down" in done.stderr
+    marked = surfaces.lines("marked", [{"messages": [*_EARLIER, _user("Bye! ###STOP###")]}])
+    done = evald("evaluate", marked, "-e", "contains:text=Yes", "--server", server_process.grpc)
+    assert (done.returncode, "warning" in done.stderr) == (0, False)

@@ -25,7 +25,11 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "file": (stored("http", "file:///etc/passwd"), "base_url", "wanted http://HOST"),
     "password": (stored("http", "http://a:b@127.0.0.1"), "base_url", "without user, password"),
     "key": (stored("http", f"{URL}?key=1"), "base_url", "looks like a secret; wanted it in a header"),
-    "api-key": (stored("openai-chat", f"{URL}?v=1&Api-Key=x", {"model": "m"}), "base_url", "looks like a secret"),
+    "api-key": (
+        stored("openai-chat", f"{URL}?v=1&Api-Key=x", {"model": "m"}),
+        "base_url",
+        "looks like a secret",
+    ),
     "sig": (stored("http", f"{URL}/x?sv=2&sig=abc%2B"), "base_url", "looks like a secret"),
     "code": (stored("http", f"{URL}/api/ask?code=abc"), "base_url", "looks like a secret"),
     "a-key-as-value": (stored("http", f"{URL}?v=sk-12345678abc"), "base_url", "looks like a secret"),

@@ -17,8 +17,15 @@ from evald.errorcodes import CODES
 from evald.evaluator import EvaluatorDefinition
 from evald.result import Kind, Result, Verdict, errored, failed, passed
 from evald.v1 import result_pb2
+from evald.v1.context_pb2 import Invocation
+from evald.v1.evaluation_service_pb2 import EvaluateSessionRequest
+from evald.v1.suite_service_pb2_grpc import SuiteServiceStub
 from evald_server.engine.registry import Origin
 
+from ..rpc import suite_floor
+from ..rpc.live import Live, serving
+from ..rpc.live import spec as spec_of
+from ..runs.scripted import ScriptedAgent, Talker, play, scenario
 from .scripted import Engine, definition
 
 PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
@@ -348,3 +355,99 @@ def test_a_child_without_weight_is_shown_and_does_not_fail_an_assert_set(engine:
         ([broken], ERROR),
     ):
         assert engine.verdict([{"type": "assert-set", "evaluators": children}]) is wanted
+
+
+TURNS = 3
+
+# Each is the agent's part of the turn in which it goes wrong; the others say "yes".
+SILENCES: Mapping[str, list[dict[str, Any]]] = {
+    "no message": [],
+    "a system message": [{"role": "system", "text": "yes"}],
+    "a tool's result": [{"role": "tool", "text": "yes", "tool_call_id": "c"}],
+    "tool calls": [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "yes"}}]}],
+    "an empty text": [{"role": "assistant", "text": ""}],
+    "null": [{"role": "assistant"}],
+}
+
+SAYS_YES = [spec_of("contains", {"text": "yes"}), spec_of("regex", {"pattern": "no", "mustMatch": False})]
+
+
+def _answers_with(which: int, fault: list[dict[str, Any]]) -> list[Invocation]:
+    """What the agent says on each turn. which: the turn with the fault, from 1; 0 for none."""
+    good = [{"role": "assistant", "text": "yes"}]
+    return [Invocation(messages=fault if number == which else good) for number in range(1, TURNS + 1)]
+
+
+async def _in_a_session(live: Live, answers: list[Invocation], specs: list[Any], *, asked: bool) -> Verdict:
+    """asked: each turn begins with a message of the user; else only the first."""
+    frames = [EvaluateSessionRequest()]
+    frames[0].open.evaluators.extend(specs)
+    for number, answer in enumerate(answers, start=1):
+        turn = EvaluateSessionRequest().turn
+        turn.turn_id, turn.is_final = number, number == TURNS
+        if asked or number == 1:
+            turn.new_messages.add(role="user", text="yes?")
+        turn.new_messages.extend(answer.messages)
+        frames.append(EvaluateSessionRequest(turn=turn))
+    *_, last = await live.session(frames)
+    return Verdict(last.session_summary.verdict)
+
+
+async def _in_a_suite(live: Live, answers: list[Invocation], specs: list[Any], *, asked: bool) -> Verdict:
+    case = suite_floor.asked("case", *["yes?"] * TURNS)
+    for number, turn in enumerate(case.turns):
+        turn.evaluators.extend(specs)
+        if number and not asked:
+            turn.ClearField("input")
+    case.recorded_trials.add(answers=answers)
+    outcome = await suite_floor.play(SuiteServiceStub(live.channel), suite_floor.opened(*specs), [case])
+    return Verdict(outcome.case("case").verdict)
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["asked", "not-asked"])
+@pytest.mark.parametrize("fault", SILENCES.values(), ids=SILENCES.keys())
+@pytest.mark.parametrize("surface", [_in_a_session, _in_a_suite])
+async def test_a_turn_without_an_answer_fails_whichever_turn_it_is(
+    surface: Any, fault: list[dict[str, Any]], asked: bool
+) -> None:
+    if surface is _in_a_suite and not fault and not asked:
+        pytest.skip("RunSuite refuses a turn without any message")
+    async with serving() as live:
+        verdicts = [
+            await surface(live, _answers_with(which, fault), SAYS_YES, asked=asked)
+            for which in range(TURNS + 1)
+        ]
+    assert verdicts == [PASSED, FAILED, FAILED, FAILED]
+
+
+def _on_turn(which: int, behaviour: Behaviour) -> EvaluatorDefinition:
+    def behave(ctx: EvaluatorContext) -> Any:
+        return behaviour(ctx) if ctx.turn == which else passed("good")
+
+    return definition(f"breaks-on-{which}", behave, inline=False)
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+@pytest.mark.parametrize("surface", [_in_a_session, _in_a_suite])
+async def test_a_fault_in_any_turn_leaves_no_pass(surface: Any, fault: Behaviour) -> None:
+    answers = _answers_with(0, [])
+    numbers = range(1, TURNS + 1)
+    async with serving(_on_turn(which, fault) for which in numbers) as live:
+        for which in numbers:
+            broken = spec_of(f"breaks-on-{which}")
+            assert await surface(live, answers, [broken, *SAYS_YES], asked=True) is ERROR, which
+            failing = [broken, spec_of("contains", {"text": "no"})]
+            assert await surface(live, answers, failing, asked=True) is FAILED, which
+
+
+@pytest.mark.parametrize("which", range(1, TURNS + 1))
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+async def test_a_fault_in_any_turn_of_a_run_leaves_no_pass(fault: Behaviour, which: int) -> None:
+    broken = [{"type": f"breaks-on-{which}"}]
+    run = await play(
+        scenario(broken, maxMessages=2 * TURNS),
+        ScriptedAgent(*["yes"] * TURNS),
+        Talker(),
+        definitions=[_on_turn(which, fault)],
+    )
+    assert run.verdict == ERROR

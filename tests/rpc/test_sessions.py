@@ -330,3 +330,104 @@ def test_one_principal_gets_three_quarters_of_the_memory_of_sessions() -> None:
     memory.resize("b", 250, 750)
     memory.resize("b", 750, 0)
     memory.resize(LOCAL.name, 0, 1000)  # the only one without credentials
+
+
+WAITING: dict[str, Any] = {
+    "when: final": spec("contains", {"text": "hello"}, turn_policy=2, name="late"),
+    "onlyFinal": spec("json-schema", {"schema": {"type": "string"}, "onlyFinal": True}, name="late"),
+    "in a combinator": spec(
+        "any-of",
+        {
+            "evaluators": [
+                {"type": "all-of", "config": {"evaluators": [{"type": "is-json", "when": "final"}]}}
+            ]
+        },
+        name="late",
+    ),
+    "required": spec("contains", {"text": "hello"}, turn_policy=2, name="late", required=True),
+    "fails open": spec("contains", {"text": "hello"}, turn_policy=2, name="late", error_policy=2),
+}
+
+
+@pytest.mark.parametrize("late", WAITING.values(), ids=WAITING.keys())
+@pytest.mark.parametrize(
+    ("turns", "beside", "verdict"),
+    [
+        ([turn(1, "hello"), turn(2, "hello")], [], ERROR),
+        ([turn(1, "hello"), turn(2, "hello")], [CONTAINS], ERROR),
+        ([turn(1, "bye"), turn(2, "hello")], [CONTAINS], FAILED),
+        ([], [CONTAINS], ERROR),
+    ],
+    ids=["alone", "beside a pass", "beside a failure", "no turn"],
+)
+async def test_a_session_without_its_final_turn_is_an_error_that_names_who_waited(
+    turns: list[Frame], beside: list[Any], verdict: Verdict, late: Any
+) -> None:
+    async with serving() as live:
+        last = (await live.session([opened(late, *beside), *turns]))[-1].session_summary
+        assert (last.verdict, last.success) == (verdict, False)
+        assert last.error.code == "NOT_FINISHED"
+        assert '"late"' in last.error.message
+        assert "set is_final on its last turn" in last.error.message
+
+
+async def test_a_turn_after_the_final_one_leaves_the_session_unfinished() -> None:
+    async with serving() as live:
+        frames = [opened(WAITING["required"]), turn(1, "hello", is_final=True), turn(2, "hello")]
+        *_, last = await live.session(frames)
+        assert (last.session_summary.verdict, last.session_summary.error.code) == (ERROR, "NOT_FINISHED")
+
+
+async def test_only_enforced_assertions_are_waited_for() -> None:
+    shadow = spec("contains", {"text": "bye"}, turn_policy=2, enforcement=2)
+    metric = spec("response-length", turn_policy=2)
+    async with serving() as live:
+        last = (await live.session([opened(CONTAINS, shadow, metric), turn(1, "hello")]))[-1]
+        assert last.session_summary.verdict == PASSED
+        assert not last.session_summary.HasField("error")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [{"role": "assistant", "text": "hello"}],
+        [{"role": "user", "text": "hi"}, {"role": "assistant", "text": "hello"}],
+    ],
+    ids=["the answer of the turn before", "all of the turn before"],
+)
+async def test_the_messages_of_a_turn_are_no_earlier_ones(said: list[dict[str, str]]) -> None:
+    late = Frame()
+    late.turn.turn_id = 2
+    for message in said:
+        late.turn.last_invocation.messages.add(**message)
+    async with serving() as live:
+        _, refused, last = await live.session([opened(CONTAINS), turn(1, "hello"), late])
+        assert refused.error.code == "INVALID_ITEM"
+        assert "turn.last_invocation.messages: got" in refused.error.message
+        assert last.session_summary.verdict == ERROR
+
+
+async def test_a_turn_without_messages_takes_nothing_from_the_turn_before() -> None:
+    first = turn(1, "hello", ("a", "b"))
+    first.turn.last_invocation.latency.seconds = 1
+    first.turn.last_invocation.token_usage.total_tokens = 5
+    first.turn.expected.text = "hello"
+    empty = Frame()
+    empty.turn.turn_id = 2
+    specs = [
+        *(
+            spec("contains", {"text": "hello", "message": which}, name=which)
+            for which in ("last", "first", "all")
+        ),
+        spec("exact-match"),
+        spec("latency-budget", {"maxMs": 5000}),
+        spec("token-budget", {"maxTokens": 50}),
+        spec("tool-use", {"expectations": [{"name": "a"}], "scope": "turn"}),
+        spec("tool-call-budget", {"maxCalls": 5}),
+    ]
+    async with serving() as live:
+        before, after, last = await live.session([opened(*specs), first, empty])
+        assert {result.verdict for result in before.event.results} == {PASSED}
+        assert {result.verdict for result in after.event.results} == {FAILED}
+        assert after.event.results[0].reason == "No assistant message found"
+        assert list(last.session_summary.failed_turn_ids) == [2]

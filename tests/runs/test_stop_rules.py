@@ -447,7 +447,9 @@ async def test_the_user_has_the_last_word_where_the_limit_leaves_room_for_it() -
 
 async def test_an_agent_that_pauses_at_its_tools_goes_on_in_the_same_turn() -> None:
     call = {"role": "assistant", "content": None, "tool_calls": [{"name": "find", "args": {}, "id": "1"}]}
-    agent = ScriptedAgent([call], [{"role": "tool", "content": "[]", "tool_call_id": "1"}], "none", pauses=True)
+    agent = ScriptedAgent(
+        [call], [{"role": "tool", "content": "[]", "tool_call_id": "1"}], "none", pauses=True
+    )
     run = await play(scenario([{"type": "tool-call-count"}], maxMessages=9), agent, Talker(1))
     assert [message.role for message in run.messages] == ["user", "assistant", "tool", "assistant"]
     assert run.turn_count == 1
@@ -471,7 +473,9 @@ WHOLE_ANSWERS: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("answer", WHOLE_ANSWERS.values(), ids=WHOLE_ANSWERS)
-async def test_an_answer_that_ends_with_tool_calls_is_whole_where_the_agent_does_not_pause(answer: Any) -> None:
+async def test_an_answer_that_ends_with_tool_calls_is_whole_where_the_agent_does_not_pause(
+    answer: Any,
+) -> None:
     agent = ScriptedAgent(answer)
     run = await play(scenario([{"type": "tool-call-count"}], maxMessages=9), agent, Talker(2))
     assert [request.turn for request in agent.requests] == [1, 2]
