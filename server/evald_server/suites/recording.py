@@ -114,10 +114,9 @@ def _is_data(answer: Any) -> bool:
         return bool(answer) and not pair and all(map(_is_no_message, answer))
     if isinstance(answer, Mapping):
         # A misspelt key is no data; "message" is often a key of an answer.
-        wrong = [
-            nearest(key, _KNOWN[:2], cutoff=0.8) for key in answer if key not in (*ABOUT_KEYS, "message")
-        ]
-        misspelt = bool(answer) and all(wrong)
+        misspelt = bool(answer) and all(
+            key in ABOUT_KEYS or (key != "message" and nearest(key, _KNOWN[:2], cutoff=0.8)) for key in answer
+        )
         return not misspelt and _is_no_message(answer)
     return isinstance(answer, int | float)
 
@@ -162,7 +161,9 @@ def _group(messages: Sequence[Any]) -> _Group:
     return _Group(*(tuple(text for role, text in said if role == who) for who in ("user", "agent")))
 
 
-def _groups_of_case(before: Sequence[message_pb2.ChatMessage], turns: Sequence[suite_service_pb2.SuiteTurn]) -> list[_Group]:
+def _groups_of_case(
+    before: Sequence[message_pb2.ChatMessage], turns: Sequence[suite_service_pb2.SuiteTurn]
+) -> list[_Group]:
     groups: list[_Group] = []
     user: list[str] = []
     agent: list[str] = []

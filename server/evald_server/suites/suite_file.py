@@ -147,7 +147,9 @@ def _with_unread(suite: Suite, transcripts: Transcripts) -> Suite:
         return suite
     pb = suite_service_pb2.SuiteCase(case_id=_row_id(unread[0]), turns=[suite_service_pb2.SuiteTurn()])
     opening = suite.open
-    entry = SuiteEntry.model_validate({"trials": opening.trials or None, "min_passed": opening.min_passed or None})
+    entry = SuiteEntry.model_validate(
+        {"trials": opening.trials or None, "min_passed": opening.min_passed or None}
+    )
     fail_case(pb, UNREADABLE, str(unread[0]), entry)
     data = pb.SerializeToString(deterministic=True)
     suite.cases.add(data)
@@ -519,7 +521,7 @@ class _SuiteReader:
                         return
                     if not line.strip():
                         continue
-                    data = parse_json_text(line, self.name, lines.number)
+                    data = parse_json_text(line.rstrip(), self.name, lines.number)
                     if not isinstance(data, dict):
                         raise InvalidDocument(
                             self.name, lines.number, f"{shown(data)}, wanted a case, which is an object"

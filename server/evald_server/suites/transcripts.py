@@ -406,7 +406,7 @@ class _TranscriptFile:
             return self._csv_row(cells, line)
 
     def _json_row(self, text: str, line: int) -> Mapping[str, Any]:
-        row = parse_json_text(text, self.name, line)
+        row = parse_json_text(text.rstrip(), self.name, line)
         if not isinstance(row, dict):
             raise InvalidDocument(self.name, line, f"{shown(row)}, {_SHAPE}")
         return row
