@@ -64,14 +64,14 @@ def specs_to_pb(evaluators: Sequence[Any], path: str = "evaluators") -> list[eva
     return found
 
 
-class Converted(NamedTuple):
+class SentCase(NamedTuple):
     """A case as a message. unanswered: number of its recordings that end with a question."""
 
     pb: suite_service_pb2.SuiteCase
     unanswered: int
 
 
-def case_to_pb(entry: CaseEntry, shared: CaseShared, *, empty: str = "") -> Converted:
+def case_to_pb(entry: CaseEntry, shared: CaseShared, *, empty: str = "") -> SentCase:
     """Convert a case. Raises InvalidInput.
 
     empty: FILE:LINE of an explicit null in place of its answer; "" without one.
@@ -108,7 +108,7 @@ def case_to_pb(entry: CaseEntry, shared: CaseShared, *, empty: str = "") -> Conv
     _check_trials(shared.entry, trials, pb)
     if (size := pb.ByteSize()) > _MOST_BYTES:
         raise InvalidInput("", f"{size} bytes", f"at most {_MOST_BYTES}")
-    return Converted(pb, unanswered)
+    return SentCase(pb, unanswered)
 
 
 def fail_case(pb: suite_service_pb2.SuiteCase, code: str, message: str, suite: SuiteEntry) -> None:
@@ -269,7 +269,7 @@ def invocation(output: Any, path: str, *, whole: bool = False) -> context_pb2.In
     about: dict[str, Any] = {}
     if isinstance(output, Mapping) and "role" not in output and {"text", "messages"} & output.keys():
         about = {key: value for key, value in output.items() if key not in ("text", "messages")}
-        response = data_as_text(output.get("text", output.get("messages")), path)
+        response = data_as_text(output["text"], path) if "text" in output else output["messages"]
         if "text" in output and "messages" in output:
             raise InvalidInput(path, "`text` together with `messages`", "one of the two")
     if isinstance(response, list) and not response:

@@ -21,7 +21,7 @@ _KNOWN: Final = ("text", "messages", "role", "error")
 _SHOWN: Final = 60
 
 
-class Mismatch(ValueError):
+class WrongRecording(ValueError):
     """A recording is not one of the case. Its text is the first difference."""
 
 
@@ -50,16 +50,16 @@ class Questions:
         self.last = said[-1] if said else None
 
     def answers_in(self, messages: Sequence[Any]) -> list[tuple[int, int]]:
-        """Return start and end of the messages of each turn. Raises Mismatch, and InvalidInput for unreadable messages."""
+        """Return start and end of the messages of each turn. Raises WrongRecording, and InvalidInput for unreadable messages."""
         bounds = turn_bounds(messages, self.marks)
         if not self._all:
             return bounds[-1:]
         if ends_unanswered(messages, self.marks):
-            raise Mismatch("its last message is one of the user, which has no answer")
+            raise WrongRecording("its last message is one of the user, which has no answer")
         groups = [_group(messages[start:end]) for start, end in bounds]
         differences = [_difference(groups, wanted) for wanted in self._all]
         if all(differences):
-            raise Mismatch(differences[0] if len(groups) > self.turns else differences[-1])
+            raise WrongRecording(differences[0] if len(groups) > self.turns else differences[-1])
         return bounds[-self.turns :]
 
     def check_asked(self, asked: Any) -> None:
@@ -71,12 +71,12 @@ class Questions:
             return
         if isinstance(asked, str):
             if normal(asked) != self.last:
-                raise Mismatch(f"it asks {_quoted(normal(asked))}, the case {_quoted(self.last or '')}")
+                raise WrongRecording(f"it asks {_quoted(normal(asked))}, the case {_quoted(self.last or '')}")
             return
         said = [text for role, text in _texts(asked) if role == "user"]
         known = [[text for group in groups for text in group.user] for groups in self._all]
         if said not in known:
-            raise Mismatch(f"it asks {_quoted(*said)}, the case {_quoted(*known[-1])}")
+            raise WrongRecording(f"it asks {_quoted(*said)}, the case {_quoted(*known[-1])}")
 
 
 def normal(text: str) -> str:

@@ -18,7 +18,7 @@ from evald.structs import fill_struct
 from evald.v1 import connector_service_pb2, suite_service_pb2
 
 from . import foreign
-from .case_messages import CaseShared, Converted, case_to_pb, evaluator_paths, fail_case, specs_to_pb
+from .case_messages import CaseShared, SentCase, case_to_pb, evaluator_paths, fail_case, specs_to_pb
 from .documents import (
     DataPath,
     Document,
@@ -418,7 +418,7 @@ class _SuiteReader:
         used = f", first used in {where}" if where else ""
         self._problems.append(InvalidDocument(file, line, f'duplicate id "{case_id}"{used}'))
 
-    def _case(self, raw: _Raw, shared: CaseShared | None) -> tuple[CaseEntry | None, Converted | None]:
+    def _case(self, raw: _Raw, shared: CaseShared | None) -> tuple[CaseEntry | None, SentCase | None]:
         """Return a case, and its message if it is to be sent. For an invalid case, add a problem and return None."""
         if raw.problem is not None:
             return self._broken(CaseEntry.model_validate({"id": _row_id(raw.problem)}), raw.problem, shared)
@@ -468,7 +468,7 @@ class _SuiteReader:
 
     def _broken(
         self, entry: CaseEntry, problem: InvalidDocument, shared: CaseShared | None
-    ) -> tuple[CaseEntry, Converted | None]:
+    ) -> tuple[CaseEntry, SentCase | None]:
         """Return a case in error, whose row cannot be read."""
         if shared is None or entry.skip is not False or not self._wanted.takes(entry):
             return entry, None
@@ -476,7 +476,7 @@ class _SuiteReader:
         pb.turns.add()
         pb.trials, pb.min_passed = entry.trials or 0, entry.min_passed or 0
         fail_case(pb, UNREADABLE, str(problem), shared.entry)
-        return entry, Converted(pb, 0)
+        return entry, SentCase(pb, 0)
 
     def _validate(
         self,

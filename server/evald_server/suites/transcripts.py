@@ -32,7 +32,7 @@ from .documents import (
 from .file_models import ABOUT_KEYS
 from .id_set import digest
 from .recorded_turns import RECORDED_ERROR, USER_ROLES, ends_unanswered, recorded_error, usage_of
-from .recording import Mismatch, Questions, data_as_text, last_asked
+from .recording import WrongRecording, Questions, data_as_text, last_asked
 
 MISMATCH: Final = "TRANSCRIPT_MISMATCH"
 """The error code of a case whose transcript is not its recording."""
@@ -147,7 +147,7 @@ class Transcripts:
             place = f"{file.name}:{line}"
             try:
                 found[index] = _transcript(file.row_at(position, line), place, questions)
-            except Mismatch as problem:
+            except WrongRecording as problem:
                 message = f"{place}: the transcript is not a recording of the case: {problem}"
                 found[index] = Transcript(place, (), (MISMATCH, message))
             except InvalidDocument as problem:
@@ -191,7 +191,7 @@ def _question(asked: Any) -> Any:
 
 
 def _transcript(row: Mapping[str, Any], place: str, questions: Questions) -> Transcript:
-    """Return the answers of a row. Raises Mismatch, InvalidDocument and InvalidInput."""
+    """Return the answers of a row. Raises WrongRecording, InvalidDocument and InvalidInput."""
     if error := recorded_error(row):
         # Other fields are ignored: messages of the agent before the error are no answer.
         return Transcript(place, (), (RECORDED_ERROR, error))
@@ -232,7 +232,7 @@ def _transcript(row: Mapping[str, Any], place: str, questions: Questions) -> Tra
         raise InvalidDocument(place, 0, f"got no output, only {', '.join(list(row)[:8])}; {_SHAPE}")
     if answers is None:
         if questions.turns != 1:
-            raise Mismatch(
+            raise WrongRecording(
                 f"it has one output, the case {questions.turns} turns; wanted `messages`, or `answers`"
             )
         answers = [output]
@@ -241,7 +241,7 @@ def _transcript(row: Mapping[str, Any], place: str, questions: Questions) -> Tra
     elif not isinstance(answers, list):
         raise InvalidInput("answers", shown(answers), "a list with the answer of each turn")
     elif len(answers) != questions.turns:
-        raise Mismatch(f"it has {len(answers)} answers, the case {questions.turns} turns")
+        raise WrongRecording(f"it has {len(answers)} answers, the case {questions.turns} turns")
     elif messages:
         questions.check_asked(messages)
     last = data_as_text(answers[-1], "answers") if answers else None
@@ -376,8 +376,8 @@ class _TranscriptFile:
         """Read the first line that is not empty. Raises InvalidDocument."""
         line = next((line for line in reading if line.strip(" \t\r\n,;")), "")
         self._delimiter = csv_delimiter(line)
-        if line.strip().startswith("sep=") and len(line.strip()) == 5:  # Excel
-            self._delimiter, line = line.strip()[4], next(reading, "")
+        if line.startswith("sep="):  # Excel
+            self._delimiter, line = line[4:5], next(reading, "")
         try:
             names = next(csv.reader([line], delimiter=self._delimiter, strict=True), [])
         except csv.Error as problem:
