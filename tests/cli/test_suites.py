@@ -380,6 +380,49 @@ def test_transcripts_replace_recorded_answers(cli: Any, tmp_path: Path) -> None:
     )
 
 
+def _talk(*said: str) -> list[dict[str, str]]:
+    """Return messages, of the user and the agent in turn."""
+    return [
+        {"role": "assistant" if index % 2 else "user", "content": text} for index, text in enumerate(said)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "words"),
+    [
+        ({"messages": _talk("Where is it?", "an order")}, 0, "PASSED"),
+        ({"messages": _talk("Where is it?", "an order", "###STOP###")}, 0, "PASSED"),
+        ({"messages": _talk("Who is it?", "an order")}, 3, "TRANSCRIPT_MISMATCH: "),
+        ({"messages": _talk("Who is it?", "an order", "Where is it?")}, 3, "TRANSCRIPT_MISMATCH: "),
+        ({"output": "an order", "status": "error", "message": "it broke"}, 3, "RECORDED_ERROR: it broke"),
+        ({"output": None}, 3, "UNREADABLE_ROW: "),
+        ({"output": {"order": 7}}, 0, "PASSED"),
+    ],
+)
+def test_a_wrong_row_is_one_case_in_error(
+    cli: Any, tmp_path: Path, row: dict[str, Any], code: int, words: str
+) -> None:
+    rows = [{"id": "a", **row}, {"id": "b", "output": "an order"}]
+    transcripts = _file(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "t.jsonl")
+    report = tmp_path / "report.json"
+    suite = _file(tmp_path, SUITE)
+    cli("test", suite, "--transcripts", transcripts, "--output", str(report), code=code)
+    cases = {one["caseId"]: one for one in json.loads(report.read_text())["cases"]}
+    assert cases["b"]["verdict"] == "VERDICT_PASSED"
+    assert cases["a"]["verdict"] == ("VERDICT_ERROR" if code else "VERDICT_PASSED")
+    assert words in cases["a"]["reason"] if code else True
+    if "MISMATCH" in words or "UNREADABLE" in words:
+        assert f"{transcripts}:1: " in cases["a"]["reason"]
+
+
+def test_a_conversation_without_an_answer_at_its_end_fails_with_a_warning(cli: Any, tmp_path: Path) -> None:
+    suite = _file(tmp_path, "evaluators: [{type: contains, config: {text: order}}]\ncases: [{id: a}]\n")
+    row = {"id": "a", "messages": _talk("Where is it?", "an order", "Hello?")}
+    shown = cli("test", suite, "--transcripts", _file(tmp_path, json.dumps(row), "t.jsonl"), code=1)
+    assert "warning: " in shown
+    assert "1 conversation ends with a message of the user" in shown
+
+
 def test_cases_are_listed_and_the_schema_is_printed(cli: Any, tmp_path: Path) -> None:
     suite = _file(tmp_path, SUITE)
     assert re.search(r"│ shop +│ a +│ 1 +│ 1 +│ smoke", cli("test", suite, "--list"))
@@ -464,14 +507,18 @@ def test_cases_in_error_run_again_in_the_same_suite_run_and_no_others_do(
 def test_a_suite_run_of_an_older_command_is_not_taken_for_one_that_did_not_begin(
     cli: Any, tmp_path: Path, agent: Agent
 ) -> None:
-    suite = _file(tmp_path, SUITE.replace(", output: Your order is on its way.", "") + _connectors(agent, "m", "n"))
+    suite = _file(
+        tmp_path, SUITE.replace(", output: Your order is on its way.", "") + _connectors(agent, "m", "n")
+    )
     agent.broken = {"Where is it?"}
     cli("test", suite, code=3)
     agent.broken = set()
     cli("test", suite, "--target", "m", code=1)
     asked = Counter(agent.asked)
     cli("test", suite, "--resume", code=1)
-    assert agent.asked["Where is it?"] - asked["Where is it?"] == 2, "the first target anew, the second in error"
+    assert agent.asked["Where is it?"] - asked["Where is it?"] == 2, (
+        "the first target anew, the second in error"
+    )
 
 
 def test_a_suite_runs_on_a_server_that_keeps_it(evald: Any, tmp_path: Path) -> None:

@@ -174,7 +174,9 @@ def check_messages(invocation: context_pb2.Invocation, max_messages: int) -> Non
     last = messages[-1]
     try:
         silent = last.role != "tool" and not is_answer(last)
-        said = last.role == "tool" or last.tool_calls or last.HasField("refusal") or message_text(last).strip()
+        said = (
+            last.role == "tool" or last.tool_calls or last.HasField("refusal") or message_text(last).strip()
+        )
     except InvalidInput as problem:
         raise bad_answer(f"messages[{len(messages) - 1}]: {problem}") from None
     if not said and invocation.metadata.fields["finish_reason"].string_value == "length":

@@ -32,7 +32,7 @@ from .documents import (
 from .file_models import ABOUT_KEYS
 from .id_set import digest
 from .recorded_turns import RECORDED_ERROR, USER_ROLES, ends_unanswered, recorded_error, usage_of
-from .recording import WrongRecording, Questions, data_as_text, last_asked
+from .recording import Questions, WrongRecording, data_as_text, last_asked
 
 MISMATCH: Final = "TRANSCRIPT_MISMATCH"
 """The error code of a case whose transcript is not its recording."""
