@@ -167,7 +167,7 @@ def test_every_report_tells_the_same(cli: Any, tmp_path: Path) -> None:
         (("SUITE", "--trials", "0"), "argument --trials: got '0'"),
         (
             ("SUITE", "--trials", "3", "--min-passed", "2"),
-            'cases[0] ("a"): min_passed: 2 of 1 recorded answers; wanted at most 1',
+            'cases[0] ("a"): trials: 3, but the case has 1 recorded answer; wanted 3 recorded answers',
         ),
         (("SUITE", "SUITE"), 'duplicate suite name "shop"'),
         (("SUITE", "--server", "x:1"), "--data-dir configures the command's own server"),
@@ -279,7 +279,7 @@ def test_a_suite_without_an_assertion_that_counts_passes_with_a_warning(
         f"evaluators: [{evaluators}, {{type: contains, config: {{text: y}}}}]{cases}",
         "measured.yaml",
     )
-    shown = cli("test", both, "--trials", "3")
+    shown = cli("test", both, "--trials", "1")
     assert warning not in shown
     assert "warning: --trials has no effect on recorded answers" in shown
 
@@ -375,9 +375,52 @@ def test_transcripts_replace_recorded_answers(cli: Any, tmp_path: Path) -> None:
     assert "PASSED" in shown
     assert "t.csv:2" not in shown
     table = _file(tmp_path, "input,output\nWhere is it?,an order\n", "t.csv")
-    assert 'shop.yaml:5: cases[1] ("b"): no transcript' in cli(
-        "test", _file(tmp_path, SUITE), "--transcripts", table, code=2
+    assert "NO_TRANSCRIPT: no transcript" in cli(
+        "test", _file(tmp_path, SUITE), "--transcripts", table, code=3
     )
+
+
+def _talk(*said: str) -> list[dict[str, str]]:
+    """Return messages, of the user and the agent in turn."""
+    return [
+        {"role": "assistant" if index % 2 else "user", "content": text} for index, text in enumerate(said)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "words"),
+    [
+        ({"messages": _talk("Where is it?", "an order")}, 0, "PASSED"),
+        ({"messages": _talk("Where is it?", "an order", "###STOP###")}, 0, "PASSED"),
+        ({"messages": _talk("Who is it?", "an order")}, 3, "TRANSCRIPT_MISMATCH: "),
+        ({"messages": _talk("Who is it?", "an order", "Where is it?")}, 3, "TRANSCRIPT_MISMATCH: "),
+        ({"output": "an order", "status": "error", "message": "it broke"}, 3, "RECORDED_ERROR: it broke"),
+        ({"output": None}, 3, "UNREADABLE_ROW: "),
+        ({"output": {"order": 7}}, 0, "PASSED"),
+    ],
+)
+def test_a_wrong_row_is_one_case_in_error(
+    cli: Any, tmp_path: Path, row: dict[str, Any], code: int, words: str
+) -> None:
+    rows = [{"id": "a", **row}, {"id": "b", "output": "an order"}]
+    transcripts = _file(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "t.jsonl")
+    report = tmp_path / "report.json"
+    suite = _file(tmp_path, SUITE)
+    cli("test", suite, "--transcripts", transcripts, "--output", str(report), code=code)
+    cases = {one["caseId"]: one for one in json.loads(report.read_text())["cases"]}
+    assert cases["b"]["verdict"] == "VERDICT_PASSED"
+    assert cases["a"]["verdict"] == ("VERDICT_ERROR" if code else "VERDICT_PASSED")
+    assert words in cases["a"]["reason"] if code else True
+    if "MISMATCH" in words or "UNREADABLE" in words:
+        assert f"{transcripts}:1: " in cases["a"]["reason"]
+
+
+def test_a_conversation_without_an_answer_at_its_end_fails_with_a_warning(cli: Any, tmp_path: Path) -> None:
+    suite = _file(tmp_path, "evaluators: [{type: contains, config: {text: order}}]\ncases: [{id: a}]\n")
+    row = {"id": "a", "messages": _talk("Where is it?", "an order", "Hello?")}
+    shown = cli("test", suite, "--transcripts", _file(tmp_path, json.dumps(row), "t.jsonl"), code=1)
+    assert "warning: " in shown
+    assert "1 conversation ends with a message of the user" in shown
 
 
 def test_cases_are_listed_and_the_schema_is_printed(cli: Any, tmp_path: Path) -> None:

@@ -280,6 +280,13 @@ def _silent() -> SuiteCase:
     return case
 
 
+def _told() -> SuiteCase:
+    """A turn without an answer, and without a question."""
+    case = _silent()
+    case.turns[0].input.add(role="system", text="Be kind.")
+    return case
+
+
 BAD_OPEN = {
     "no-suite": (opened(suite=""), "open.suite"),
     "long-suite": (opened(suite="x" * 201), "open.suite"),
@@ -312,6 +319,8 @@ BAD_CASE = {
     "too-few-answers": (_answers(0), "cases[1].recorded_trials[0].answers"),
     "too-many-answers": (_answers(2), "cases[1].recorded_trials[0].answers"),
     "nothing-said": (_silent(), "cases[1].recorded_trials[0].answers[0].messages"),
+    "nothing-said-to-the-system": (_told(), "cases[1].recorded_trials[0].answers[0].messages"),
+    "fewer-answers-than-trials": (_case(trials=2), "cases[1].recorded_trials"),
     "own-evaluators": (_with_own("evaluators"), "cases[1].evaluators[0].type"),
     "turn-evaluators": (_with_own("turns"), "cases[1].turns[0].evaluators[0].config.text"),
     "options": (_case(options={"threshold": 0.5}), "cases[1].options.threshold"),
@@ -384,6 +393,58 @@ async def test_a_recorded_error_is_in_error_and_never_judged() -> None:
         both.recorded_trials[0].error.code = "RECORDED_ERROR"
         refused = await refusal(play(stub, opened(), [both]))
         assert refused.fields == ["cases[0].recorded_trials[0].answers"]
+
+
+async def test_fewer_recorded_trials_than_the_suite_has_are_refused_with_both_numbers() -> None:
+    async with floor() as (_, stub):
+        refused = await refusal(play(stub, opened(trials=3), [recorded("a", "hello", "hello")]))
+        assert refused.fields == ["cases[0].recorded_trials"]
+        assert "got 2, wanted at least the number of trials, 3" in refused.message
+        outcome = await play(stub, opened(trials=3), [recorded("a", "hello", "hello", trials=2)])
+        assert outcome.verdicts == {"a": PASSED}
+
+
+def _said(*messages: tuple[str, str]) -> Any:
+    made = answer("")
+    del made.messages[:]
+    for role, text in messages:
+        made.messages.add(role=role, text=text)
+    return made
+
+
+@pytest.mark.parametrize("position", [0, 1])
+async def test_an_answer_with_a_question_of_its_own_is_an_error_of_its_case(position: int) -> None:
+    answers = [answer("hello"), answer("hello")]
+    answers[position] = _said(("user", "other"), ("assistant", "hello"))
+    other = asked("other", "x", "y")
+    other.recorded_trials.add(answers=answers)
+    async with floor() as (_, stub):
+        outcome = await play(stub, opened(), [other, recorded("good", "hello")])
+        assert outcome.verdicts == {"other": ERROR, "good": PASSED}
+        assert outcome.case("other").reason.startswith(
+            f"TRANSCRIPT_MISMATCH: recorded_trials[0].answers[{position}].messages: got a message of the user"
+        )
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict"),
+    [
+        ([], PASSED),
+        ([("user", "Thanks! ###STOP###")], PASSED),
+        ([("user", "TERMINATE"), ("system", "bye")], PASSED),
+        ([("user", "Are you there?")], FAILED),
+        ([("user", "Are you there?"), ("assistant", "bye")], FAILED),
+        ([("user", "Are you there?"), ("tool", "hello")], FAILED),
+    ],
+)
+async def test_a_whole_conversation_is_judged_by_its_last_turn(
+    end: list[tuple[str, str]], verdict: int
+) -> None:
+    case = SuiteCase(case_id="a")
+    case.turns.add()
+    case.recorded_trials.add(answers=[_said(("user", "hi"), ("assistant", "hello"), *end)])
+    async with floor() as (_, stub):
+        assert (await play(stub, opened(), [case])).verdicts == {"a": verdict}
 
 
 @pytest.mark.parametrize("a_message", [1, 2, 50])

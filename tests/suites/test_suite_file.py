@@ -54,6 +54,7 @@ cases:
     messages: [{role: system, content: Be brief.}]
     input: [{role: user, content: Hi}]
     outputs: [Your order, {text: The order, latency_ms: 250, cost_usd: 0.01}, [{role: assistant, content: x}]]
+    trials: 3
     inherit: false
     evaluators: [response-length]
   - id: talk
@@ -91,7 +92,7 @@ def test_a_suite_becomes_what_is_sent(tmp_path: Path) -> None:
     assert [spec.type for spec in seven.evaluators] == ["response-length"], "the suite's are left out"
     assert [spec.type for spec in talk.turns[0].evaluators] == ["response-length"]
     assert [spec.name or spec.type for spec in talk.turns[1].evaluators] == ["contains", "criteria"]
-    assert suite.place("talk") == f"{tmp_path / 'a.yaml'}:29"
+    assert suite.place("talk") == f"{tmp_path / 'a.yaml'}:30"
 
 
 def test_a_case_without_evaluators_of_its_own_shares_those_of_the_suite(tmp_path: Path) -> None:
@@ -192,6 +193,19 @@ REFUSED = [
     (
         HEAD + "- {id: a, input: x, output: y, min_passed: 2}",
         'a.yaml:3: cases[0] ("a"): min_passed: 2 of 1 recorded',
+    ),
+    (
+        HEAD + "- {id: a, input: x, outputs: [y, z], trials: 3}",
+        'a.yaml:3: cases[0] ("a"): trials: 3, but the case has 2 recorded answers; wanted 3 recorded answers, or',
+    ),
+    (
+        "trials: 2\n" + HEAD + "- {id: a, input: x, output: y}",
+        'a.yaml:4: cases[0] ("a"): trials: 2, but the case has 1 recorded answer; wanted',
+    ),
+    (
+        HEAD + "- id: a\n  turns:\n  - {input: x, output: y, evaluators: [{type: latency, when: final}]}\n"
+        "  - {input: x, output: y}",
+        'a.yaml:5: cases[0] ("a"): turns[0].evaluators[0].when: final, on a turn that is not the last one of the case',
     ),
     (
         "trials: 2\nminPassed: 3\n" + HEAD + "- {id: a, input: x, output: y}",
@@ -297,11 +311,84 @@ def test_a_case_larger_than_a_message_is_refused(tmp_path: Path) -> None:
 
 def test_all_problems_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
     first = _write(tmp_path / "a.yaml", "trails: 1\n" + HEAD + "- {id: a, inptu: x}\n- {id: b, tag: 3}")
-    second = _write(tmp_path / "b.jsonl", '{"suite": {}}\n{"id": "a"')
+    second = _write(tmp_path / "b.jsonl", '{"suite": {}}\n{"id": "a", "tag": 3}')
     with pytest.raises(InvalidDocument) as refused:
         load_suites([first, second])
     places = [str(one).removeprefix(f"{tmp_path}/").partition(" ")[0] for one in refused.value.problems]
-    assert places == ["a.yaml:1:", "a.yaml:4:", "a.yaml:5:", "b.jsonl:2:11:"]
+    assert places == ["a.yaml:1:", "a.yaml:4:", "a.yaml:5:", "b.jsonl:2:"]
+
+
+def test_a_line_that_cannot_be_read_is_one_case_in_error(tmp_path: Path) -> None:
+    lines = [
+        '{"suite": {"evaluators": ["response-length"], "trials": 2}}',
+        '{"id": "a", "input": "x", "outputs": ["y", "z"]}',
+        '{"id": "torn", "input":',
+        '{"id": "b", "input": "x", "output": null}',
+        '{"id": "c", "input": "x", "outputs": [NaN]}',
+        '{"id": "d", "messages": "x", "tags": ["t"]}',
+        '{"id": "e", "input": "x", "output": {"messages": [3]}, "evaluators": ["latency"]}',
+        "[1]",
+    ]
+    data = "\n".join(lines).encode() + b'\n{"id": "\xff"}'
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(data)
+    (suite,) = load_suites([path])
+    good, *broken = suite.cases
+    assert [len(trial.answers) for trial in good.recorded_trials] == [1, 1]
+    found = {}
+    for case in broken:
+        # Each trial is in error, so that no minimum of passed trials can be met.
+        assert len(case.recorded_trials) == 2
+        (error,) = {(trial.error.code, trial.error.message) for trial in case.recorded_trials}
+        assert error[0] == "UNREADABLE_ROW"
+        found[case.case_id.removeprefix(f"{tmp_path}/")] = error[1].removeprefix(f"{tmp_path}/")
+    assert {one: text[: len("a.jsonl:5")] for one, text in found.items()} == {
+        "a.jsonl:3": "a.jsonl:3",
+        "b": "a.jsonl:4",
+        "a.jsonl:5": "a.jsonl:5",
+        "d": "a.jsonl:6",
+        "e": "a.jsonl:7",
+        "a.jsonl:8": "a.jsonl:8",
+        "a.jsonl:9": "a.jsonl:9",
+    }
+    assert suite.case_count == 8
+
+
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        ("42", "42"),
+        ("0.5", "0.5"),
+        ("true", "true"),
+        ("{}", "{}"),
+        ('{"city": "Ålesund", "cost": 5}', '{"city": "Ålesund", "cost": 5}'),
+        ('{"message": "hi"}', '{"message": "hi"}'),
+        ("[1, null]", "[1, null]"),
+        ('["Oslo", "Bergen"]', '["Oslo", "Bergen"]'),
+        ('[{"city": "Oslo"}]', '[{"city": "Oslo"}]'),
+        ('{"text": 42, "latency_ms": 5}', "42"),
+        ('{"role": "assistant", "content": "hi"}', "hi"),
+    ],
+)
+def test_an_answer_of_data_is_its_json_text(tmp_path: Path, output: str, text: str) -> None:
+    (case,) = _load(tmp_path, f"{HEAD}- {{id: a, input: x, output: {output}}}").cases
+    assert case.recorded_trials[0].answers[0].messages[0].text == text
+
+
+def test_the_messages_of_a_case_end_with_an_answer_a_question_or_an_end_mark(tmp_path: Path) -> None:
+    said = "{role: user, content: p}, {role: assistant, content: q}, {role: user, content: %s}"
+    text = HEAD + "- {id: a, messages: [" + said + "]}"
+    suite = _load(tmp_path, text % "r")
+    (case,) = suite.cases
+    assert not case.recorded_trials[0].answers[0].messages
+    assert [one.text for one in case.turns[0].input] == ["r"]
+    assert "1 conversation ends with a message of the user that has no answer" in suite.warnings[0]
+    for mark, before in (("'###STOP###'", ""), ("'BYE!!'", "endMarks: [BYE!!]\n")):
+        suite = _load(tmp_path, before + text % mark)
+        (case,) = suite.cases
+        assert [one.text for one in case.turns[0].input] == ["p"]
+        assert case.recorded_trials[0].answers[0].messages[0].text == "q"
+        assert not suite.warnings
 
 
 def test_two_suites_with_one_name_are_refused(tmp_path: Path) -> None:
@@ -321,9 +408,9 @@ def test_an_unknown_id_names_the_nearest(tmp_path: Path) -> None:
 
 
 def test_another_encoding_is_refused_with_its_place(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b'{"suite": {}}\n{"id": "\xff"}')
-    with pytest.raises(InvalidDocument, match=r"a\.jsonl:2:9: not UTF-8: invalid start byte"):
-        load_suites([tmp_path / "a.jsonl"])
+    (tmp_path / "a.yaml").write_bytes(b'name: x\nx: "\xff"')
+    with pytest.raises(InvalidDocument, match=r"a\.yaml:2:5: not UTF-8: invalid start byte"):
+        load_suites([tmp_path / "a.yaml"])
     with pytest.raises(InvalidDocument, match=r"missing\.yaml: No such file"):
         load_suites([tmp_path / "missing.yaml"])
 

@@ -16,6 +16,7 @@ from evald.strict_json import TooLarge, parse_json
 from evald.v1 import context_pb2
 from evald_server.redaction import Redactor
 from evald_server.remote.errors import printable
+from evald_server.reported_errors import reported_error
 
 from .connector import ConnectorFailure
 
@@ -36,8 +37,6 @@ TEXT_KEYS: Final = (
 _NESTED: Final = ("message", "output", "response", "result", "data")
 _USAGES: Final = ("usage", "token_usage", "tokenUsage", "usage_metadata", "usageMetadata")
 _COSTS: Final = ("cost_usd", "costUsd", "cost", "total_cost_usd")
-_FAILED: Final = ("error", "failed", "failure", "fail")
-_HTTP_ERRORS: Final = range(400, 600)
 CALL_LISTS: Final = ("tool_calls", "toolCalls")
 
 
@@ -78,26 +77,8 @@ def parse_body(content: bytes, content_type: str, redactor: Redactor) -> Any:
 
 def check_reported(data: Any) -> None:
     """Raise ConnectorFailure if an answer, or an event of a stream, reports an error in one of the usual ways."""
-    if isinstance(data, Mapping) and (error := _reported(data)) is not None:
+    if isinstance(data, Mapping) and (error := reported_error(data)) is not None:
         raise bad_answer(f"the agent reports an error: {printable(json.dumps(error))}")
-
-
-def _reported(data: Mapping[str, Any]) -> Any:
-    choices = data.get("choices")
-    for one in (data, *(choices if isinstance(choices, list) else ())):
-        if isinstance(one, Mapping) and (one.get("error") or one.get("finish_reason") == "error"):
-            return one.get("error") or one
-    if data.get("errors"):
-        return data["errors"]
-    # The message of a failed tool has the same keys, but is no error of the agent.
-    is_message = "role" in data or data.get("type") == "tool"
-    failed = (
-        str(data.get("status")).lower() in _FAILED
-        or any(data.get(key) is False for key in ("success", "ok"))
-        or any(data.get(key) is True for key in ("is_error", "isError"))
-        or any(data.get(key) in _HTTP_ERRORS for key in ("status", "statusCode", "status_code", "code"))
-    )
-    return data if data.get("type") == "error" or (failed and not is_message) else None
 
 
 def find_response(data: Any, depth: int = 3) -> TurnData:
@@ -193,7 +174,9 @@ def check_messages(invocation: context_pb2.Invocation, max_messages: int) -> Non
     last = messages[-1]
     try:
         silent = last.role != "tool" and not is_answer(last)
-        said = last.role == "tool" or last.tool_calls or last.HasField("refusal") or message_text(last).strip()
+        said = (
+            last.role == "tool" or last.tool_calls or last.HasField("refusal") or message_text(last).strip()
+        )
     except InvalidInput as problem:
         raise bad_answer(f"messages[{len(messages) - 1}]: {problem}") from None
     if not said and invocation.metadata.fields["finish_reason"].string_value == "length":

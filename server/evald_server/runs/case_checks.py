@@ -61,11 +61,19 @@ def case_problem(case: wire_pb2.SuiteCase, setup: CaseSetup, *, asks_agent: bool
                 f"got {len(trial.answers)}, wanted one for each of the {len(case.turns)} turns",
             )
         for turn, answer in enumerate(trial.answers):
-            if not (answer.messages or answer.messages_json or case.turns[turn].input):
+            asks = any(message.role == "user" for message in case.turns[turn].input)
+            if not (answer.messages or answer.messages_json or asks):
                 return CaseProblem(
                     f"recorded_trials[{number}].answers[{turn}].messages",
-                    "empty, and the turn has no input; wanted the messages of the turn",
+                    "empty, and the turn has no input of the user; wanted the messages of the turn",
                 )
+    asked = case.trials or setup.opened.trials
+    if 0 < len(case.recorded_trials) < asked:
+        return CaseProblem(
+            "recorded_trials",
+            f"got {len(case.recorded_trials)}, wanted at least the number of trials, {asked}; send more, or set the "
+            "trials of the case",
+        )
     trials, wanted = setup.trials(case), setup.min_passed(case)
     if wanted > trials:
         return CaseProblem("min_passed", f"got {wanted}, wanted at most the number of trials, {trials}")

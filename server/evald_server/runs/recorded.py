@@ -255,6 +255,14 @@ class RecordedTrial:
         self._extend(self._case.turns[self._index].input, f"turns[{self._index}].input")
         check_invocation(answer, path)
         self._setup.engine.contexts.complete_messages(answer, path)
+        if self._case.turns[self._index].input and any(one.role == "user" for one in answer.messages):
+            self._result.error.code = "TRANSCRIPT_MISMATCH"
+            self._result.error.message = (
+                f"{path}.messages: got a message of the user in the answer of a turn that has an input; wanted the "
+                "agent's messages alone, which answer that input"
+            )
+            self._end()
+            return
         self._extend(answer.messages, f"{path}.messages")
         if self._latency is not None:
             known = answer.HasField("latency")
@@ -269,6 +277,9 @@ class RecordedTrial:
         """Begin to evaluate the last turn of the conversation."""
         pb, turn = self._pb, self._case.turns[self._index]
         self._setup.engine.contexts.begin_turn(pb, first, last)
+        # A whole conversation is judged by its last turn.
+        said = pb.last_invocation.messages
+        del said[: max((index + 1 for index, one in enumerate(said) if one.role == "user"), default=0)]
         self._result.turns.append(turn_of(last, self._index + 1, first, len(pb.messages) - first))
         plan = self._setup.plan(self._case, self._index)
         if plan is None:

@@ -8,16 +8,23 @@ from evald.chat import ROLES
 from evald.connection import MAX_MESSAGE_BYTES
 from evald.convert.context import fill_expected
 from evald.convert.spec import fill_options, spec_to_pb
+from evald.end_marks import END_MARKS
 from evald.errors import InvalidInput
 from evald.fields import read_keys, shown, text
 from evald.messages import fill_messages, message_roles
 from evald.structs import fill_struct
 from evald.v1 import context_pb2, evaluator_pb2, suite_service_pb2
 
-from .documents import InvalidDocument
 from .file_models import CaseEntry, SuiteEntry, TurnEntry
-from .recorded_turns import RECORDED_ERROR, USER_ROLES, recorded_error, turn_bounds, turn_usage
-from .transcripts import Transcripts, asked_text
+from .recorded_turns import (
+    RECORDED_ERROR,
+    USER_ROLES,
+    recorded_error,
+    turn_bounds,
+    turn_usage,
+)
+from .recording import Questions, data_as_text
+from .transcripts import MISSING, UNREADABLE, Transcripts
 
 CRITERIA: Final = "criteria"
 """Name of the evaluator that a case's criteria add."""
@@ -57,11 +64,23 @@ def specs_to_pb(evaluators: Sequence[Any], path: str = "evaluators") -> list[eva
     return found
 
 
-def case_to_pb(entry: CaseEntry, shared: CaseShared) -> suite_service_pb2.SuiteCase:
-    """Convert a case. Raises InvalidInput, or InvalidDocument for an invalid transcript."""
+class SentCase(NamedTuple):
+    """A case as a message. unanswered: number of its recordings that end with a question."""
+
+    pb: suite_service_pb2.SuiteCase
+    unanswered: int
+
+
+def case_to_pb(entry: CaseEntry, shared: CaseShared, *, empty: str = "") -> SentCase:
+    """Convert a case. Raises InvalidInput.
+
+    empty: FILE:LINE of an explicit null in place of its answer; "" without one.
+    """
     pb = suite_service_pb2.SuiteCase(case_id=text(entry.id, "id"))
     pb.tags.extend(text(tag, f"tags[{index}]") for index, tag in enumerate(entry.tags))
-    recorded = _fill_turns(entry, pb)
+    marks = (*END_MARKS, *shared.entry.end_marks)
+    recorded = _fill_turns(entry, pb, marks)
+    unanswered = 0
     _fill_evaluators(entry, shared, pb)
     if entry.weight != 1:
         pb.weight = entry.weight
@@ -69,36 +88,66 @@ def case_to_pb(entry: CaseEntry, shared: CaseShared) -> suite_service_pb2.SuiteC
         fill_options(entry.options, pb.options)
     if entry.metadata:
         fill_struct(entry.metadata, pb.metadata, "metadata")
+    pb.trials, pb.min_passed = entry.trials or 0, entry.min_passed or 0
     if shared.transcripts is not None:
-        _fill_transcribed(entry, shared.transcripts, pb)
+        unanswered = _fill_transcribed(shared, shared.transcripts, Questions(pb, marks), pb)
     elif not shared.ask_all:
+        if not recorded and not shared.asked and _is_conversation(entry):
+            # A recording whose last question has no answer.
+            recorded, unanswered = [suite_service_pb2.RecordedTrial(answers=[context_pb2.Invocation()])], 1
         pb.recorded_trials.extend(recorded)
     trials = len(pb.recorded_trials)
     if not trials and not shared.asked:
-        raise InvalidInput(
-            "", "no recorded answer and no target", "`output` in the case, or a target in the suite"
-        )
-    if not trials and not pb.turns[0].input:
+        if not empty:
+            raise InvalidInput(
+                "", "no recorded answer and no target", "`output` in the case, or a target in the suite"
+            )
+        fail_case(pb, UNREADABLE, f"{empty}: the recorded answer is null", shared.entry)
+    elif not trials and not pb.turns[0].input:
         raise InvalidInput("", "no input and no recorded answer", "`input`, `messages` or `turns`")
-    _fill_trials(entry, shared.entry, trials, pb)
+    _check_trials(shared.entry, trials, pb)
     if (size := pb.ByteSize()) > _MOST_BYTES:
         raise InvalidInput("", f"{size} bytes", f"at most {_MOST_BYTES}")
-    return pb
+    return SentCase(pb, unanswered)
 
 
-def _fill_trials(entry: CaseEntry, suite: SuiteEntry, recorded: int, pb: suite_service_pb2.SuiteCase) -> None:
-    pb.trials, pb.min_passed = entry.trials or 0, entry.min_passed or 0
-    trials = recorded or entry.trials or suite.trials or 1
-    wanted = entry.min_passed or suite.min_passed or 0
-    if wanted > trials:
+def fail_case(pb: suite_service_pb2.SuiteCase, code: str, message: str, suite: SuiteEntry) -> None:
+    """Put a case in error, in all of its trials: none of them can give it a verdict."""
+    count = max(len(pb.recorded_trials), _trials(suite, pb), pb.min_passed or suite.min_passed or 1)
+    del pb.recorded_trials[:]
+    error = {"code": code, "message": message.encode(errors="replace").decode()}
+    pb.recorded_trials.extend(suite_service_pb2.RecordedTrial(error=error) for _ in range(count))
+
+
+def _trials(suite: SuiteEntry, pb: suite_service_pb2.SuiteCase) -> int:
+    return pb.trials or suite.trials or 1
+
+
+def _check_trials(suite: SuiteEntry, recorded: int, pb: suite_service_pb2.SuiteCase) -> None:
+    wanted = _trials(suite, pb)
+    if recorded and recorded < wanted:
+        raise InvalidInput(
+            "trials",
+            f"{wanted}, but the case has {recorded} recorded answer{'s' * (recorded > 1)}",
+            f"{wanted} recorded answers, or `trials: {recorded}`",
+        )
+    needed, trials = pb.min_passed or suite.min_passed or 0, recorded or wanted
+    if needed > trials:
         raise InvalidInput(
             "min_passed",
-            f"{wanted} of {trials} {'recorded answers' if recorded else 'trials'}",
+            f"{needed} of {trials} {'recorded answers' if recorded else 'trials'}",
             f"at most {trials}",
         )
 
 
-def _fill_turns(entry: CaseEntry, pb: suite_service_pb2.SuiteCase) -> list[suite_service_pb2.RecordedTrial]:
+def _is_conversation(entry: CaseEntry) -> bool:
+    """Return whether the case is a conversation in which the agent has said something."""
+    return entry.input is None and not entry.turns and "assistant" in message_roles(entry.messages)
+
+
+def _fill_turns(
+    entry: CaseEntry, pb: suite_service_pb2.SuiteCase, marks: Sequence[str]
+) -> list[suite_service_pb2.RecordedTrial]:
     """Fill in the turns, and return the recorded trials."""
     if entry.turns:
         for key in ("input", "output", "outputs", "expected"):
@@ -114,7 +163,7 @@ def _fill_turns(entry: CaseEntry, pb: suite_service_pb2.SuiteCase) -> list[suite
         _fill_messages(entry.messages, pb.messages, "messages")
         _fill_input(entry.input, turn.input, "input")
     elif entry.messages:
-        trials = _split_conversation(entry.messages, pb, turn)
+        trials = _split_conversation(entry.messages, pb, turn, marks)
     if entry.expected is not None:
         _fill_expected(entry.expected, turn.expected, "expected")
     if entry.output is not None and entry.outputs:
@@ -159,18 +208,16 @@ def _fill_conversation(
 
 
 def _split_conversation(
-    messages: Sequence[Any], pb: suite_service_pb2.SuiteCase, turn: suite_service_pb2.SuiteTurn
+    messages: Sequence[Any],
+    pb: suite_service_pb2.SuiteCase,
+    turn: suite_service_pb2.SuiteTurn,
+    marks: Sequence[str],
 ) -> list[suite_service_pb2.RecordedTrial]:
     """Fill in a conversation, whose last turn is the case's turn. Return its answer, if it has one."""
     roles = message_roles(messages)
-    # A user message at the end has no answer yet: the agent is asked.
-    open_end = roles[-1] == "user"
-    start, end = (len(messages), len(messages)) if open_end else turn_bounds(messages)[-1]
-    if open_end:
-        while start and roles[start - 1] == "user":
-            start -= 1
-    elif "assistant" not in roles:
+    if "assistant" not in roles and "user" not in roles:
         raise InvalidInput("messages", "neither a user message nor an answer at the end", "one of them")
+    start, end = turn_bounds(messages, marks)[-1]
     said = start
     while said < end and roles[said] in USER_ROLES:
         said += 1
@@ -211,8 +258,9 @@ def _fill_expected(value: Any, pb: context_pb2.Expected, path: str) -> None:
         raise InvalidInput(problem.path.replace("expected", path, 1), problem.got, problem.wanted) from None
 
 
-def invocation(output: Any, path: str) -> context_pb2.Invocation:
-    """Convert a recorded answer. Raises InvalidInput."""
+def invocation(output: Any, path: str, *, whole: bool = False) -> context_pb2.Invocation:
+    """Convert a recorded answer. Raises InvalidInput. whole: it may be a conversation without an answer."""
+    output = data_as_text(output, path)
     if isinstance(output, str):
         pb = context_pb2.Invocation()
         pb.messages.add(role="assistant", text=text(output, path))
@@ -221,7 +269,7 @@ def invocation(output: Any, path: str) -> context_pb2.Invocation:
     about: dict[str, Any] = {}
     if isinstance(output, Mapping) and "role" not in output and {"text", "messages"} & output.keys():
         about = {key: value for key, value in output.items() if key not in ("text", "messages")}
-        response = output.get("text", output.get("messages"))
+        response = data_as_text(output["text"], path) if "text" in output else output["messages"]
         if "text" in output and "messages" in output:
             raise InvalidInput(path, "`text` together with `messages`", "one of the two")
     if isinstance(response, list) and not response:
@@ -234,26 +282,35 @@ def invocation(output: Any, path: str) -> context_pb2.Invocation:
     pb = context.last_invocation
     if not pb.messages:
         pb.messages.extend(context.messages)
-    if all(one.role != "assistant" for one in pb.messages):
+    if all(one.role != "assistant" for one in pb.messages) and not whole:
         raise InvalidInput(path, "no message of the agent", 'one with the role "assistant"')
     return pb
 
 
-def _fill_transcribed(entry: CaseEntry, transcripts: Transcripts, pb: suite_service_pb2.SuiteCase) -> None:
-    last = entry.turns[-1].input if entry.turns else entry.input
-    asked = asked_text(last if last is not None else entry.messages)
-    # Without an input, each trial has a whole conversation of its own.
-    found = transcripts.of(entry.id, asked, len(pb.turns), whole=not pb.turns[0].input)
-    if not found:
-        raise InvalidInput("", "no transcript", "a row with the id or the input of the case")
+def _fill_transcribed(
+    shared: CaseShared, transcripts: Transcripts, questions: Questions, pb: suite_service_pb2.SuiteCase
+) -> int:
+    """Fill in the recorded trials, or the error of the case. Return how many of them end unanswered."""
+    found = transcripts.of(pb.case_id, questions)
+    whole = questions.last is None
+    broken = next((one.error for one in found if one.is_unusable), None)
     for one in found:
         trial = pb.recorded_trials.add()
-        try:
-            trial.answers.extend(invocation(answer, "output") for answer in one.answers)
-        except InvalidInput as problem:
-            raise InvalidDocument(one.place, 0, str(problem)) from None
         if one.error:
-            trial.error.code, trial.error.message = RECORDED_ERROR, one.error
+            trial.error.code, trial.error.message = one.error
+        try:
+            trial.answers.extend(invocation(answer, "output", whole=whole) for answer in one.answers)
+        except InvalidInput as problem:
+            broken = broken or (UNREADABLE, f"{one.place}: {problem}")
+    wanted = _trials(shared.entry, pb)
+    if len(found) < wanted and (not found or transcripts.has_unreadable):
+        transcripts.lacking += 1
+        missing = f"{len(found)} of {wanted} transcripts" if found else "no transcript"
+        broken = broken or (MISSING, f"{missing}; wanted a row with the id or the input of the case")
+    if broken:
+        fail_case(pb, *broken, shared.entry)
+        return 0
+    return sum(one.unanswered for one in found)
 
 
 def _fill_evaluators(entry: CaseEntry, shared: CaseShared, pb: suite_service_pb2.SuiteCase) -> None:
@@ -268,6 +325,8 @@ def _fill_evaluators(entry: CaseEntry, shared: CaseShared, pb: suite_service_pb2
             *specs_to_pb(one.evaluators, f"{path}.evaluators"),
             *_criteria(one.criteria, f"{path}.criteria"),
         ]
+        if index < len(entry.turns) - 1:
+            _check_not_final(specs, f"{path}.evaluators")
         if specs and index == len(entry.turns) - 1:
             specs = [*of_suite, *own, *specs]
         pb.turns[index].evaluators.extend(specs)
@@ -284,6 +343,17 @@ def _fill_evaluators(entry: CaseEntry, shared: CaseShared, pb: suite_service_pb2
             "no evaluators",
             "`evaluators` or `criteria`, in the case or the suite; evald types lists them",
         )
+
+
+def _check_not_final(specs: Iterable[evaluator_pb2.EvaluatorSpec], path: str) -> None:
+    """Check the evaluators of a turn that is not the last one. Raises InvalidInput for one that would never run."""
+    for index, spec in enumerate(specs):
+        if spec.turn_policy == evaluator_pb2.TURN_POLICY_FINAL_TURN:
+            raise InvalidInput(
+                f"{path}[{index}].when",
+                "final, on a turn that is not the last one of the case, so it would never run",
+                "`when: every_turn` (the default) here, or this evaluator on the last turn",
+            )
 
 
 def evaluator_paths(entry: CaseEntry, shared: CaseShared) -> list[tuple[str | int, ...]]:

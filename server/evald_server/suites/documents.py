@@ -5,8 +5,12 @@ merge keys are limited, because a few lines of them can expand to gigabytes. The
 ruamel.yaml's Python parser: they carry line numbers, and deep nesting cannot overflow the stack.
 """
 
+import csv
 import json
+import os
 import re
+import stat
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +33,7 @@ from ruamel.yaml.reader import ReaderError
 
 from evald.strict_json import STRICT_JSON
 
-from ..input_files import read_bytes
+from ..input_files import MAX_BYTES, TOO_LONG, read_bytes
 
 # Limit of YAML: about 2,000 cases, which take about 10 seconds to parse.
 MAX_CHARACTERS: Final = 1 << 20
@@ -75,6 +79,10 @@ class InvalidDocument(ValueError):
     def problems(self) -> "Sequence[InvalidDocument]":
         """All known problems of the document, as errors."""
         return [self]
+
+
+class UnreadableFile(InvalidDocument):
+    """The error of a file that cannot be read at all, not only one of its rows."""
 
 
 class InvalidDocuments(InvalidDocument):
@@ -162,6 +170,27 @@ def parse_json_text(text: str, file: str, line: int = 1) -> Any:
         raise InvalidDocument(file, line, "not valid JSON: nested too deep") from None
     except ValueError as problem:
         raise InvalidDocument(file, line, f"not valid JSON: {problem}") from None
+
+
+def json_array_items(text: str) -> list[tuple[int, str]] | None:
+    """Return the line and the text of each item of a JSON array, which need not be valid JSON; None for another text."""
+    items: list[tuple[int, str]] = []
+    levels = line = 0
+    start = counted = 0
+    for token in _JSON_TOKEN.finditer(text):
+        mark = token[0]
+        if levels == 0 and (items or start or mark != "["):
+            return None  # something before or after the array
+        levels += (mark in ("[", "{")) - (mark in ("]", "}"))
+        if levels == 0 or (levels == 1 and mark in ("[", ",")):
+            if mark != "[":
+                first = start + len(text[start : token.start()]) - len(text[start : token.start()].lstrip())
+                line, counted = line + text.count("\n", counted, first), first
+                item = text[start : token.start()]
+                if item.strip() or mark == ",":
+                    items.append((line + 1, item.strip()))
+            start = token.end()
+    return items if levels == 0 and start else None
 
 
 def parse_json_lines(text: str, file: str) -> Iterator[tuple[int, Any]]:
@@ -415,39 +444,64 @@ class _Builder:
 class TextLines:
     """The lines of a stream as text.
 
-    number: of the last line, from 1. start: its byte offset. position: byte offset of the next line.
+    number: of the last line, from 1. start: its byte offset. raw: its bytes. position: byte offset of the next line.
     """
 
-    def __init__(self, stream: BinaryIO, file: str) -> None:
+    def __init__(self, stream: BinaryIO, file: str, number: int = 0) -> None:
+        """number: of the line before the first one."""
         self._stream = stream
         self._file = file
-        self.number = 0
+        self.number = number
         self.start = 0
+        self.raw = b""
         self.position = stream.tell()
 
     def __iter__(self) -> "TextLines":
         return self
 
     def __next__(self) -> str:
-        line = self._stream.readline()
-        if not line:
+        """Return the next line. Raises UnreadableFile if it is too long, and InvalidDocument if it is not UTF-8.
+
+        After InvalidDocument the next lines can be read; `raw` is the line.
+        """
+        self.raw = self._stream.readline(MAX_BYTES + 1)
+        if not self.raw:
             raise StopIteration
         self.number += 1
-        self.start, self.position = self.position, self.position + len(line)
+        self.start, self.position = self.position, self.position + len(self.raw)
+        if len(self.raw) > MAX_BYTES:
+            raise UnreadableFile(self._file, self.number, TOO_LONG)
         try:
-            return decode(line, self._file)
+            return decode(self.raw, self._file)
         except InvalidDocument as problem:
             raise InvalidDocument(self._file, self.number, problem.message, problem.column) from None
 
 
 @contextmanager
 def open_lines(path: Path, name: str) -> Iterator[TextLines]:
-    """Open a seekable file, which can be read again. Raises InvalidDocument."""
+    """Open a regular file, which has an end and can be read again. Raises InvalidDocument."""
     try:
-        stream = path.open("rb")
+        # Opening a pipe would also wait, for its writer.
+        stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
     except OSError as problem:
         raise InvalidDocument(name, 0, problem.strerror or "cannot be read") from None
     with stream:
-        if not stream.seekable():
-            raise InvalidDocument(name, 0, "got a pipe, which can be read only once; wanted a file")
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise InvalidDocument(
+                name,
+                0,
+                "got a pipe or a device, which may have no end and be readable only once; wanted a file",
+            )
         yield TextLines(stream, name)
+
+
+# Larger cells than the library's 128 KiB: a cell may be a whole conversation.
+csv.field_size_limit(MAX_BYTES)
+
+_QUOTED: Final = re.compile(r'"[^"]*"')
+
+
+def csv_delimiter(header: str) -> str:
+    """Return the delimiter of a CSV file: of comma, semicolon and tab, the one that its first line has most."""
+    count = Counter(_QUOTED.sub("", header))
+    return max(",;\t", key=count.__getitem__)  # a comma if there is none

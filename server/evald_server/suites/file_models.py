@@ -81,8 +81,7 @@ Input: TypeAlias = Annotated[
 ]
 Output: TypeAlias = Annotated[
     Any,
-    _ANSWER,
-    _any_of(_TEXT, _MESSAGES, _object(_OUTPUT_KEYS)),
+    _any_of(_TEXT, _MESSAGES, _object(_OUTPUT_KEYS), {"type": ["object", "array", "number", "boolean"]}),
 ]
 Reference: TypeAlias = Annotated[
     Any,
@@ -209,7 +208,7 @@ class CaseEntry(FilePart):
     input: Input = Field(None, description="The user's message: text, or a list of messages.")
     output: Output = Field(
         None,
-        description="Recorded answer: text, messages, or text with latency, usage and cost; "
+        description="Recorded answer: text, messages, text with latency, usage and cost, or data; "
         "error in place of text: there is none, and the case is in error.",
     )
     outputs: list[Output] = Field(default_factory=list, description="Recorded answers, one for each trial.")
@@ -261,6 +260,10 @@ class SuiteEntry(FilePart):
         None, description="Minimum share of the cases, by weight, that must pass; default: 1."
     )
     max_concurrency: int = Field(0, ge=0, le=256, description="Maximum number of concurrent calls of agents.")
+    end_marks: Texts = Field(
+        default_factory=list,
+        description="Further marks with which a simulated user ends a conversation, beside ###STOP### and the like.",
+    )
     labels: dict[str, str] = Field(default_factory=dict, description="Labels for Prometheus metrics.")
     metadata: dict[str, Any] = Field(default_factory=dict, description="Stored with the results.")
 

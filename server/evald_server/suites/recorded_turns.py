@@ -16,6 +16,8 @@ from evald.messages import fill_messages, message_roles
 from evald.shapes.usage import add_usages, of_whole_turn
 from evald.v1 import context_pb2
 
+from ..reported_errors import reported_error
+
 if TYPE_CHECKING:
     from evald import Turn
 
@@ -36,6 +38,10 @@ _ALIASES: Final = {
     "run_duration_ms": ("duration_ms", "durationMs"),
     "run_duration_seconds": ("duration_s", "duration_seconds", "durationSeconds"),
 }
+
+# Keys that say why a row has no answer, where another key says that it has none.
+_REASONS: Final = ("error_message", "errorMessage", "message", "reason", "detail", "details")
+_FLAGS: Final = ("status", "success", "ok", "is_error", "isError", "status_code", "statusCode", "code")
 
 _USAGE: Final = ("usage", "token_usage", "tokenUsage", "tokensUsage", "tokens_usage")
 _COST: Final = ("cost_usd", "costUsd", "cost")
@@ -64,11 +70,17 @@ class TurnUsage(NamedTuple):
 
 def recorded_error(row: Mapping[str, Any]) -> str:
     """Return the error of a recorded conversation; "" without one."""
-    error = row.get("error")
-    if not error:
+    error = reported_error(row)
+    if error is row:
+        said = first_of(row, _REASONS)
+        error = (
+            next((f"{key}: {row[key]}" for key in _FLAGS if key in row), "error") if said is None else said
+        )
+    if error is None:
         return ""
-    said = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
-    return said[:_MOST_ERROR]
+    words = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False, default=str)
+    # A half of a surrogate pair cannot be sent.
+    return words[:_MOST_ERROR].encode(errors="replace").decode()
 
 
 def turn_bounds(messages: Sequence[Any], marks: Sequence[str] = END_MARKS) -> list[tuple[int, int]]:

@@ -18,12 +18,13 @@ from evald.structs import fill_struct
 from evald.v1 import connector_service_pb2, suite_service_pb2
 
 from . import foreign
-from .case_messages import CaseShared, case_to_pb, evaluator_paths, specs_to_pb
+from .case_messages import CaseShared, SentCase, case_to_pb, evaluator_paths, fail_case, specs_to_pb
 from .documents import (
     DataPath,
     Document,
     InvalidDocument,
     InvalidDocuments,
+    UnreadableFile,
     open_lines,
     parse_json_text,
     path_text,
@@ -32,7 +33,8 @@ from .documents import (
 from .file_models import CaseEntry, FilePart, SuiteEntry, TurnEntry, problem_message
 from .id_set import IdSet
 from .message_file import MessageFile
-from .transcripts import Transcripts
+from .recorded_turns import unanswered_warning
+from .transcripts import UNREADABLE, Transcripts
 
 # Reading stops after this many problems.
 _MOST_PROBLEMS: Final = 100
@@ -41,6 +43,10 @@ _KEPT_IDS: Final = 10_000
 # Number of different evaluators of cases kept, to be checked before any case runs.
 _KEPT_SPECS: Final = 10_000
 _SHOWN_UNUSED: Final = 3
+
+# Keys of a case that hold recorded data, which in JSON Lines are one case in error if they cannot be read.
+_DATA_KEYS: Final = ("input", "messages", "turns", "output", "outputs")
+_SPEC_KEYS: Final = ("evaluators", "criteria")
 
 _PART: Final = re.compile(r"([^.\[\]]+)|\[(\d+)[:\]]")
 
@@ -127,9 +133,36 @@ def load_suites(
         raise InvalidDocuments(
             [InvalidDocument(reader.name, 0, "no case matches the filters") for reader in readers]
         )
-    if recorded is not None and read:
+    if recorded is not None:
+        read[0] = _with_unread(read[0], recorded)
         read[0].warnings.extend(_unused(recorded))
     return read
+
+
+def _with_unread(suite: Suite, transcripts: Transcripts) -> Suite:
+    """Return a suite with a case in error for rows that cannot be read, unless cases that lack them are in error."""
+    unread = list(islice(transcripts.unread(), _SHOWN_UNUSED))
+    suite.warnings.extend(f"{problem}; the row is left out" for problem in unread)
+    if sum(1 for _ in transcripts.unread()) <= transcripts.lacking:
+        return suite
+    pb = suite_service_pb2.SuiteCase(case_id=_row_id(unread[0]), turns=[suite_service_pb2.SuiteTurn()])
+    opening = suite.open
+    entry = SuiteEntry.model_validate(
+        {"trials": opening.trials or None, "min_passed": opening.min_passed or None}
+    )
+    fail_case(pb, UNREADABLE, str(unread[0]), entry)
+    data = pb.SerializeToString(deterministic=True)
+    suite.cases.add(data)
+    opening.case_count += 1
+    opening.cases_digest = blake2b(opening.cases_digest.encode() + data, digest_size=32).hexdigest()
+    return suite._replace(case_count=suite.case_count + 1)
+
+
+def _row_id(problem: InvalidDocument) -> str:
+    """Return the id of the case that stands for a row that cannot be read: its place."""
+    place = f"{problem.file}:{problem.line}" if problem.line else problem.file
+    place = place.encode(errors="replace")[-200:].decode(errors="ignore")
+    return "".join(sign if sign.isprintable() else "?" for sign in place)
 
 
 def _check_names(suites: Sequence[Suite], problems: list[InvalidDocument]) -> None:
@@ -155,11 +188,12 @@ def _unused(transcripts: Transcripts) -> Iterator[str]:
 
 
 class _Raw(NamedTuple):
-    """A case as read from its file. path: of the case in the document."""
+    """A case as read from its file. path: of the case in the document. problem: why its line cannot be read."""
 
     data: Any
     document: Document
     path: tuple[str | int, ...]
+    problem: InvalidDocument | None = None
 
 
 class _SuiteReader:
@@ -262,9 +296,10 @@ class _SuiteReader:
         if self._path.suffix == ".jsonl":
             self._document = self._adopted(foreign.convert_jsonl(self._path))
         if self._document is None and self._path.suffix in (".jsonl", ".ndjson"):
-            _, document = next(self._json_lines(), (0, Document({}, {}, self.name)))
+            first = next(self._json_lines(), None)
+            document = first[1].document if first else Document({}, {}, self.name)
             data = document.data
-            is_header = isinstance(data, Mapping) and "suite" in data and "id" not in data
+            is_header = _is_header(data)
             if is_header and len(data) > 1:
                 line = document.line(())
                 raise InvalidDocument(
@@ -305,7 +340,7 @@ class _SuiteReader:
         places: dict[str, str] = {}
         skipped: list[tuple[str, str]] = []
         seen, count, any_case, cases_digest = IdSet(), 0, False, blake2b(digest_size=32)
-        not_asked = 0
+        not_asked = unanswered = 0
         for raw in self._raw_cases():
             any_case = True
             if self._stopped.is_set():
@@ -319,9 +354,10 @@ class _SuiteReader:
                     )
                 )
                 break
-            entry, pb = self._case(raw, shared)
+            entry, converted = self._case(raw, shared)
             if entry is None:
                 continue
+            pb = converted and converted.pb
             if not seen.add(entry.id):
                 self._twice(raw, entry.id, places)
                 continue
@@ -334,6 +370,7 @@ class _SuiteReader:
             if pb is None:
                 continue
             count += 1
+            unanswered += converted.unanswered if converted else 0
             not_asked += bool(shared and shared.asked and pb.recorded_trials)
             data = pb.SerializeToString(deterministic=True)
             cases_digest.update(b"%d:%b" % (len(data), data))
@@ -354,6 +391,8 @@ class _SuiteReader:
             self._problems.append(
                 InvalidDocument(self.name, 0, "no cases; wanted at least one under `cases`")
             )
+        if unanswered:
+            self._warnings.append(f"{self.name}: {unanswered_warning(unanswered)}")
         if not_asked:
             self._warnings.append(
                 f"{self.name}: cases with a recorded answer, for which the targets are not asked: {not_asked}; "
@@ -379,29 +418,75 @@ class _SuiteReader:
         used = f", first used in {where}" if where else ""
         self._problems.append(InvalidDocument(file, line, f'duplicate id "{case_id}"{used}'))
 
-    def _case(
-        self, raw: _Raw, shared: CaseShared | None
-    ) -> tuple[CaseEntry | None, suite_service_pb2.SuiteCase | None]:
+    def _case(self, raw: _Raw, shared: CaseShared | None) -> tuple[CaseEntry | None, SentCase | None]:
         """Return a case, and its message if it is to be sent. For an invalid case, add a problem and return None."""
-        entry = self._validate(CaseEntry, raw.data, raw.document, raw.path)
+        if raw.problem is not None:
+            return self._broken(CaseEntry.model_validate({"id": _row_id(raw.problem)}), raw.problem, shared)
+        entry, problems = self._entry(raw)
+        if entry is not None and problems:
+            return self._broken(entry, problems[0], shared)
         if entry is None:
+            self._problems += problems
             return None, None
-        assert isinstance(entry, CaseEntry)
         if entry.skip is not False or shared is None:
             return entry, None
+        is_null = isinstance(raw.data, Mapping) and raw.data.get("output", "") is None
+        empty = "{}:{}".format(*_place(raw.document, raw.path, ("output",))) if is_null else ""
         try:
-            pb = case_to_pb(entry, shared)
+            converted = case_to_pb(entry, shared, empty=empty)
         except InvalidInput as problem:
-            self._problems.append(_of_input(problem, raw.document, raw.path, entry.id))
+            found = _of_input(problem, raw.document, raw.path, entry.id)
+            if self._is_data(path_parts(problem.path)):
+                return self._broken(entry, found, shared)
+            self._problems.append(found)
             return None, None
-        except InvalidDocument as problem:
-            self._problems.append(problem)
-            return None, None
-        return entry, pb if self._wanted.takes(entry) else None
+        return entry, converted if self._wanted.takes(entry) else None
+
+    def _entry(self, raw: _Raw) -> tuple[CaseEntry | None, list[InvalidDocument]]:
+        """Return a case and its problems; the case alone without its data if these cannot be read."""
+        errors: list[tuple[str | int, ...]] = []
+        entry = self._validate(CaseEntry, raw.data, raw.document, raw.path, errors)
+        if entry is not None:
+            assert isinstance(entry, CaseEntry)
+            return entry, []
+        problems, self._problems[-len(errors) :] = self._problems[-len(errors) :], []
+        if isinstance(raw.data, Mapping) and all(map(self._is_data, errors)):
+            kept = {
+                key: value for key, value in raw.data.items() if CaseEntry.field_of(key) not in _DATA_KEYS
+            }
+            return CaseEntry.model_validate(kept), problems
+        return None, problems
+
+    def _is_data(self, where: Sequence[str | int]) -> bool:
+        """Return whether a problem is one of recorded data in JSON Lines, not of what the author of the suite wrote."""
+        return (
+            self._document is None
+            and bool(where)
+            and CaseEntry.field_of(str(where[0])) in _DATA_KEYS
+            and not any(part in _SPEC_KEYS for part in where)
+        )
+
+    def _broken(
+        self, entry: CaseEntry, problem: InvalidDocument, shared: CaseShared | None
+    ) -> tuple[CaseEntry, SentCase | None]:
+        """Return a case in error, whose row cannot be read."""
+        if shared is None or entry.skip is not False or not self._wanted.takes(entry):
+            return entry, None
+        pb = suite_service_pb2.SuiteCase(case_id=entry.id, tags=entry.tags, weight=entry.weight)
+        pb.turns.add()
+        pb.trials, pb.min_passed = entry.trials or 0, entry.min_passed or 0
+        fail_case(pb, UNREADABLE, str(problem), shared.entry)
+        return entry, SentCase(pb, 0)
 
     def _validate(
-        self, model: type[FilePart], data: Any, document: Document, path: tuple[str | int, ...]
+        self,
+        model: type[FilePart],
+        data: Any,
+        document: Document,
+        path: tuple[str | int, ...],
+        where_wrong: list[tuple[str | int, ...]] | None = None,
     ) -> FilePart | None:
+        """Return validated data. For invalid data, add the problems, and their places to `where_wrong`."""
         try:
             return model.model_validate(data)
         except ValidationError as problem:
@@ -411,6 +496,8 @@ class _SuiteReader:
                 place = _place(document, path, where)
                 at = path_text((*path, *where))
                 self._problems.append(InvalidDocument(*place, f"{at}: {message}" if at else message))
+                if where_wrong is not None:
+                    where_wrong.append(where)
             return None
 
     def _raw_cases(self) -> Iterator[_Raw]:
@@ -418,20 +505,37 @@ class _SuiteReader:
             for index, data in enumerate(self._document.data.get("cases", ())):
                 yield _Raw(data, self._document, ("cases", index))
             return
-        for number, document in self._json_lines():
-            data = document.data
-            if number > 0 or not (isinstance(data, Mapping) and "suite" in data and "id" not in data):
-                yield _Raw(data, document, ())
+        for number, raw in self._json_lines():
+            if number > 0 or not _is_header(raw.data):
+                yield raw
 
-    def _json_lines(self) -> Iterator[tuple[int, Document]]:
+    def _json_lines(self) -> Iterator[tuple[int, _Raw]]:
         """Yield each value of JSON Lines with its index."""
         with open_lines(self._path, self.name) as lines:
             count = 0
-            for line in lines:
-                if line.strip():
-                    data = parse_json_text(line, self.name, lines.number)
-                    yield count, Document(data, {(): lines.number}, self.name)
-                    count += 1
+            while True:
+                problem, data, line = None, None, ""
+                try:
+                    line = next(lines, "")
+                    if not line:
+                        return
+                    if not line.strip():
+                        continue
+                    data = parse_json_text(line.rstrip(), self.name, lines.number)
+                    if not isinstance(data, dict):
+                        raise InvalidDocument(
+                            self.name, lines.number, f"{shown(data)}, wanted a case, which is an object"
+                        )
+                except UnreadableFile:
+                    raise
+                except InvalidDocument as found:
+                    problem, data = found, None
+                yield count, _Raw(data, Document(data, {(): lines.number}, self.name), (), problem)
+                count += 1
+
+
+def _is_header(data: Any) -> bool:
+    return isinstance(data, Mapping) and "suite" in data and "id" not in data
 
 
 def _fill_open(entry: SuiteEntry, pb: suite_service_pb2.SuiteOpen) -> None:

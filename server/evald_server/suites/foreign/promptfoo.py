@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple
 
-from ..documents import Document, InvalidDocument, parse_json_text
+from ..documents import Document, InvalidDocument, csv_delimiter, parse_json_text
 from .assertions import JUDGED, Spec, assertion, judge_settings, least_score
 from .node import (
     Converted,
@@ -347,7 +347,10 @@ def _test_files(node: Node) -> Iterator[Node]:
 
 
 def _csv_tests(node: Node, name: str) -> Iterator[Node]:
-    reader = csv.DictReader(io.StringIO(node.file_text(name)), strict=True)
+    text = node.file_text(name)
+    reader = csv.DictReader(
+        io.StringIO(text), strict=True, delimiter=csv_delimiter(text.lstrip().partition("\n")[0])
+    )
     file = str(node.folder / name)
     try:
         columns = Counter(column.strip() for column in reader.fieldnames or ())
@@ -355,6 +358,8 @@ def _csv_tests(node: Node, name: str) -> Iterator[Node]:
         if twice:
             raise InvalidDocument(file, 1, f"got a duplicate column {twice[0][:80]!r}")
         for row in reader:
+            if None not in row and not any(cell.strip() for cell in row.values() if cell):
+                continue  # an empty row of a spreadsheet
             document = Document({}, {(): reader.line_num}, file)
             place = Node(document, {}, (), node.warnings, node.base)
             yield place.replaced(_csv_test(row, place))
