@@ -1,5 +1,6 @@
 """Prints the oldest packages that pyproject.toml promises to work with, as pip constraints."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -13,6 +14,6 @@ for requirement in (
     + extras["postgres"]
     + extras["web"]
 ):
-    name, _, version = requirement.partition(">=")
-    name = name.partition("[")[0]
-    print(f"{name}=={version}.*")
+    lowest = re.match(r"([\w.-]+)(?:\[.*\])?>=([\w.]+)", requirement)
+    assert lowest, requirement
+    print(f"{lowest[1]}=={lowest[2]}.*")

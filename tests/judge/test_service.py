@@ -58,8 +58,12 @@ async def test_a_verdict_carries_what_it_has_cost(llmock: LLMock) -> None:
         assert cost > 0
         assert value(telemetry, "evald_judge_tokens_total", direction="output")
         model = {"gen_ai_request_model": "gpt-4o-mini"}
-        assert value(telemetry, "gen_ai_client_token_usage_count", gen_ai_token_type="input", **model) == 1
-        assert value(telemetry, "gen_ai_client_operation_duration_seconds_count", **model) == 1
+        for direction in ("input", "output"):
+            tokens = value(telemetry, "evald_judge_tokens_total", direction=direction)
+            assert (
+                value(telemetry, f"gen_ai_client_inference_usage_{direction}_tokens_total", **model) == tokens
+            )
+        assert value(telemetry, "gen_ai_client_inference_duration_seconds_count", **model) == 1
 
 
 FAULTS: dict[str, tuple[Answer, str]] = {
@@ -256,7 +260,8 @@ def test_models_without_room_count_in_total_only() -> None:
     assert value(telemetry, "evald_judge_requests_total", outcome="ok") == 1000
     assert value(telemetry, "evald_judge_cost_usd_total") == 500
     shown = {
-        one.labels["gen_ai_request_model"] for one in samples(telemetry, "gen_ai_client_token_usage_count")
+        one.labels["gen_ai_request_model"]
+        for one in samples(telemetry, "gen_ai_client_inference_usage_input_tokens_total")
     }
     assert {"model-0", "model-1"} <= shown
     assert len(shown) < 5

@@ -22,6 +22,6 @@ def folder() -> Iterator[Folder]:
 @pytest.fixture(params=["none", "bubblewrap"])
 def policy(request: pytest.FixtureRequest) -> Settings:
     """A policy with this isolation. Skips the test if the machine lacks it."""
-    if request.param != "none" and request.param != ISOLATION:
+    if request.param not in ("none", ISOLATION):
         pytest.skip("bubblewrap does not work on this machine")
     return Settings(code_isolation=request.param)

@@ -259,7 +259,7 @@ def test_where_bubblewrap_is_missing_every_config_is_refused_with_the_next_step(
 ) -> None:
     path = folder.shell(PASSES)
     monkeypatch.setenv("PATH", str(folder.path))
-    for installed, words in (
+    for installed, problem in (
         (None, "is not installed: install it"),
         ("exit 1", "does not work here (exit code 1): let this user create user namespaces"),
         ("echo bwrap: no namespaces >&2; exit 1", "(bwrap: no namespaces)"),
@@ -274,7 +274,7 @@ def test_where_bubblewrap_is_missing_every_config_is_refused_with_the_next_step(
         [(where, message)] = refused(scripts.settings, {"command": [path]})
         assert (where, message) == ("", scripts.unavailable)
         for part in (
-            words,
+            problem,
             'code_isolation = "none"',
             "EVALD_CODE_ISOLATION=none",
             "scripts then reach the network",

@@ -103,7 +103,7 @@ LLMBar, PandaLM or tau2-bench. Without FILE only the attack suite is run.
 _CALIBRATE_EXAMPLES = """\
 examples:
   evald calibrate cases.jsonl --judge-config judge.toml --min-accuracy 0.85
-  evald calibrate cases.jsonl -e llm-judge:model=gpt-4o-mini --repeats 3 --max-cost 2
+  evald calibrate cases.jsonl -e llm-judge:model=gpt-5.4-mini --repeats 3 --max-cost 2
   evald calibrate -e llm-judge --max-attack-success 0 --max-false-alarms 0.1
 
 exit codes:

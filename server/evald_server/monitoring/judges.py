@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 from evald.result import TokenUsage
 from evald_server.engine.compiler import JUDGE
 
-from .histogram import BOUNDS_BY_UNIT, DURATION_BOUNDS, Histogram, series_count
+from .histogram import DURATION_BOUNDS, Histogram, series_count
 from .prometheus import OTHER, Counts, add_histogram, caller_value
 from .series_limit import SeriesLimit
 
@@ -25,20 +25,20 @@ JUDGE_OUTCOMES = (
     OTHER,
 )
 
-_TOKEN_SERIES = 2 * series_count(BOUNDS_BY_UNIT["tokens"])
+_DIRECTIONS = ("input", "output")
+
+_TOKEN_SERIES = len(_DIRECTIONS)
 _DURATION_SERIES = series_count(DURATION_BOUNDS)
 _MODEL_SERIES = 2 * _TOKEN_SERIES + 3 * _DURATION_SERIES  # two models, one of them with one kind of error
 
-_DIRECTIONS = ("input", "output")
-
 
 class ModelTally:
-    """A tally of the requests to one model. durations: by outcome. tokens: per request, by direction."""
+    """A tally of the requests to one model. durations: by outcome. tokens: by direction."""
 
     def __init__(self, label: str) -> None:
         self.label = label
         self.durations: dict[str, Histogram] = {}
-        self.tokens = {direction: Histogram(BOUNDS_BY_UNIT["tokens"]) for direction in _DIRECTIONS}
+        self.tokens = dict.fromkeys(_DIRECTIONS, 0)
 
 
 class JudgeMetrics:
@@ -73,11 +73,11 @@ class JudgeMetrics:
             self._cost.add(JUDGE, count=cost_usd)
         if usage is None:
             return
-        histograms = self._model(model).tokens
+        tally = self._model(model).tokens
         for direction, tokens in zip(_DIRECTIONS, (usage.input_tokens, usage.output_tokens), strict=True):
             if tokens is not None:
                 self._tokens.add(JUDGE, direction, count=tokens)
-                histograms[direction].observe(tokens)
+                tally[direction] += tokens
 
     def cache(self, *, hit: bool) -> None:
         """Count a cache lookup."""
@@ -110,19 +110,22 @@ class JudgeMetrics:
         yield from (one.family() for one in (self._requests, self._tokens, self._cost, self._cache))
         common = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
         durations = HistogramMetricFamily(
-            "gen_ai_client_operation_duration_seconds",
+            "gen_ai_client_inference_duration_seconds",
             "Duration of requests to judge models. error_type is empty for successful ones.",
             labels=(*common, "error_type"),
         )
-        usage = HistogramMetricFamily(
-            "gen_ai_client_token_usage",
-            "Tokens of one request to a model.",
-            labels=(*common, "gen_ai_token_type"),
-        )
+        usage = {
+            direction: CounterMetricFamily(
+                f"gen_ai_client_inference_usage_{direction}_tokens",
+                f"{direction.capitalize()} tokens of judge models, as their endpoints report them.",
+                labels=common,
+            )
+            for direction in _DIRECTIONS
+        }
         for model in list(self._models.values()):
             labels = ("chat", "openai", model.label)
             for outcome, histogram in model.durations.copy().items():
                 add_histogram(durations, (*labels, "" if outcome == "ok" else outcome), histogram)
-            for direction, histogram in model.tokens.items():
-                add_histogram(usage, (*labels, direction), histogram)
-        yield from (durations, usage)
+            for direction, tokens in model.tokens.items():
+                usage[direction].add_metric(labels, tokens)
+        yield from (durations, *usage.values())
