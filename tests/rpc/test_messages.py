@@ -1,6 +1,7 @@
 """What a conversation holds reaches the evaluators behind a real channel, or is refused by name."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -129,6 +130,19 @@ def test_a_turn_that_is_no_tail_of_the_conversation_is_refused(
     ) as refused:
         client.evaluate(turn, ABSENCE)
     assert refused.value.violations[0].field == f"context.last_invocation.messages{field}"
+
+
+def test_it_is_refused_in_batches_streams_and_on_the_callers_side_too(client: evald.Client) -> None:
+    turn = evald.Turn(messages=[QUESTION, CALLED, DONE], turn_messages=[DONE, DONE])
+    wrong = "last_invocation.messages[0]: differs from message 1 of the conversation"
+    answers = {one.id: one for one in client.batch({"odd": turn, "good": [QUESTION, DONE]}.items(), ABSENCE)}
+    assert answers["odd"].error is not None
+    assert (answers["odd"].error.code, wrong in answers["odd"].error.message) == ("INVALID_ITEM", True)
+    assert answers["good"].evaluation is not None
+    with pytest.raises(evald.errors.InvalidRequest, match=re.escape(wrong)):
+        [*client.stream(turn, ABSENCE)]
+    with pytest.raises(evald.InvalidInput, match=re.escape(wrong)):
+        _ = turn.context
 
 
 def test_a_turn_may_be_the_tail_of_the_conversation_or_all_there_is(client: evald.Client) -> None:

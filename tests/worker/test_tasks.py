@@ -114,6 +114,14 @@ def test_a_broken_evaluator_is_an_error_that_tells_nothing_of_its_inside(
     assert fine.verdict == PASSED
 
 
+def _odd_turn(*texts: str) -> task_pb2.EvaluationTask:
+    """A task whose turn is not the end of its conversation."""
+    odd = task()
+    for text in texts:
+        odd.context.last_invocation.messages.add(role="assistant", text=text)
+    return odd
+
+
 @pytest.mark.parametrize(
     ("wanted", "code", "names"),
     [
@@ -128,6 +136,15 @@ def test_a_broken_evaluator_is_an_error_that_tells_nothing_of_its_inside(
         ),
         pytest.param(
             task(type="acme.counting", config={"tag": "wrong"}), "INVALID_CONFIG", "no such tag", id="prepare"
+        ),
+        pytest.param(
+            _odd_turn("Please."),
+            "INVALID_ITEM",
+            "context.last_invocation.messages[0]: differs",
+            id="other turn",
+        ),
+        pytest.param(
+            _odd_turn("a", "b", "c"), "INVALID_ITEM", "more than the 2 of messages", id="longer turn"
         ),
     ],
 )

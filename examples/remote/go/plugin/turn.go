@@ -6,21 +6,16 @@ import (
 	evaldv1 "example.com/evald/gen/evald/v1"
 )
 
-// Answer is the text of the turn's answer: its last assistant message that has
-// text, else its last assistant message. False: the turn has none.
+// Answer is the text of the turn's answer: its last assistant message with text
+// after the last user message. False: the turn has none.
 func Answer(turn *evaldv1.EvaluatorContext) (string, bool) {
-	found := false
 	messages := Turn(turn)
-	for i := len(messages) - 1; i >= 0; i-- {
-		if messages[i].GetRole() != "assistant" {
-			continue
-		}
-		found = true
-		if text := Text(messages[i]); text != "" {
+	for i := len(messages) - 1; i >= 0 && messages[i].GetRole() != "user"; i-- {
+		if text := Text(messages[i]); messages[i].GetRole() == "assistant" && text != "" {
 			return text, true
 		}
 	}
-	return "", found
+	return "", false
 }
 
 // Turn is what the agent did last: the messages of its invocation, or those

@@ -7,18 +7,21 @@ export type Turn = EvaluatorContext;
 
 const TEXT_BLOCKS = new Set(['text', 'input_text', 'output_text', '']);
 
-/** The turn's answer: its last assistant message that has text, else "" for one without, undefined for none. */
+/** The turn's answer: its last assistant message with text after the last user message; undefined for none. */
 export function answer(turn: Turn): string | undefined {
-  const texts = turnMessages(turn)
+  return afterLastUser(turnMessages(turn))
     .filter((message) => message.role === 'assistant')
-    .map(text);
-  return texts.findLast((each) => each !== '') ?? texts.at(-1);
+    .map(text)
+    .findLast((each) => each !== '');
 }
 
 /** What the agent did last: the messages of its invocation, or those after the last user message. */
 export function turnMessages(turn: Turn): ChatMessage[] {
   if (turn.lastInvocation?.messages?.length) return turn.lastInvocation.messages;
-  const messages = turn.messages ?? [];
+  return afterLastUser(turn.messages ?? []);
+}
+
+function afterLastUser(messages: ChatMessage[]): ChatMessage[] {
   return messages.slice(messages.findLastIndex((message) => message.role === 'user') + 1);
 }
 

@@ -14,12 +14,13 @@ final class Turns {
 
   private Turns() {}
 
-  /** The text of the turn's last assistant message that has text, else "" for one without; empty for none. */
+  /** The text of the turn's last assistant message with text after the last user message; empty for none. */
   static Optional<String> answer(EvaluatorContext turn) {
-    List<String> texts =
-        messages(turn).stream().filter(message -> message.getRole().equals("assistant")).map(Turns::text).toList();
-    return texts.stream().filter(text -> !text.isEmpty()).reduce((first, second) -> second)
-        .or(() -> texts.stream().findAny());
+    return afterLastUser(messages(turn)).stream()
+        .filter(message -> message.getRole().equals("assistant"))
+        .map(Turns::text)
+        .filter(text -> !text.isEmpty())
+        .reduce((first, second) -> second);
   }
 
   /** What the agent did last: the messages of its invocation, or those after the last user message. */
@@ -27,7 +28,10 @@ final class Turns {
     if (turn.getLastInvocation().getMessagesCount() > 0) {
       return turn.getLastInvocation().getMessagesList();
     }
-    List<ChatMessage> messages = turn.getMessagesList();
+    return afterLastUser(turn.getMessagesList());
+  }
+
+  private static List<ChatMessage> afterLastUser(List<ChatMessage> messages) {
     int start = messages.size();
     while (start > 0 && !messages.get(start - 1).getRole().equals("user")) {
       start--;
