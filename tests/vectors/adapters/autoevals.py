@@ -3,13 +3,18 @@
 import json
 from typing import Any
 
-from ..replay import PASSED, Call, Case, Difference, Expect, Vector, Wanted, answered, says
+from ..replay import FAILED, PASSED, Call, Case, Difference, Expect, Vector, Wanted, answered, says
 
 DIFFERENCES = {
     "FW-0254": Difference(
         "only objects and arrays are JSON there",
         "is-json: scalars are valid",
         Expect((Wanted(PASSED),)),
+    ),
+    "FW-0200": Difference(
+        "an empty answer equals an empty reference there",
+        "a turn without text has no answer, so that no check for absence passes on it",
+        Expect((Wanted(FAILED),)),
     ),
 }
 
