@@ -146,6 +146,7 @@ def _test_options(parser: Any) -> None:
         repeated="outputs",
     )
     add_option(reports, "--github", "print annotations for GitHub Actions")
+    add_option(reports, "-v --verbose", "show every case, also the answers of those that passed")
     add_option(reports, "--json", "JSON Lines: an object per case, then the suite run")
     _stored_options(parser)
 
