@@ -65,7 +65,7 @@ def _of_trial(
             yield f"{where}{one_line(result.name, _MOST_NAME)}: {one_line(said, most)}"
     if trial.HasField("error"):
         where = f"trial {trial.trial}: " if len(case.trials) > 1 else ""
-        yield where + one_line(f"ERROR: {trial.error.code}: {trial.error.message}", most)
+        yield where + one_line(f"ERROR {trial.error.code}: {trial.error.message}", most)
 
 
 def _place(
