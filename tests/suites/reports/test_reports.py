@@ -334,6 +334,10 @@ ANSWERS: dict[str, tuple[suite_service_pb2.CaseResult, list[str]]] = {
         _answered(_says("Old."), _says("And?", "user")),
         ["answer: none: there is no message of the agent"],
     ),
+    "before the simulator's end": (
+        _answered(_says("Bye."), _says("###STOP###", "user")),
+        ["answer: Bye."],
+    ),
     "empty": (_answered(_says(" ")), ["answer: an empty text"]),
     "calls": (
         _answered(_says(name="find", arguments='{"a": 1}'), _says(name="go", arguments="{}")),
@@ -480,8 +484,8 @@ MARKDOWN = """\
 
 | Case | Base | New | Reason |
 | --- | --- | --- | --- |
-| refund-01 | Passed | Failed | Response does not match pattern: BK-[0-9]{5} |
-| refund-02 | Passed | Failed | Response does not match pattern: BK-[0-9]{5} |
+| refund-01 | Passed | Failed | answer: Moved to Friday at 10:00.<br>regex: FAILED: Response does not match pattern: BK-[0-9]{5} |
+| refund-02 | Passed | Failed | answer: Moved to Friday at 10:00.<br>regex: FAILED: Response does not match pattern: BK-[0-9]{5} |
 | refund-05 | Failed | Passed | Response matches pattern: BK-[0-9]{5} |
 - Evaluated differently: criteria: judged by gpt-4o before, by gpt-4o-mini now
 
@@ -510,8 +514,8 @@ nothing to compare
 
 | Case | Verdict | Reason |
 | --- | --- | --- |
-| y | ✗ Failed | Response does not match pattern: BK-[0-9]{5} |
-| z | ! Inconclusive | No answer within 2,000 ms |
+| y | ✗ Failed | answer: Moved to Friday at 10:00.<br>regex: FAILED: Response does not match pattern: BK-[0-9]{5} |
+| z | ! Inconclusive | answer: Moved to Friday at 10:00.<br>regex: ERROR: TIMEOUT: No answer within 2,000 ms |
 
 </details>
 """
