@@ -420,3 +420,4 @@ def _is_same(
         and instance.plugin.pb == request.plugin
         and instance.refused is None
     )
+
