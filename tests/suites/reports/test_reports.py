@@ -484,8 +484,8 @@ MARKDOWN = """\
 
 | Case | Base | New | Reason |
 | --- | --- | --- | --- |
-| refund-01 | Passed | Failed | answer: Moved to Friday at 10:00.<br>regex: FAILED: Response does not match pattern: BK-[0-9]{5} |
-| refund-02 | Passed | Failed | answer: Moved to Friday at 10:00.<br>regex: FAILED: Response does not match pattern: BK-[0-9]{5} |
+| refund-01 | Passed | Failed | Response does not match pattern: BK-[0-9]{5} |
+| refund-02 | Passed | Failed | Response does not match pattern: BK-[0-9]{5} |
 | refund-05 | Failed | Passed | Response matches pattern: BK-[0-9]{5} |
 - Evaluated differently: criteria: judged by gpt-4o before, by gpt-4o-mini now
 
