@@ -102,7 +102,7 @@ def _answer(trial: suite_service_pb2.TrialResult, turn: run_service_pb2.RunTurn,
 
 def _said(messages: Sequence[message_pb2.ChatMessage]) -> tuple[str, str]:
     """Return the agent's last text after the turn's last user message, and if there is none, why."""
-    messages = messages[: end_mark_index(messages)]
+    messages = messages[: end_mark_index(messages)]  # type: ignore[arg-type]  # a slice is a list
     start = max((at for at, message in enumerate(messages, 1) if message.role == "user"), default=0)
     said = [message for message in messages[start:] if message.role == "assistant"]
     text = next((text for message in reversed(said) if (text := message_text(message)).strip()), "")
