@@ -35,8 +35,7 @@ def files(tmp_path: Path) -> Pair:
     """Writes two files of results."""
 
     def write(base: str, new: str, suffix: str = ".json") -> tuple[str, str]:
-        # A file with one suite run is compared with another one whatever their targets.
-        return _write(tmp_path / f"base{suffix}", base, "old"), _write(tmp_path / f"new{suffix}", new)
+        return _write(tmp_path / f"base{suffix}", base), _write(tmp_path / f"new{suffix}", new)
 
     return write
 
@@ -129,6 +128,75 @@ def test_targets_of_several_suite_runs_are_paired_by_name(evald: Any, tmp_path: 
     assert done.returncode == 1
     assert "checkout/a  ✓ PASS" in done.stdout
     assert "checkout/b  ✗ BLOCK" in done.stdout
+
+
+def _results(path: Path, *runs: tuple[str, str, str]) -> str:
+    """Write a file of several suite runs: suite, target, and a letter for each case."""
+    reports = []
+    for name, target, letters in runs:
+        cases = [case(f"case-{number:02}", letter) for number, letter in enumerate(letters)]
+        run = suite(cases)
+        run.suite, run.target = name, target
+        reports.append(SuiteReport(run, cases))
+    with path.open("w", encoding="utf-8") as stream:
+        write_json(reports, stream)
+    return str(path)
+
+
+GOOD, BAD = "P" * 20, "P" * 12 + "F" * 8
+RUNS = {
+    "base": (("shop", "a", GOOD), ("shop", "b", GOOD), ("tone", "a", GOOD), ("Old", "a", GOOD)),
+    "new": (("shop", "a", GOOD), ("shop", "b", BAD), ("tone", "a", BAD), ("fresh", "a", GOOD)),
+}
+FILTERS: dict[str, tuple[tuple[str, ...], int, str]] = {
+    "all": ((), 1, "shop/b  ✗ BLOCK"),
+    "a target": (("--target", "a"), 1, "tone/a  ✗ BLOCK"),
+    "a suite": (("--suite", "shop"), 1, "shop/b  ✗ BLOCK"),
+    "a suite and a target": (("--suite", "shop", "--target", "a"), 0, "shop/a  ✓ PASS"),
+    "two suites": (
+        ("--suite", "shop", "--suite", "fresh", "--target", "a"),
+        3,
+        "has no suite run of fresh a",
+    ),
+    "gone from the new": (("--suite", "Old"), 3, "The new file has no suite run of Old a; it has none"),
+    "no such suite": (
+        ("--suite", "shops"),
+        2,
+        "--suite shops: neither file has such a suite run; they have shop a,",
+    ),
+    "another case": (("--suite", "Shop"), 2, "neither file has such a suite run"),
+    "one of two": (("--suite", "shop", "--suite", "old"), 2, "--suite old: neither file"),
+    "no such target": (("--target", "c"), 2, "--target c: neither file"),
+    "not both": (("--suite", "tone", "--target", "b"), 2, "--suite tone --target b: neither file"),
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_files_are_compared_by_suite_and_target_as_far_as_they_are_named(
+    evald: Any, tmp_path: Path, name: str
+) -> None:
+    options, code, words = FILTERS[name]
+    files = [_results(tmp_path / f"{side}.json", *runs) for side, runs in RUNS.items()]
+    done = evald("compare", *files, *options)
+    said = " ".join((done.stdout + done.stderr).split(" "))
+    assert (done.returncode, words in said) == (code, True), said
+    if "--target" in options and code != 2:
+        assert "/b  " not in done.stdout
+
+
+@pytest.mark.parametrize("other", [("shop", "b"), ("tone", "a"), ("Shop", "a"), ("shop", "A")])
+def test_two_files_of_one_suite_run_each_are_not_paired_across_names(
+    evald: Any, tmp_path: Path, other: tuple[str, str]
+) -> None:
+    base = _results(tmp_path / "base.json", (*other, GOOD))
+    new = _results(tmp_path / "new.json", ("shop", "a", GOOD))
+    gate = tmp_path / "gate.yaml"
+    gate.write_text("gates: [{suite: shop, max_drop: 1}]")
+    for more in ((), ("--gate", str(gate))):
+        done = evald("compare", base, new, *more)
+        assert done.returncode == 3, done.stdout
+        said = " ".join(done.stdout.split())
+        assert f"base file has no suite run of shop a; it has {' '.join(other)}" in said
 
 
 def test_a_suite_run_that_is_gone_is_not_a_pass(evald: Any, tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import cycle, repeat
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -39,6 +41,7 @@ class Agent(ThreadingHTTPServer):
         self.seconds = 0.0
         self.status = 200
         self.broken: set[str] = set()  # what is answered with 500
+        self.texts: Iterator[str] | None = None  # the answers; default: what was said
 
     @property
     def url(self) -> str:
@@ -53,7 +56,11 @@ class _Answering(BaseHTTPRequestHandler):
         said = body["messages"][-1]["content"]
         self.server.asked[said] += 1
         time.sleep(self.server.seconds)
-        answer = {"role": "assistant", "content": f"{body['model']}: {said}"}
+        texts = self.server.texts
+        answer = {
+            "role": "assistant",
+            "content": f"{body['model']}: {said}" if texts is None else next(texts),
+        }
         data = json.dumps({"choices": [{"index": 0, "message": answer, "finish_reason": "stop"}]}).encode()
         self.send_response(500 if said in self.server.broken else self.server.status)
         self.send_header("content-type", "application/json")
@@ -67,6 +74,25 @@ class _Answering(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def agent() -> Iterator[Agent]:
+    with _served() as server:
+        yield server
+
+
+@pytest.fixture
+def judge() -> Iterator[Agent]:
+    """A judge that changes its mind with every answer."""
+    with _served() as server:
+        server.texts = cycle(
+            [
+                json.dumps({"score": score, "hits": [], "misses": [], "reasoning": "a coin"})
+                for score in (0.9, 0.2)
+            ]
+        )
+        yield server
+
+
+@contextmanager
+def _served() -> Iterator[Agent]:
     with Agent() as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -97,7 +123,14 @@ def test_a_suite_of_recorded_answers_passes_or_fails(cli: Any, tmp_path: Path) -
     assert re.search(r"PASSED +shop recorded", cli("test", suite))
     bad = _file(tmp_path, SUITE.replace("The order", "It"), "bad.yaml")
     shown = cli("test", bad, code=1)
-    assert re.search(r"│ b +│ FAILED +│ Output does not contain", shown)
+    assert re.search(
+        r"│ b +│ FAILED +│ answer: It comes on Friday\. +│\n│ +│ +│ contains: FAILED: Output does not", shown
+    )
+    assert "Your order is on its way." not in shown
+    assert re.search(r"│ a +│ PASSED +│ answer: Your order is on its way\.", cli("test", bad, "-v", code=1))
+    assert re.search(
+        r"│ a +│ PASSED +│ answer: Your order is on its way\.", cli("test", bad, "--verbose", code=1)
+    )
     assert "50 %" in shown
     assert "PASSED" in cli("test", bad, "--threshold", "0.5")
     assert "PASSED" in cli("test", bad, "--tag", "smoke")
@@ -519,6 +552,48 @@ def test_a_suite_run_of_an_older_command_is_not_taken_for_one_that_did_not_begin
     assert agent.asked["Where is it?"] - asked["Where is it?"] == 2, (
         "the first target anew, the second in error"
     )
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "more"),
+    [("1", ""), ("8", ""), ("8", ", samples: 3"), ("1", ", judges: [{model: a}, {model: b}]")],
+)
+def test_each_trial_asks_the_judge_although_its_answer_is_the_same(
+    evald: Any, tmp_path: Path, agent: Agent, judge: Agent, concurrency: str, more: str
+) -> None:
+    agent.texts = repeat("Good day.")
+    config = f"config: {{criteria: Is polite, threshold: 0.5{more}}}"
+    suite = _file(
+        tmp_path,
+        f"trials: 8\nevaluators: [{{type: llm-judge, {config}}}]\ncases: [{{id: hi, input: hi}}]\n"
+        + _connectors(agent),
+    )
+    given = {"EVALD_JUDGE_BASE_URL": judge.url, "EVALD_JUDGE_MODEL": "m"}
+    files = [tmp_path / f"report.{ending}" for ending in ("json", "md", "html", "xml")]
+    asked, verdicts = [0], []
+    for _ in range(2):
+        done = evald(
+            *("test", suite, "--concurrency", concurrency, "--data-dir", str(tmp_path / "data")),
+            *(word for file in files for word in ("--output", str(file))),
+            **given,
+        )
+        asked.append(judge.asked.total())
+        results = json.loads(files[0].read_text())
+        verdicts.append([trial["verdict"] for trial in results["cases"][0]["trials"]])
+    assert asked[1] >= 8, "each trial has asked"
+    assert asked[2] == asked[1], "the second suite run has the answers of the first"
+    assert verdicts[0] == verdicts[1]
+    if not more and concurrency == "1":
+        assert verdicts[0] == ["VERDICT_PASSED", "VERDICT_FAILED"] * 4
+    assert int(results["suiteRun"]["cachedAnswerCount"]) == asked[1]
+    words = f"{asked[1]} judge answers came from the cache"
+    assert words in done.stdout
+    assert words in files[1].read_text()
+    assert (
+        f'<span class="figure">{asked[1]}</span> <span class="quiet">judge answers</span>'
+        in files[2].read_text()
+    )
+    assert f'name="cached_judge_answers" value="{asked[1]}"' in files[3].read_text()
 
 
 def test_a_suite_runs_on_a_server_that_keeps_it(evald: Any, tmp_path: Path) -> None:

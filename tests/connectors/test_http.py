@@ -460,6 +460,29 @@ async def test_a_fault_is_told_once_and_the_request_is_not_repeated(name: str) -
         assert len(failed.message) < 600
 
 
+REPORTED = [
+    ("", {"status": "error"}),
+    ("", {"status": "ERROR"}),
+    ("", {"status": "Failed"}),
+    ("", {"success": False}),
+    ("data", {"status": "failure"}),
+    ("data answer", {"success": False}),
+]
+
+
+@pytest.mark.parametrize(("place", "report"), REPORTED)
+async def test_an_answer_within_a_report_of_an_error_is_none(place: str, report: dict[str, Any]) -> None:
+    body: dict[str, Any] = {"data": {"answer": {"text": "Sorry."}}}
+    inner = body
+    for key in place.split():
+        inner = inner[key]
+    inner.update(report)
+    for config in ({"textPath": "data.answer.text"}, {"textPath": "/data/answer/text"}):
+        async with wire(answer(200, body)) as server, built("http", server.base_url, config) as agent:
+            failed = await failure(agent)
+        assert (failed.code, "the agent reports an error" in failed.message) == (BAD, True)
+
+
 STREAM_FAULTS: dict[str, tuple[str, Answer, str, str]] = {
     "no-pieces": ("sse", answer(200, events({"foo": 1})), BAD, "the events: foo"),
     "nothing": ("sse", answer(200, b""), BAD, "the stream has no text"),

@@ -346,10 +346,12 @@ async def test_an_answer_without_content_because_of_the_token_limit_says_so(name
 async def test_an_answer_that_was_cut_off_or_calls_a_tool_is_an_answer() -> None:
     cut, call = completion("It is", "length"), {**calling("book")}
     call["choices"][0]["finish_reason"] = "length"
-    async with wire(answer(200, cut), answer(200, call)) as server:
-        async with built("openai-chat", server.base_url, CONFIG) as agent:
-            assert texts(await agent.invoke(turn())) == [("assistant", "It is")]
-            assert (await agent.invoke(turn())).messages[0].tool_calls
+    async with (
+        wire(answer(200, cut), answer(200, call)) as server,
+        built("openai-chat", server.base_url, CONFIG) as agent,
+    ):
+        assert texts(await agent.invoke(turn())) == [("assistant", "It is")]
+        assert (await agent.invoke(turn())).messages[0].tool_calls
 
 
 ADDRESSES = {

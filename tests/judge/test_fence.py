@@ -115,7 +115,7 @@ def test_a_question_of_the_same_turn_has_the_same_cache_key_and_another_turn_has
 
     def key(text: str, temperature: float = 0.0) -> str:
         evidence = prompt.evidence(prompt.shown(context(text, "{}")))
-        return prompt.request(evidence, 10, temperature, 0, lambda _answer: True).cache_key
+        return prompt.request(evidence, 10, temperature, 0, 1, lambda _answer: True).cache_key
 
     assert key("a") == key("a")
     assert len({key("a"), key("b"), key("a", 0.5), ""}) == 4
@@ -128,7 +128,7 @@ def test_another_version_of_the_prompt_has_other_cache_keys(
     def key() -> str:
         prompt = _prompt(CONFIGS[0])
         evidence = prompt.evidence(prompt.shown(context("a", "{}")))
-        return prompt.request(evidence, 10, 0.0, 0, lambda _answer: True).cache_key
+        return prompt.request(evidence, 10, 0.0, 0, 1, lambda _answer: True).cache_key
 
     before = key()
     monkeypatch.setattr(prompt_module, part, getattr(prompt_module, part) + " In other words.")
@@ -159,7 +159,7 @@ def _prompt(config: dict[str, Any]) -> Prompt:
 
 
 def _material(prompt: Prompt, ctx: EvaluatorContext) -> str:
-    return prompt.request(prompt.evidence(prompt.shown(ctx)), 10, 0.0, 0, lambda _answer: True).user_message
+    return prompt.request(prompt.evidence(prompt.shown(ctx)), 10, 0.0, 0, 1, lambda _answer: True).user_message
 
 
 def _assert_hidden(material: str) -> None:

@@ -420,3 +420,38 @@ def test_many_changes_are_cut_broken_ones_first() -> None:
     got = _compare(_cases("F" * 600 + "P" * 600), _cases("P" * 600 + "F" * 600))
     assert len(got.changes) == 1000
     assert [change.new_verdict for change in got.changes[:600]] == [VERDICTS["F"]] * 600
+
+
+WEIGHED: dict[str, tuple[list[tuple[str, str, float]], float, str, float]] = {
+    "one heavy case broke": ([("P", "P", 1)] * 19 + [("P", "F", 81)], 0.05, "WARN", -0.81),
+    "the same drop was accepted": ([("P", "P", 1)] * 19 + [("P", "F", 81)], 0.81, "PASS", -0.81),
+    "light cases broke": ([("P", "P", 100)] * 10 + [("P", "F", 1)] * 8, 0.05, "WARN", -8 / 1008),
+    "heavy cases broke": ([("P", "P", 1)] * 12 + [("P", "F", 4)] * 8, 0.65, "BLOCK", -32 / 44),
+    "a heavy one broke, light ones were fixed": (
+        [("P", "P", 1)] * 20 + [("P", "F", 30)] + [("F", "P", 1)] * 5,
+        0.05,
+        "WARN",
+        -25 / 55,
+    ),
+    "only cases without weight": ([("P", "P", 0)] * 20, 0.05, "INCONCLUSIVE", 0),
+    "a heavy one in error": ([("P", "P", 1)] * 39 + [("P", "E", 100)], 0.05, "INCONCLUSIVE", 0),
+    "one without weight in error": ([("P", "P", 1)] * 39 + [("P", "E", 0)], 0.05, "PASS", 0),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHED)
+def test_the_drop_is_that_of_the_pass_rates_by_weight(name: str) -> None:
+    rows, max_drop, wanted, change = WEIGHED[name]
+    sides = [
+        [case(f"c{number:03}", row[side], weight=row[2]) for number, row in enumerate(rows)]
+        for side in (0, 1)
+    ]
+    runs = [suite(cases) for cases in sides]
+    found = compare(*runs, merge_by_id(*sides), max_drop)
+    word = suite_service_pb2.ComparisonVerdict.Name(found.verdict).removeprefix("COMPARISON_VERDICT_")
+    assert (word, found.pass_rate_change.value) == (wanted, pytest.approx(change))
+    if not found.error_count and found.HasField("pass_rate_change"):
+        assert change == pytest.approx(runs[1].pass_rate.value - runs[0].pass_rate.value)
+        assert found.pass_rate_change.low <= change <= found.pass_rate_change.high
+    if change:
+        assert "by weight" in found.reason

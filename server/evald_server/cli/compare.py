@@ -105,7 +105,8 @@ def run(args: argparse.Namespace) -> int:
             raise usage_error(
                 f"got one file ({files[0]}), wanted two files that end with .json or .jsonl, or two suite runs"
             )
-        pairs = _pairs_of_files(*map(read_results, files)) if files else None
+        base, new = map(read_results, files) if files else ([], [])
+        pairs = _pairs_of_files(base, new, args) if files else None
     except InvalidDocument as problem:
         raise usage_error(str(problem)) from None
     return run_async(_compare(args, rules, pairs))
@@ -125,10 +126,20 @@ async def _compare(args: argparse.Namespace, rules: list[GateRule], pairs: list[
     return report.exit_code
 
 
-def _pairs_of_files(base: list[SuiteResults], new: list[SuiteResults]) -> list[RunPair]:
-    """Pair the suite runs of two files by suite and target. If each file has one run, pair those two."""
-    if len(base) == len(new) == 1:
-        return [_pair(base[0], new[0])]
+def _pairs_of_files(
+    base: list[SuiteResults], new: list[SuiteResults], args: argparse.Namespace
+) -> list[RunPair]:
+    """Pair the suite runs of two files that have the same suite and target, as far as --suite and --target name them."""
+    for suite in args.suites or [""]:
+        if not any(_is_wanted(one, suite, args.target) for one in base + new):
+            options = [f"--suite {suite}"] * bool(suite) + [f"--target {args.target}"] * bool(args.target)
+            raise usage_error(
+                f"{' '.join(options)}: neither file has such a suite run; they have {_names(base + new)}"
+            )
+    base, new = (
+        [one for one in side if any(_is_wanted(one, suite, args.target) for suite in args.suites or [""])]
+        for side in (base, new)
+    )
     known: dict[tuple[str, str], SuiteResults] = {}
     for found in base:
         if known.setdefault(_name(found), found) is not found:
@@ -136,28 +147,52 @@ def _pairs_of_files(base: list[SuiteResults], new: list[SuiteResults]) -> list[R
                 f"the base file has two suite runs of {' '.join(_name(found))}, wanted one",
                 "remove one of them from the file",
             )
-    pairs = [_pair(known.get(_name(found)), found) for found in new]
-    gone = known.keys() - {_name(found) for found in new}
-    return pairs + [_pair(known[name], None) for name in sorted(gone)]
+    there = {_name(found) for found in new}
+    pairs = [
+        _pair(known[_name(found)], found) if _name(found) in known else _alone(found, "base", base)
+        for found in new
+    ]
+    return pairs + [_alone(known[name], "new", new) for name in sorted(known.keys() - there)]
+
+
+def _is_wanted(found: SuiteResults, suite: str, target: str) -> bool:
+    return suite in ("", found.run.suite) and target in ("", found.run.target)
 
 
 def _name(found: SuiteResults) -> tuple[str, str]:
     return found.run.suite, found.run.target
 
 
-def _pair(base: SuiteResults | None, new: SuiteResults | None) -> RunPair:
-    """Pair the suite runs of one suite and target. At least one must not be None."""
-    if new is None:
-        assert base is not None
-        # An empty suite run: the new file has none of this suite and target.
-        new = SuiteResults(suite_service_pb2.SuiteRun(suite=base.run.suite, target=base.run.target), [])
+def _names(runs: list[SuiteResults]) -> str:
+    names = dict.fromkeys(" ".join(_name(found)) for found in runs)
+    return ", ".join(clean(name, 60) for name in list(names)[:10]) or "none"
 
+
+def _pair(base: SuiteResults, new: SuiteResults) -> RunPair:
     async def comparer(max_drop: float) -> suite_service_pb2.SuiteComparison:
-        if base is None:
-            return _nothing_to_compare(None, new.run)
         return compare(base.run, new.run, merge_by_id(base.cases, new.cases), max_drop)
 
     return RunPair(new.run, comparer)
+
+
+def _alone(found: SuiteResults, side: str, others: list[SuiteResults]) -> RunPair:
+    """Return a suite run that one file lacks, side "base" or "new": INCONCLUSIVE."""
+    # An empty suite run for the new file, so that no rule of a gate takes the base's for it.
+    run = (
+        found.run
+        if side == "base"
+        else suite_service_pb2.SuiteRun(suite=found.run.suite, target=found.run.target)
+    )
+
+    async def comparer(_max_drop: float) -> suite_service_pb2.SuiteComparison:
+        comparison = _nothing_to_compare(None, run)
+        comparison.reason = (
+            f"The {side} file has no suite run of {' '.join(_name(found))}; it has {_names(others)}. "
+            "Only runs of the same suite and target are compared"
+        )
+        return comparison
+
+    return RunPair(run, comparer)
 
 
 def _nothing_to_compare(

@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from rich.live import Live
 
 from ..suites.recorded_turns import unanswered_warning
+from ..suites.reports.failures import answer_lines
 from .batch_eval import (
     EvaluatedConversation,
     concluded,
@@ -25,11 +26,12 @@ from .exit_codes import ExitCode, usage_error
 from .report_files import check_report_file, write_report_file
 from .result_tables import (
     RunTotals,
+    case_row,
+    case_tables,
     result_tables,
     running_tables,
     total_tables,
     turn_table,
-    unpassed_table,
     verdict_text,
 )
 from .sanitize import clean, print_json
@@ -116,6 +118,11 @@ async def _evaluate_one(
     if every_turn and not isinstance(last, str):
         show(*result_tables(last.results), *total_tables(totals.evaluators.values()))
     _print_warnings([warning for evaluation in evaluated.evaluations for warning in evaluation.warnings])
+    if evaluated.verdict in ("FAILED", "ERROR"):
+        from .evaluated_cases import case_of
+
+        for line in answer_lines(case_of(evaluated, every_turn=every_turn)):
+            say(line)
     say(verdict_text(evaluated.verdict), "  ", clean(evaluated.reason))
     _warn_of_unanswered(int(ends_unanswered(conversation)))
     if cases is not None:
@@ -204,7 +211,7 @@ async def _evaluate_many(
     if args.json:
         print_json(totals.to_dict())
     else:
-        _print_report(totals, [*unpassed, *skipped][:_SHOWN_FAILURES])
+        _print_report(totals, [*unpassed, *skipped][:_SHOWN_FAILURES], every_turn=args.turns)
         _print_warnings(list(warnings)[:_SHOWN_WARNINGS])
         if len(warnings) > _SHOWN_WARNINGS:
             say(("more warnings are not shown: ", "yellow"), "--json has all of them")
@@ -256,13 +263,18 @@ def _warn_of_unanswered(count: int) -> None:
         warn(f"warning: {unanswered_warning(count)}")
 
 
-def _print_report(totals: RunTotals, unpassed: list[EvaluatedConversation]) -> None:
+def _print_report(totals: RunTotals, unpassed: list[EvaluatedConversation], *, every_turn: bool) -> None:
+    from .evaluated_cases import case_of
+
     count = totals.conversations
     show(*total_tables(totals.evaluators.values()))
     if unpassed:
         hidden = count.total - count.passed - len(unpassed)
-        rows = [(one.conversation.id, one.verdict, one.reason) for one in unpassed]
-        show(*unpassed_table("Conversation", rows, hidden))
+        show(
+            *case_tables(
+                "Conversation", [case_row(case_of(one, every_turn=every_turn)) for one in unpassed], hidden
+            )
+        )
     turns = f" ({totals.turns} turns)" if totals.turns > count.total else ""
     say(
         verdict_text(count.verdict),

@@ -3,15 +3,19 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from evald.records import read_verdict
+from evald.v1 import suite_service_pb2
 from evald_server.pages.formats import number, rounded_percent, score
 
 from ..pages.formats import evaluator_title
+from ..suites.reports.case_view import is_red
+from ..suites.reports.failures import answer_lines, failure_lines
 from .console import new_table
 from .exit_codes import ExitCode
 from .sanitize import clean
@@ -310,14 +314,32 @@ def total_tables(evaluators: Iterable[EvaluatorRunTotals]) -> list[RenderableTyp
     return titled(("Assertions", assertions), ("Metrics", metrics))
 
 
-def unpassed_table(what: str, rows: Sequence[tuple[str, str, str]], hidden: int) -> list[RenderableType]:
-    """Return the table of conversations or cases that did not pass.
+class CaseRow(NamedTuple):
+    """A row of a conversation or case. lines: why it did not pass, or its answers."""
 
-    rows: id, verdict and reason of each. hidden: number of those without a row.
+    case_id: str
+    verdict: str
+    lines: list[str]
+
+
+def case_row(case: suite_service_pb2.CaseResult) -> CaseRow:
+    """Return the row of a case with its trials."""
+    verdict = read_verdict(case.verdict).name
+    lines = failure_lines(case) if is_red(case.verdict) else answer_lines(case)
+    if verdict == "SKIPPED" or (is_red(case.verdict) and len(case.trials) > 1):
+        lines.insert(0, clean(case.reason, 300))
+    return CaseRow(case.case_id, verdict, lines)
+
+
+def case_tables(what: str, rows: Iterable[CaseRow], hidden: int = 0) -> list[RenderableType]:
+    """Return the tables of conversations or cases: what did not pass, with every reason and the answers; other answers.
+
+    hidden: number of those without a row.
     """
-    table = new_table(what, "Verdict", "Why")
-    for identity, verdict, reason in rows:
-        table.add_row(clean(identity, 60), Text(*verdict_text(verdict)), clean(reason, 300))
+    red, green = new_table(what, "Verdict", "Why"), new_table(what, "Verdict", "Answer")
+    for case_id, verdict, lines in rows:
+        table = green if verdict in ("PASSED", "SKIPPED") else red
+        table.add_row(clean(case_id, 60), Text(*verdict_text(verdict)), Text("\n".join(lines)))
     if hidden:
-        table.add_row(f"and {hidden:,} more", "", "")
-    return titled(("Not passed", table))
+        red.add_row(f"and {hidden:,} more", "", "")
+    return titled(("Not passed", red), ("Passed", green))

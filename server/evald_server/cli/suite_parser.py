@@ -146,6 +146,7 @@ def _test_options(parser: Any) -> None:
         repeated="outputs",
     )
     add_option(reports, "--github", "print annotations for GitHub Actions")
+    add_option(reports, "-v --verbose", "show every case, also the answers of those that passed")
     add_option(reports, "--json", "JSON Lines: an object per case, then the suite run")
     _stored_options(parser)
 
@@ -155,7 +156,12 @@ def _compare_options(parser: Any) -> None:
         parser, "BASE", "suite run to compare with [previous]", dest="base", nargs="?", default="previous"
     )
     add_option(parser, "NEW", "suite run to check [latest]", dest="new", nargs="?", default="latest")
-    add_option(parser, "--suite NAME", "suite of `latest` and `previous`; repeatable", repeated="suites")
+    add_option(
+        parser,
+        "--suite NAME",
+        "suite of `latest` and `previous`, or of the files; repeatable",
+        repeated="suites",
+    )
     add_option(
         parser, "--target NAME", "only runs against this target; default: that of the latest run", default=""
     )

@@ -132,6 +132,8 @@ def show_comparisons(comparisons: Sequence[suite_service_pb2.SuiteComparison]) -
 def say_verdict(run: suite_service_pb2.SuiteRun) -> None:
     """Print a suite run's verdict and reason, and its id for `compare`."""
     name = f"{clean(run.suite, 60)} {clean(run.target, 60)}"
+    if run.cached_answer_count:
+        say((formats.cached_answers(run), "dim"))
     say((f"suite run {clean(run.id)}", "dim"))
     say(verdict_text(verdict_word(run.verdict)), f"  {name}: {clean(run.reason, 300)}")
 

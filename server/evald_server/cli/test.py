@@ -27,7 +27,7 @@ from ..suites.verdicts import NOTHING_COUNTED
 from .console import new_table, progress_bar, say, show, warn
 from .exit_codes import CommandError, ExitCode, usage_error
 from .report_files import check_report_file, report_format, write_report, write_report_file
-from .result_tables import VerdictCount, unpassed_table
+from .result_tables import CaseRow, VerdictCount, case_row, case_tables
 from .sanitize import clean, print_json
 from .server_connection import run_async
 from .stored_import import is_id, read_files
@@ -170,13 +170,13 @@ class _SuiteOn(NamedTuple):
 class _Ended(NamedTuple):
     """A suite run that has ended.
 
-    unpassed: case id, verdict and reason of the first SHOWN_CASES failed or broken cases. hidden: number of the rest.
+    rows: of the cases that are shown. hidden: number of further failed or broken ones.
     """
 
     on: _SuiteOn
     run: _pb.SuiteRun
     results: MessageFile[_pb.CaseResult] | None
-    unpassed: list[tuple[str, str, str]]
+    rows: list[CaseRow]
     hidden: int
 
 
@@ -356,9 +356,9 @@ class _Testing:
     async def _run_one(self, client: SuiteClient, one: _SuiteOn, opening: _pb.SuiteOpen) -> _Ended:
         args = self._args
         results = MessageFile(_pb.CaseResult) if args.outputs or args.github else None
-        # Only reports and --json need the trials.
+        # Only reports and --json need the trials of all cases.
         opening.brief = results is None and not args.json
-        unpassed: list[tuple[str, str, str]] = []
+        unpassed: list[str] = []
         ended: _pb.SuiteRun | None = None
         count = VerdictCount()
         self._stored = 0
@@ -372,7 +372,7 @@ class _Testing:
                     verdict = verdict_word(result.verdict)
                     count.add(verdict)
                     if verdict in ("FAILED", "ERROR") and len(unpassed) < SHOWN_CASES:
-                        unpassed.append((result.case_id, verdict, result.reason))
+                        unpassed.append(result.case_id)
                     if results is not None:
                         results.add(result.SerializeToString())
                     if args.json:
@@ -387,7 +387,11 @@ class _Testing:
         self._started = None
         if args.json:
             print_json({"suiteRun": MessageToDict(ended)})
-        return _Ended(one, ended, results, unpassed, count.failed + count.errors - len(unpassed))
+            return _Ended(one, ended, results, [], 0)
+        wanted: list[dict[str, str]] = [{}] if args.verbose else [{"case_id": name} for name in unpassed]
+        rows = [case_row(case) for name in wanted async for case in client.cases(ended.id, **name)]
+        hidden = 0 if args.verbose else count.failed + count.errors - len(unpassed)
+        return _Ended(one, ended, results, rows, hidden)
 
     async def _report(
         self, client: SuiteClient, one: _Ended, comparisons: Sequence[_pb.SuiteComparison]
@@ -415,7 +419,7 @@ class _Testing:
             return
         for one in ended:
             show_evaluators(one.run)
-            show(*unpassed_table("Case", one.unpassed, one.hidden))
+            show(*case_tables("Case", one.rows, one.hidden))
             show_trials(one.run)
         if ended:
             show_runs([one.run for one in ended])

@@ -155,7 +155,10 @@ class HttpEndpoint(HttpAgent):
         config = self._config
 
         def at(path: str | None, *, wanted: bool = False) -> Any:
-            value = MISSING if path is None else look_up(data, parse_path(path))
+            parts = () if path is None else parse_path(path)
+            for end in range(len(parts)):  # what encloses the answer may report an error
+                check_reported(look_up(data, parts[:end]))
+            value = MISSING if path is None else look_up(data, parts)
             if wanted and value is MISSING:
                 raise bad_answer(f"{path}: missing in the answer; {shown(data)}")
             return None if value is MISSING else value

@@ -143,6 +143,11 @@ def evaluator_title(name: str, type_name: str, label: str) -> str:
     return name
 
 
+def cached_answers(run: "suite_service_pb2.SuiteRun") -> str:
+    """Say how many answers of judges came from the cache."""
+    return f"{count(run.cached_answer_count, 'judge answer')} came from the cache"
+
+
 def count(amount: int, noun: str) -> str:
     """Format a number with a noun: "1 case", "1,204 cases"."""
     return f"{amount:,} {noun}" if amount == 1 else f"{amount:,} {noun}s"

@@ -6,10 +6,11 @@ count as improvements.
 """
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
+from evald.fields import is_weight
 from evald.v1 import evaluator_pb2, result_pb2, suite_service_pb2
 
 from .statistics import (
@@ -41,6 +42,7 @@ _MAX_PROVENANCE_CHANGES: Final = 100
 _DRAWN_ERROR: Final = 0.02
 
 _Case: TypeAlias = suite_service_pb2.CaseResult
+_Passed: TypeAlias = tuple[bool, bool]
 _Judged: TypeAlias = dict[str, set[tuple[str, ...]]]
 
 
@@ -75,21 +77,21 @@ def _ascending(cases: Iterable[_Case], side: str) -> Iterator[_Case]:
 
 
 class _Evidence(NamedTuple):
-    """The basis of a verdict: counts of pairs, and changes of their scores."""
+    """The basis of a verdict: counts of pairs, the drop of the pass rate by weight, and changes of the scores."""
 
     pairs: int
     broken: int
     fixed: int
+    drop: float
     scores: "array[float]"
 
     def verdict(self, max_drop: float, slack: float = 0.0) -> "suite_service_pb2.ComparisonVerdict":
         """Return PASS, WARN or BLOCK; INCONCLUSIVE for too few pairs. slack: added to the permutation test's level."""
-        drop = (self.broken - self.fixed) / self.pairs
         significant = (
             mcnemar_p(self.broken, self.fixed) < SIGNIFICANCE
             or permutation_p(self.scores) < SIGNIFICANCE + slack
         )
-        if drop <= max_drop:
+        if self.drop <= max_drop:
             return WARN if significant else PASS
         if significant:
             return BLOCK
@@ -102,8 +104,14 @@ class _Comparison:
 
     def __init__(self, base: suite_service_pb2.SuiteRun, new: suite_service_pb2.SuiteRun) -> None:
         # Pairs by (passed in the base, passed in the new run): all, and those with the same evaluators and conditions.
-        self.table: Counter[tuple[bool, bool]] = Counter()
-        self.alike: Counter[tuple[bool, bool]] = Counter()
+        self.table: Counter[_Passed] = Counter()
+        self.alike: Counter[_Passed] = Counter()
+        # Their weights, as in the pass rate, and the sum of the squared weights.
+        self.weights, self._alike_weights = (
+            defaultdict[_Passed, float](float),
+            defaultdict[_Passed, float](float),
+        )
+        self.squares = self._lost_weight = 0.0
         self._alike_scores, self._unlike_scores = array("d"), array("d")
         # Cases that are not pairs: how many could have broken, and the lowest possible changes of their scores.
         self._lost, self._lost_scores = 0, array("d")
@@ -131,7 +139,9 @@ class _Comparison:
         else:
             self.errors += 1
         # At worst the case passed in the base and fails in the new run.
-        self._lost += old != _FAILED and now != _PASSED
+        if old != _FAILED and now != _PASSED:
+            self._lost += 1
+            self._lost_weight += _weight(new or base)
         before = 1.0 if old == _ERROR else _score(base)
         after = _score(new) if now == _PASSED else 0.0
         if before is not None and after is not None:
@@ -139,7 +149,10 @@ class _Comparison:
 
     def _add_pair(self, base: _Case, new: _Case) -> None:
         passed = base.verdict == _PASSED, new.verdict == _PASSED
+        weight = _weight(new)
         self.table[passed] += 1
+        self.weights[passed] += weight
+        self.squares += weight * weight
         changes = self._run_changes
         if base.trials and new.trials:
             changes = _judge_changes(_of_case(base), _of_case(new))
@@ -148,6 +161,7 @@ class _Comparison:
         self.judges.update(changes)
         if not changes:
             self.alike[passed] += 1
+            self._alike_weights[passed] += weight
         before, after = _score(base), _score(new)
         if before is not None and after is not None:
             (self._unlike_scores if changes else self._alike_scores).append(after - before)
@@ -158,24 +172,40 @@ class _Comparison:
         return self.table.total() - self.alike.total()
 
     @property
+    def weight(self) -> float:
+        """The weight of all pairs."""
+        return sum(self.weights.values())
+
+    @property
+    def _unlike_weight(self) -> float:
+        return self.weight - sum(self._alike_weights.values())
+
+    @property
     def seen(self) -> _Evidence:
         """The pairs as they are."""
         scores = self._alike_scores + self._unlike_scores
-        return _Evidence(self.table.total(), self.table[True, False], self.table[False, True], scores)
+        weights = self.weights
+        drop = _share(weights[True, False] - weights[False, True], self.weight)
+        return _Evidence(self.table.total(), self.table[True, False], self.table[False, True], drop, scores)
 
     @property
     def worst(self) -> _Evidence:
         """The pairs if all cases in doubt had broken. Others are left out, because they would dilute the drop."""
         scores = self._alike_scores + array("d", [-1.0]) * len(self._unlike_scores) + self._lost_scores
         broken = self.alike[True, False] + self.unlike + self._lost
-        return _Evidence(self.table.total() + self._lost, broken, self.alike[False, True], scores)
+        alike, lost = self._alike_weights, self._lost_weight
+        worse = alike[True, False] - alike[False, True] + self._unlike_weight + lost
+        drop = _share(worse, self.weight + lost)
+        return _Evidence(self.table.total() + self._lost, broken, self.alike[False, True], drop, scores)
 
     @property
     def best(self) -> _Evidence:
         """The pairs if those with other evaluators or conditions had been fixed. Errors never count as fixed."""
         scores = self._alike_scores + array("d", [1.0]) * len(self._unlike_scores)
         fixed = self.alike[False, True] + self.unlike
-        return _Evidence(self.table.total(), self.alike[True, False], fixed, scores)
+        alike = self._alike_weights
+        drop = _share(alike[True, False] - alike[False, True] - self._unlike_weight, self.weight)
+        return _Evidence(self.table.total(), self.alike[True, False], fixed, drop, scores)
 
     def _note(self, base: _Case, old: int, new: _Case, now: int) -> None:
         """Keep a changed verdict in its group: broken, now in error, other, now passed."""
@@ -195,6 +225,15 @@ class _Comparison:
 def _known(verdict: int) -> int:
     """Return the verdict; ERROR for an unknown one."""
     return verdict if verdict in (_PASSED, _FAILED, _SKIPPED) else _ERROR
+
+
+def _weight(case: _Case | None) -> float:
+    """Return the weight in the pass rate; 1 for one that no case can have, since files may hold any number."""
+    return case.weight if case is not None and is_weight(case.weight) else 1.0
+
+
+def _share(weight: float, whole: float) -> float:
+    return weight / whole if whole else 0.0
 
 
 def _score(case: _Case | None) -> float | None:
@@ -299,11 +338,19 @@ def compare(
 
 
 def _fill_figures(comparison: suite_service_pb2.SuiteComparison, found: _Comparison) -> None:
-    seen, table = found.seen, found.table
-    low, high = change_interval(table[True, True], seen.broken, seen.fixed, table[False, False])
-    comparison.pass_rate_change.CopyFrom(
-        suite_service_pb2.Estimate(value=(seen.fixed - seen.broken) / seen.pairs, low=low, high=high)
-    )
+    seen = found.seen
+    if found.weight:
+        # As many pairs of equal weight as give the same precision (Kish).
+        scale = found.weight / found.squares
+        low, high = change_interval(
+            *(
+                found.weights[passed] * scale
+                for passed in ((True, True), (True, False), (False, True), (False, False))
+            )
+        )
+        comparison.pass_rate_change.CopyFrom(
+            suite_service_pb2.Estimate(value=0.0 - seen.drop, low=low, high=high)
+        )
     comparison.mcnemar_p = mcnemar_p(seen.broken, seen.fixed)
     detectable = smallest_detectable_drop(seen.pairs, min(seen.broken, seen.fixed) / seen.pairs)
     if detectable is not None:
@@ -325,9 +372,11 @@ def _decide(
             return INCONCLUSIVE, f"The {side} did not complete"
     if not comparison.pair_count:
         return INCONCLUSIVE, "No case passed or failed in both runs"
+    if not found.weight:
+        return INCONCLUSIVE, "No case with a weight above 0 passed or failed in both runs"
     verdict = found.seen.verdict(max_drop)
     if verdict == INCONCLUSIVE:
-        return verdict, f"{_change(comparison)}; too few pairs to tell this from chance"
+        return verdict, f"{_change(comparison, found)}; too few pairs to tell this from chance"
     doubts = [
         f"{count} {what}"
         for count, what in (
@@ -343,16 +392,18 @@ def _decide(
     if set(possible) - {verdict}:
         return (
             INCONCLUSIVE,
-            f"{_change(comparison)}; cases that could change the verdict: {' and '.join(doubts)}",
+            f"{_change(comparison, found)}; cases that could change the verdict: {' and '.join(doubts)}",
         )
-    return verdict, f"{_change(comparison)}; {_judgement(comparison, verdict, max_drop)}"
+    return verdict, f"{_change(comparison, found)}; {_judgement(comparison, verdict, max_drop)}"
 
 
-def _change(comparison: suite_service_pb2.SuiteComparison) -> str:
+def _change(comparison: suite_service_pb2.SuiteComparison, found: _Comparison) -> str:
     change = comparison.pass_rate_change.value
     rate = "Pass rate unchanged"
     if change:
         rate = f"Pass rate {'up' if change > 0 else 'down'} by {points(change)}"
+    if found.weight**2 != found.squares * comparison.pair_count:
+        rate += ", by weight,"
     counts = f"{comparison.broken_count} broken, {comparison.fixed_count} fixed"
     return f"{rate} over {comparison.pair_count} pairs ({counts})"
 

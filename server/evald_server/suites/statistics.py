@@ -201,7 +201,7 @@ def effect_size(changes: Sequence[float]) -> float | None:
     return mean / math.sqrt(variance) if variance > 1e-18 else None
 
 
-def change_interval(both: int, broken: int, fixed: int, neither: int) -> Interval:
+def change_interval(both: float, broken: float, fixed: float, neither: float) -> Interval:
     """Return the interval of the change of a share over pairs, after minus before; -1 to 1 without pairs.
 
     both: number of pairs that passed before and after. neither: of pairs that failed before and after.

@@ -253,13 +253,13 @@ def test_junit_says_where_a_case_is_and_what_its_scores_are() -> None:
         pytest.param(
             samples.case("c", "PF"),
             "failure",
-            f"2 needed; trial 2: {samples.REASONS['F']}\ntrial 2: regex: FAILED: {samples.REASONS['F']}",
+            f"2 needed; trial 2: {samples.REASONS['F']}\ntrial 2: answer: Moved to Friday at 10:00.\ntrial 2: regex: FAILED: {samples.REASONS['F']}",
             id="one trial failed",
         ),
         pytest.param(
             samples.case("c", "E"),
             "error",
-            f"{samples.REASONS['E']}\nregex: ERROR: TIMEOUT: {samples.REASONS['E']}",
+            f"{samples.REASONS['E']}\nanswer: Moved to Friday at 10:00.\nregex: ERROR: TIMEOUT: {samples.REASONS['E']}",
             id="an evaluator broke",
         ),
         pytest.param(
@@ -277,13 +277,13 @@ def test_junit_says_where_a_case_is_and_what_its_scores_are() -> None:
         pytest.param(
             samples.dialogue("c", "PF"),
             "failure",
-            f"Turn 2: {samples.REASONS['F']}\nturn 2: regex: FAILED: {samples.REASONS['F']}",
+            f"Turn 2: {samples.REASONS['F']}\nturn 2: answer: Moved to Friday at 10:00.\nturn 2: regex: FAILED: {samples.REASONS['F']}",
             id="one turn failed",
         ),
         pytest.param(
             samples.case("c", "F", reason="x" * 9000),
             "failure",
-            "x\nregex: FAILED: " + "x" * (8000 - len("regex: FAILED: ")),
+            "x\nanswer: Moved to Friday at 10:00.\nregex: FAILED: " + "x" * (997 - len("FAILED: ")) + "...",
             id="cut",
         ),
     ],
@@ -295,6 +295,83 @@ def test_junit_says_why_a_case_did_not_pass(case: suite_service_pb2.CaseResult, 
     assert f"{found.get('message')}\n{found.text}".endswith(text)
     names = {one.get("name") for one in suite.iterfind("testcase/properties/property")}
     assert ("score" in names, "trials" in names) == (case.HasField("score"), len(case.trials) > 1)
+
+
+def _answered(*messages: message_pb2.ChatMessage, turns: int = 1) -> suite_service_pb2.CaseResult:
+    """Return a case of one trial whose last turn, with these messages after its question, failed."""
+    case = samples.dialogue("c", "P" * (turns - 1) + "F")
+    trial = case.trials[0]
+    turn = trial.turns[-1]
+    del trial.messages[turn.first_message :]
+    trial.messages.add(role="user", text="When?")
+    trial.messages.extend(messages)
+    turn.message_count = 1 + len(messages)
+    return case
+
+
+def _says(text: str | None = None, role: str = "assistant", **call: str) -> message_pb2.ChatMessage:
+    message = message_pb2.ChatMessage(role=role)
+    if text is not None:
+        message.text = text
+    if call:
+        message.tool_calls.add(function=message_pb2.FunctionCall(**call))
+    return message
+
+
+ANSWERS: dict[str, tuple[suite_service_pb2.CaseResult, list[str]]] = {
+    "a text": (_answered(_says("It is Monday.")), ["answer: It is Monday."]),
+    "the last text": (
+        _answered(_says("Wait."), _says(name="f", arguments="{}"), _says("x", "tool"), _says("Done.")),
+        ["answer: Done."],
+    ),
+    "a text before calls": (_answered(_says("Wait."), _says(name="f", arguments="{}")), ["answer: Wait."]),
+    "of the failing turn": (_answered(_says("No."), turns=3), ["turn 3: answer: No."]),
+    "none, after another turn's": (
+        _answered(turns=2),
+        ["turn 2: answer: none: there is no message of the agent"],
+    ),
+    "not before a user's": (
+        _answered(_says("Old."), _says("And?", "user")),
+        ["answer: none: there is no message of the agent"],
+    ),
+    "before the simulator's end": (
+        _answered(_says("Bye."), _says("###STOP###", "user")),
+        ["answer: Bye."],
+    ),
+    "empty": (_answered(_says(" ")), ["answer: an empty text"]),
+    "calls": (
+        _answered(_says(name="find", arguments='{"a": 1}'), _says(name="go", arguments="{}")),
+        ['answer: no text, only 2 tool calls: find({"a": 1}), go({})'],
+    ),
+    "long": (_answered(_says("é" * 512)), ["answer: " + "é" * 200 + "… (312 more characters)"]),
+    "lines": (
+        _answered(_says("a\r\n\n  \n::error::b\nregex: PASSED: fine\x1b[2J\u202e")),
+        ["answer:", "  | a", "  | ::error::b", "  | regex: PASSED: fine\\x1b[2J\\u202e"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_every_report_shows_the_answer_of_a_failing_turn_and_each_failing_evaluator(name: str) -> None:
+    case, lines = ANSWERS[name]
+    results = case.trials[0].turns[-1].evaluation.results
+    for extra, verdict in (("tone", samples.FAILED), ("facts", samples.ERROR), ("fine", samples.PASSED)):
+        results.add(name=extra, type=extra, verdict=verdict, kind=1, reason=f"{extra} was\nseen")
+    place = lines[0].rpartition("answer:")[0]
+    lines = [
+        *lines,
+        f"{place}regex: FAILED: {samples.REASONS['F']}",
+        f"{place}tone: FAILED: tone was seen",
+        f"{place}facts: ERROR: facts was seen",
+    ]
+    report = samples.report([case])
+    (failure,) = ET.fromstring(written(write_junit, report)).iter("failure")
+    assert (failure.text or "").split("\n") == lines
+    (annotation,) = written(write_github, report).splitlines()
+    assert annotation.partition(" failed::")[2].replace("%25", "%").split("%0A") == lines
+    (cell,) = re.findall(r"^\| <code>c</code> .*", written(write_markdown, report), re.MULTILINE)
+    shown = re.findall(r"<code>(.*?)</code>", cell)[1:]
+    assert [html.unescape(one) for one in shown] == [line.strip() for line in lines]
 
 
 def test_junit_has_the_totals_of_the_suite_run() -> None:
@@ -429,7 +506,7 @@ nothing to compare
 
 | Case | Verdict | Reason |
 | --- | --- | --- |
-| a | ! Inconclusive | CONNECTOR_TIMEOUT: the agent gave no answer within 30 s |
+| a | ! Inconclusive | ERROR CONNECTOR_TIMEOUT: the agent gave no answer within 30 s |
 
 </details>
 
@@ -437,8 +514,8 @@ nothing to compare
 
 | Case | Verdict | Reason |
 | --- | --- | --- |
-| y | ✗ Failed | Response does not match pattern: BK-[0-9]{5} |
-| z | ! Inconclusive | No answer within 2,000 ms |
+| y | ✗ Failed | answer: Moved to Friday at 10:00.<br>regex: FAILED: Response does not match pattern: BK-[0-9]{5} |
+| z | ! Inconclusive | answer: Moved to Friday at 10:00.<br>regex: ERROR: TIMEOUT: No answer within 2,000 ms |
 
 </details>
 """
@@ -479,6 +556,7 @@ def test_nothing_in_markdown_is_more_than_text() -> None:
     tags = set(re.findall(r"<\s*/?\s*([a-zA-Z!][\w-]*)", page))
     own = {
         "code",
+        "br",
         "details",
         "em",
         "h2",
@@ -532,12 +610,12 @@ def test_annotations_are_as_many_as_github_shows_and_the_rest_is_counted() -> No
     empty[0].run.reason = ""
     assert "has no verdict::no verdict\n" in written(write_github, empty[0])
     long = samples.report([samples.case("c", "F", reason="x" * 2000)], suite="s" * 2000)
-    assert re.fullmatch(r"::error title=s{1000}::x{1000}\n", written(write_github, long))
+    shown = written(write_github, long)
+    assert re.fullmatch(r"::error title=s{1000}::answer: Moved[^%]*%0Aregex: FAILED: x{989}\.\.\.\n", shown)
 
 
 def test_an_annotation_has_a_message_because_github_drops_it_otherwise() -> None:
-    case = samples.case("mute", "F")
-    case.reason = " "
+    case = suite_service_pb2.CaseResult(case_id="mute", verdict=samples.FAILED, reason=" ", weight=1)
     (line,) = written(write_github, samples.report([case])).splitlines()
     assert line.endswith("::no reason was given")
 

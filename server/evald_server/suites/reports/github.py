@@ -9,13 +9,16 @@ from typing import Final, TextIO
 
 from evald.result import Verdict
 from evald_server.pages.formats import count
-from evald_server.untrusted import visible
+from evald_server.untrusted import one_line, shorten, visible
 
+from .failures import failure_lines
 from .report import SuiteReport, checked_cases, lacks_a_red_case
 
 # GitHub shows 10 errors and 10 warnings of a step, and silently drops the rest.
 _MOST: Final = 10
-_MOST_TEXT: Final = 1000
+_MOST_TITLE: Final = 1000
+# GitHub keeps the first 4 KiB of a message.
+_MOST_TEXT: Final = 4000
 _COMMANDS: Final = {Verdict.FAILED: ("error", "failed"), Verdict.ERROR: ("warning", "inconclusive")}
 """By verdict of a case: the command, and the word for the title."""
 
@@ -40,7 +43,10 @@ def write_github(reports: Sequence[SuiteReport], stream: TextIO) -> None:
             if verdict in _COMMANDS:
                 command, word = _COMMANDS[verdict]
                 place = report.file_and_line(case.case_id)
-                annotate(command, case.reason, f"{report.name}: {case.case_id} {word}", **place)
+                lines = failure_lines(case)
+                if len(case.trials) > 1:
+                    lines.insert(0, one_line(case.reason))
+                annotate(command, "\n".join(lines), f"{report.name}: {case.case_id} {word}", **place)
     hidden = [count(number - _MOST, command) for command, number in written.items() if number > _MOST]
     if hidden:
         _write(stream, "notice", f"{' and '.join(hidden)} in addition to those with an annotation", "evald")
@@ -49,9 +55,9 @@ def write_github(reports: Sequence[SuiteReport], stream: TextIO) -> None:
 def _write(stream: TextIO, command: str, message: str, title: str, **place: str) -> None:
     if not message.strip():
         message = "no reason was given"  # GitHub drops an annotation without a message
-    properties = {**place, "title": title[:_MOST_TEXT]}
+    properties = {**place, "title": title[:_MOST_TITLE]}
     text = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
-    stream.write(f"::{command} {text}::{_data(message[:_MOST_TEXT])}\n")
+    stream.write(f"::{command} {text}::{_data(shorten(message, _MOST_TEXT))}\n")
 
 
 def _data(text: str) -> str:

@@ -9,15 +9,15 @@ from xml.sax.saxutils import escape, quoteattr
 from evald.records import read_verdict
 from evald.result import Verdict
 from evald.v1 import suite_service_pb2
-from evald_server.untrusted import visible, xml_text
+from evald_server.untrusted import shorten, xml_text
 
+from .failures import failure_lines
 from .report import (
     SuiteReport,
     case_seconds,
     checked_cases,
     lacks_a_red_case,
     measured,
-    red_results,
     results,
 )
 
@@ -107,6 +107,8 @@ def _run_properties(run: suite_service_pb2.SuiteRun) -> Iterator[tuple[str, str]
         yield "pass_rate_interval", f"{rate.low:.6g} to {rate.high:.6g}"
     if run.HasField("mean_score"):
         yield "mean_score", f"{run.mean_score:.6g}"
+    if run.cached_answer_count:
+        yield "cached_judge_answers", str(run.cached_answer_count)
     if run.id:
         yield "suite_run_id", run.id
 
@@ -118,9 +120,9 @@ def _write_case(case: suite_service_pb2.CaseResult, verdict: Verdict, report: Su
         if verdict is Verdict.SKIPPED:
             xml.leaf("skipped", message=case.reason)
         elif verdict is not Verdict.PASSED:
-            text = visible("\n".join(red_results(case)))
+            text = shorten("\n".join(failure_lines(case)), _MOST_TEXT)
             tag = "failure" if verdict is Verdict.FAILED else "error"
-            xml.leaf(tag, text[:_MOST_TEXT], message=case.reason or verdict.name, type=verdict.name)
+            xml.leaf(tag, text, message=case.reason or verdict.name, type=verdict.name)
 
 
 def _case_properties(case: suite_service_pb2.CaseResult) -> Iterator[tuple[str, str]]:

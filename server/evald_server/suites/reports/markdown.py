@@ -10,6 +10,7 @@ from evald.result import Verdict
 from evald.v1 import suite_service_pb2
 from evald_server.pages.formats import (
     between,
+    cached_answers,
     comparison_mark,
     count,
     mark,
@@ -24,6 +25,7 @@ from evald_server.pages.formats import (
 )
 from evald_server.untrusted import one_line
 
+from .failures import failure_lines
 from .report import SuiteReport, checked_cases
 
 # GitHub refuses comments of more than 65,536 characters. We count bytes, because other services do.
@@ -165,6 +167,11 @@ def _add_summary(reports: Sequence[SuiteReport], page: _Page) -> None:
     page.add_rows(
         f"- {inline_code(run.suite, _MOST_NAME)}: {inline_code(run.reason)}\n" for run in red if run.reason
     )
+    page.add_rows(
+        f"- {inline_code(report.run.suite, _MOST_NAME)}: {cached_answers(report.run)}\n"
+        for report in reports[:added]
+        if report.run.cached_answer_count
+    )
 
 
 def _rate(run: suite_service_pb2.SuiteRun) -> str:
@@ -236,9 +243,12 @@ def _unpassed_rows(report: SuiteReport) -> Iterator[str]:
     for case, verdict in checked_cases(report):
         if verdict in (Verdict.FAILED, Verdict.ERROR):
             shown = mark(verdict)
+            lines = failure_lines(case, _MOST_REASON)
+            if len(case.trials) > 1:
+                lines.insert(0, case.reason)
             cells = (
                 inline_code(case.case_id, _MOST_NAME),
                 f"{shown.sign} {shown.word}",
-                inline_code(case.reason),
+                "<br>".join(map(inline_code, lines)),
             )
             yield _row(cells) + "\n"

@@ -85,20 +85,6 @@ def results(case: suite_service_pb2.CaseResult) -> Iterator[tuple[str, result_pb
                 yield ", ".join(places), result
 
 
-def red_results(case: suite_service_pb2.CaseResult) -> Iterator[str]:
-    """Yield a line for each error of a trial, and for each failed or inconclusive result."""
-    for trial in case.trials:
-        if trial.HasField("error"):
-            number = f"trial {trial.trial}: " if len(case.trials) > 1 else ""
-            yield f"{number}ERROR {trial.error.code}: {trial.error.message}"
-    for place, result in results(case):
-        verdict = read_verdict(result.verdict)
-        if verdict in (Verdict.FAILED, Verdict.ERROR):
-            where = f"{place}: " if place else ""
-            shadow = " (shadow)" if result.enforcement == evaluator_pb2.ENFORCEMENT_SHADOW else ""
-            yield f"{where}{result.name}: {verdict.name}{shadow}: {reason_of(result)}"
-
-
 def reason_of(result: result_pb2.EvaluationResult) -> str:
     """Return the reason; for an error it begins with the error's code."""
     if result.HasField("error"):
