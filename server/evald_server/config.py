@@ -733,7 +733,11 @@ def checked_url(url: str) -> str:
         raise ValueError("wanted an address without user, password and fragment")
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         # Everybody who may read settings or connectors sees the address.
-        if names_secret(name) or name.lower() in _SECRET_QUERIES or without_keys(found := f"{name}={value}") != found:
+        if (
+            names_secret(name)
+            or name.lower() in _SECRET_QUERIES
+            or without_keys(found := f"{name}={value}") != found
+        ):
             raise ValueError(
                 "the query has a value that looks like a secret; wanted it in a header, because an address is shown"
             )

@@ -54,9 +54,7 @@ _ONE: Final = select(SUITE_RUNS).where(_RUN.id == bindparam("run_id"), _RUN.stat
 _SET: Final = update(SUITE_RUNS).where(_RUN.number == bindparam("run"))
 _DELETE_BROKEN: Final = delete(SUITE_CASES).where(
     _CASE.number == bindparam("run_number"),
-    _CASE.verdict.not_in(
-        (result_pb2.VERDICT_PASSED, result_pb2.VERDICT_FAILED, result_pb2.VERDICT_SKIPPED)
-    ),
+    _CASE.verdict.not_in((result_pb2.VERDICT_PASSED, result_pb2.VERDICT_FAILED, result_pb2.VERDICT_SKIPPED)),
 )
 _INSERT_CASE: Final = PreparedInsert(SUITE_CASES)
 _STORED: Final = select(_CASE.case_id, _CASE.whole, _CASE.attempt).where(
