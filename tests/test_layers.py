@@ -68,7 +68,7 @@ BELOW = {
         "wire_pb2",
     },
     "engine": {"call_errors", "evaluators", "logs", "wire_pb2"},
-    "plugins": {"engine"},
+    "plugins": {"engine", "jsonschema"},
     "batch": {
         "auth",
         "engine",

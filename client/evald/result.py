@@ -38,8 +38,11 @@ _ROUNDING: Final = 1e-10
 def reaches(score: float, threshold: float) -> bool:
     """Return whether the score is at least the threshold, up to binary rounding: 0.7 + 0.1 reaches 0.8.
 
-    For thresholds from 1 on, the tolerance is only 4 ulp, so that a miss of tiny weight still counts.
+    For thresholds from 1 on, the tolerance is only 4 ulp, so that a miss of tiny weight still counts. A score of 0
+    reaches no threshold above 0.
     """
+    if 0 < threshold <= _ROUNDING:
+        return score >= threshold
     return score >= threshold - (_ROUNDING if threshold < 1 else 4 * ulp(threshold))
 
 
@@ -138,6 +141,7 @@ class Result:
     cached: the result is from a cache, without cost. cached_answers: number of judges' answers from a cache.
     instance_id: the remote instance that returned it.
     alternative: within a formula, the result for the text with its reasoning, if that finds more. For engines.
+    warning: why the verdict says little, such as nothing to check; shown among the warnings of the call.
     """
 
     verdict: Verdict
@@ -156,6 +160,7 @@ class Result:
     instance_id: str = ""
     cached_answers: int = 0
     alternative: "Result | None" = None
+    warning: str = ""
 
     def __repr__(self) -> str:
         shown = [f"{self.verdict.name}, {self.reason!r}"]
@@ -180,9 +185,11 @@ def passed(
     value: float | None = None,
     metadata: Mapping[str, Any] | None = None,
     checks: Sequence[Check] = (),
+    *,
+    warning: str = "",
 ) -> Result:
     """Return a PASSED result of an assertion. Arguments as in `Result`."""
-    return Result(_PASSED, reason, score, value, metadata, checks)
+    return Result(_PASSED, reason, score, value, metadata, checks, warning=warning)
 
 
 def failed(

@@ -8,6 +8,8 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import json
+import logging
 import sys
 from collections.abc import Iterable
 from importlib.metadata import entry_points
@@ -19,6 +21,10 @@ from evald.convert.evaluator_type import type_to_pb
 from evald.evaluator import Evaluator, EvaluatorDefinition
 from evald.foreign import raised_by
 from evald_server.engine.registry import DuplicateType, Origin, Registry
+from evald_server.jsonschema.check import NEWEST
+from evald_server.jsonschema.keywords import unknown_keywords
+
+_log = logging.getLogger("evald.plugins")
 
 GROUP: Final = "evald.evaluators"
 
@@ -123,6 +129,9 @@ def _definitions(name: str, loaded: Any) -> list[EvaluatorDefinition]:
 def _checked(definition: EvaluatorDefinition) -> EvaluatorDefinition:
     # A definition that cannot be converted would break the catalogue for every caller.
     type_to_pb(definition)
+    schema = json.loads(definition.config_schema())
+    for place, problem in unknown_keywords(schema, NEWEST) if isinstance(schema, dict) else ():
+        _log.warning("evaluator %s: config schema: %s: %s", definition.type, place, problem)
     return definition
 
 

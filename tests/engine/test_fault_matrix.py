@@ -104,7 +104,7 @@ PLACES: Mapping[str, Callable[[dict[str, Any]], list[dict[str, Any]]]] = {
     "beside a failure": lambda x: [{"type": "bad-inline"}, x],
     "negated": lambda x: [{**x, "negate": True}],
     "required": lambda x: [{**x, "required": True}, {"type": "good-inline", "weight": 50}],
-    "with a threshold": lambda x: [{**x, "threshold": 0}],
+    "with a threshold": lambda x: [{**x, "threshold": 0.001}],
     "without weight": lambda x: [{**x, "weight": 0}, {"type": "good-inline"}],
     "in all-of": lambda x: [{"type": "all-of", "evaluators": [{"type": "good-inline"}, x]}],
     "in all-of that fails": lambda x: [{"type": "all-of", "evaluators": [{"type": "bad-inline"}, x]}],
@@ -139,7 +139,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "fail fast": {"fail_fast": True},
     "weighted mean": {"aggregation": WEIGHTED_MEAN, "threshold": 0.5},
     "weighted mean, fail fast": {"aggregation": WEIGHTED_MEAN, "threshold": 0.5, "fail_fast": True},
-    "weighted mean from 0": {"aggregation": WEIGHTED_MEAN, "threshold": 0},
+    "weighted mean from 0": {"aggregation": WEIGHTED_MEAN, "threshold": 0.001},
 }
 
 

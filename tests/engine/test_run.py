@@ -164,7 +164,7 @@ def test_what_was_never_seen_does_not_pass_by_being_negated(engine: Engine) -> N
     child = {"type": "blind"}
     for one in (
         {"type": "blind", "negate": True},
-        {"type": "blind", "threshold": 0},
+        {"type": "blind", "threshold": 1e-9},
         {"type": "all-of", "evaluators": [child], "negate": True},
         {"type": "any-of", "evaluators": [{**child, "negate": True}]},
     ):
@@ -202,7 +202,7 @@ def test_a_threshold_decides_by_the_score(
 
 def test_without_a_score_a_threshold_changes_nothing(engine: Engine) -> None:
     assert engine.verdict([{"do": "pass", "threshold": 1}]) is PASSED
-    assert engine.verdict([{"do": "fail", "threshold": 0}]) is FAILED
+    assert engine.verdict([{"do": "fail", "threshold": 0.001}]) is FAILED
 
 
 def test_names_are_made_unique_and_key_the_metrics(engine: Engine) -> None:
@@ -245,7 +245,7 @@ def test_pending_stands_on_failed_results_of_turns_that_are_not_final(engine: En
     passing, pending = {"do": "pass", "score": 0.5}, {**specs[0], "score": 0.5}
     for one, verdict, stands in (
         ({**pending, "negate": True}, PASSED, False),
-        ({**pending, "threshold": 0}, PASSED, False),
+        ({**pending, "threshold": 0.001}, PASSED, False),
         ({**pending, "threshold": 1}, FAILED, True),
         ({**passing, "negate": True}, FAILED, False),
         ({**passing, "threshold": 1}, FAILED, False),

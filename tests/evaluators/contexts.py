@@ -8,9 +8,10 @@ from google.protobuf import json_format
 
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import Result, errored
+from evald.result import Result, errored, unproven
 from evald.strict_json import TooLarge
 from evald.v1 import context_pb2, message_pb2
+from evald_server.evaluators.results import UnreadableAnswer
 
 from ..loop import run as in_loop
 
@@ -109,6 +110,8 @@ def run(evaluator: type[Evaluator], config: Dict, ctx: EvaluatorContext) -> Resu
         outcome = evaluator.definition().compile(config)(ctx)
     except TooLarge as problem:
         return errored("INPUT_TOO_LARGE", str(problem))
+    except UnreadableAnswer as problem:
+        return unproven(str(problem))
     return outcome if isinstance(outcome, Result) else in_loop(awaited(outcome))
 
 

@@ -9,7 +9,7 @@ from evald.context import EvaluatorContext, OutOfTime
 from evald.evaluator import assertion
 from evald.foreign import guarded
 from evald.result import Verdict
-from evald.strict_json import TooLarge, parse_json, refuse_huge_numbers
+from evald.strict_json import HugeNumber, TooLarge, parse_json, parse_json_at
 
 from .contexts import answered, calls, context
 from .engine import as_json, deep, evaluate
@@ -23,7 +23,20 @@ BEYOND = {
     "one-level-more-that-does-not-end": "[" * 501,
     "one-level-more-with-a-key-twice": f'{{"a": 1, "a": {deep(500)}}}',
     "deep-objects": '{"a":' * 5_000 + "1" + "}" * 5_000,
+}
+
+# Valid JSON that parsers read in different ways.
+AMBIGUOUS = {
     "digits": f'{{"a": {"1" * 5_000}}}',
+    "digits-310": f'{{"a": {"9" * 310}}}',
+    "exponent": '{"a": [{"b": 1e400}]}',
+    "negative": '{"a": -1e999}',
+    "two-digits-of-exponent": f'{{"a": {"9" * 250}e99}}',
+    "leading-zeros-of-exponent": '{"a": 1E+0400}',
+    "fraction": f'{{"a": {"9" * 309}.5}}',
+    "duplicate": '{"a": 1, "a": 2}',
+    "duplicate-deep": '{"b": [[{"c": {"a": 1, "a": 1}}]]}',
+    "duplicate-escaped": '{"a": 1, "\\u0061": 1}',
 }
 
 READS_THE_ANSWER: dict[str, dict[str, Any]] = {
@@ -31,7 +44,10 @@ READS_THE_ANSWER: dict[str, dict[str, Any]] = {
     "is-json-first": {"type": "is-json", "config": {"extract": "first"}},
     "is-json-all": {"type": "is-json", "config": {"message": "all"}},
     "json-schema": {"config": {"schema": {"type": "string"}}},
-    "json-schema-fenced": {"type": "json-schema", "config": {"schema": {}, "extract": "fenced"}},
+    "json-schema-fenced": {
+        "type": "json-schema",
+        "config": {"schema": {"minProperties": 1}, "extract": "fenced"},
+    },
     "json-match": {"config": {"expected": {"a": 1}}},
     "json-match-superset": {"type": "json-match", "config": {"expected": {}, "mode": "subset"}},
     "field-accuracy": {"config": {"expected": {"a": 1}, "fields": [{"path": "a"}]}},
@@ -116,11 +132,42 @@ def test_long_json_is_read_as_short_json_is() -> None:
             parse_json(text[:-1] + more, lambda: None)
 
 
-@pytest.mark.parametrize("before", [0, 99_400, 99_700, 99_996, 99_998, 99_999, 100_000, 250_000])
+@pytest.mark.parametrize("before", [0, 99_400, 99_999, 100_000, 250_000])
 @pytest.mark.parametrize("number", ["1e999", "-1E+400", "9" * 309 + ".5"], ids=lambda number: number[:9])
 def test_a_number_beyond_a_double_is_found_wherever_it_stands(before: int, number: str) -> None:
-    with pytest.raises(TooLarge):
-        refuse_huge_numbers(f"{' ' * before}[{number}]", lambda: None)
+    for text in (f"{' ' * before}[{number}]", f"[{'1,' * (before // 2)}{number}]"):
+        with pytest.raises(HugeNumber):
+            parse_json(text, lambda: None)
+        with pytest.raises(HugeNumber):
+            parse_json_at(text, text.index("["))
+
+
+@pytest.mark.parametrize("number", ["1e308", "-1.7e308", "1" * 308, "1e-999", "0e999", f"0.{'0' * 300}1e300"])
+def test_a_number_within_a_double_is_read(number: str) -> None:
+    summary = evaluate([{"type": "json-schema", "config": {"schema": {"type": "number"}}}], answered(number))
+    assert summary.verdict == Verdict.PASSED
+
+
+@pytest.mark.parametrize("ambiguous", AMBIGUOUS)
+@pytest.mark.parametrize("name", READS_THE_ANSWER)
+def test_what_parsers_read_differently_fails_and_is_no_verdict_where_a_failure_would_pass(
+    name: str, ambiguous: str
+) -> None:
+    text = AMBIGUOUS[ambiguous]
+    spec = _spec(name, READS_THE_ANSWER[name])
+    within = {"type": "all-of", "config": {"evaluators": [spec]}}
+    for one in (
+        spec,
+        within,
+        {**within, "config": {"evaluators": [{**spec, "negate": True}]}, "negate": True},
+    ):
+        summary = evaluate([one], answered(text))
+        assert summary.verdict == Verdict.FAILED
+        assert "parsers read in different ways" in summary.results[0].reason
+    for one in ({**spec, "negate": True}, {**within, "negate": True}):
+        summary = evaluate([one], answered(text))
+        assert summary.verdict == ERROR, summary
+        assert "parsers read in different ways" in summary.results[0].reason
 
 
 def test_reading_long_json_stops_when_the_time_is_up() -> None:
@@ -196,7 +243,7 @@ def test_looking_for_the_first_json_in_vain_is_no_verdict() -> None:
 def test_an_authors_own_evaluator_does_not_take_it_for_no_json() -> None:
     with pytest.raises(TooLarge):
         _ = answered(BEYOND["deep"]).answer_json
-    [call] = context([_call(BEYOND["digits"])]).tool_calls
+    [call] = context([_call(BEYOND["deep"])]).tool_calls
     for _ in range(2):
         with pytest.raises(TooLarge):
             _ = call.args

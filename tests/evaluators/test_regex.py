@@ -295,3 +295,34 @@ def test_costly_searches_leave_one_core_to_the_event_loop(monkeypatch: pytest.Mo
     for cores, threads in ((1, 1), (2, 1), (8, 7), (None, 1)):
         monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
         assert regex._threads.__wrapped__()._max_workers == threads
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", ".*", "(?:)", "()", "a*", "x?|y", "|", "^", "$", "(?i)", "[$^]*", r"\d{0,3}", "^a*"]
+)
+@pytest.mark.parametrize("must_match", [True, False])
+def test_a_pattern_that_every_text_matches_is_refused(pattern: str, must_match: bool) -> None:
+    with pytest.raises(InvalidConfig, match="nothing would be checked"):
+        Regex.definition().compile({"pattern": pattern, "mustMatch": must_match})
+
+
+@pytest.mark.parametrize("pattern", ["^$", "^.*$", r"\b", r"\A\z", r"^\s*$", "a*b", r"\$*x", "[*]"])
+def test_a_pattern_that_some_text_does_not_match_is_not(pattern: str) -> None:
+    assert Regex.definition().compile({"pattern": pattern})
+
+
+@pytest.mark.parametrize(
+    ("literal", "advice"),
+    [
+        ("/secret/i", "the pattern secret and flags i"),
+        ("/secret/", "the pattern secret, or"),
+        (r"/a\/b[/]c/gm", r"flags gm"),
+        ("/^x$/u", r"\[/\]\^x\$\[/\]u"),
+    ],
+)
+def test_a_literal_of_javascript_is_refused(literal: str, advice: str) -> None:
+    for config in ({"pattern": literal}, {"pattern": literal, "mustMatch": False}):
+        with pytest.raises(InvalidConfig, match=advice):
+            Regex.definition().compile(config)
+    for pattern in ("/api/v1/", "a/b/i", "[/]secret[/]i", "/secret", "/secret/q"):
+        assert Regex.definition().compile({"pattern": pattern})

@@ -18,6 +18,7 @@ from evald_server.evaluators.texts import (
 )
 
 from .contexts import answered, context, run
+from .engine import evaluate
 
 PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
 
@@ -68,7 +69,13 @@ def test_without_anything_expected_exact_match_says_what_was_asked_for(policy: s
     ("config", "answer", "score", "reason"),
     [
         pytest.param({"text": "world"}, "Hello world", 1, 'Output contains "world"', id="one"),
-        pytest.param({"text": "World"}, "Hello world", 0, 'Output does not contain "World"', id="case"),
+        pytest.param(
+            {"text": "World"},
+            "Hello world",
+            0,
+            'Output does not contain "World" (contained but for case)',
+            id="case",
+        ),
         pytest.param({"text": ""}, "x", 1, 'Output contains ""', id="nothing-is-everywhere"),
         pytest.param({"substrings": []}, "anything", 1, "no substrings to check", id="empty-list"),
         pytest.param({"substrings": [], "mode": "any"}, "x", 1, "no substrings to check", id="empty-any"),
@@ -271,3 +278,116 @@ def test_a_wrong_config_is_refused_with_its_key(
 ) -> None:
     with pytest.raises(InvalidConfig, match=problem):
         evaluator.definition().compile(config)
+
+
+@pytest.mark.parametrize(
+    ("spec", "answer", "reason"),
+    [
+        ({"type": "exact-match", "config": {"expected": "Zoë"}}, "Zoe\u0308", "equal after NFC"),
+        ({"type": "exact-match", "config": {"expected": "a b"}}, "a\u00a0 b\n", "equal but for white space"),
+        ({"type": "exact-match", "config": {"expected": "Straße"}}, "STRASSE", "equal but for case"),
+        ({"type": "exact-match", "config": {"expected": "1"}}, "\uff11", "equal after NFKC"),
+        (
+            {"type": "exact-match", "config": {"expected": "Zoë a"}},
+            "zoe\u0308  A",
+            "equal after NFC and but for white",
+        ),
+        ({"type": "contains", "config": {"text": "Zoë"}}, "By Zoe\u0308.", "contained after NFC"),
+        (
+            {"type": "contains", "config": {"substrings": ["x", "New York"]}},
+            "x: new york",
+            "contained but for case",
+        ),
+        ({"type": "starts-with", "config": {"text": "Dear "}}, "dear Zoe", "it starts with it but for case"),
+        ({"type": "ends-with", "config": {"text": "the end."}}, "The End.", "it ends with it but for case"),
+        (
+            {"type": "levenshtein", "config": {"expected": "ÄÖ", "threshold": 1}},
+            "A\u0308O\u0308",
+            "equal after NFC",
+        ),
+    ],
+)
+def test_the_reason_says_when_texts_differ_only_in_their_form(spec: Any, answer: str, reason: str) -> None:
+    summary = evaluate([spec], answered(answer))
+    assert summary.verdict == FAILED
+    assert reason in summary.results[0].reason
+    assert " (equal" not in evaluate([spec], answered("other")).results[0].reason
+
+
+@pytest.mark.parametrize(
+    ("spec", "forms"),
+    [
+        ({"type": "exact-match", "config": {"expected": "Zoë  a"}}, ["nfc", "whitespace"]),
+        ({"type": "contains", "config": {"text": "Zoë A", "ignoreCase": True}}, ["nfkc", "whitespace"]),
+        ({"type": "starts-with", "config": {"text": "Zoë"}}, "nfc"),
+        ({"type": "ends-with", "config": {"text": "ë\ta"}}, ["whitespace", "nfc"]),
+        ({"type": "regex", "config": {"pattern": "^Zoë a$"}}, ["whitespace", "nfc"]),
+        ({"type": "fuzzy-match", "config": {"expected": "Zoë a", "threshold": 1}}, ["whitespace", "nfc"]),
+    ],
+)
+def test_texts_are_compared_in_normal_forms_where_that_is_asked_for(spec: Any, forms: Any) -> None:
+    text = " Zoe\u0308\u00a0\na "
+    if spec["type"] == "starts-with":
+        text = text.strip()
+    assert evaluate([spec], answered(text)).verdict == FAILED
+    asked = {**spec, "config": {**spec["config"], "normalize": forms}}
+    assert evaluate([asked], answered(text)).verdict == PASSED
+    assert evaluate([asked], answered("x" * 500_001)).results[0].error.code == "INPUT_TOO_LARGE"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("今天天气很好。", 6),
+        ("私はコーヒーを飲みます、毎日。", 13),
+        ("สวัสดีครับ", 7),
+        ("ສະບາຍດີ", 6),
+        ("မင်္ဂလာပါ", 5),
+        ("សួស្តី", 3),
+        ("我爱 Python 3", 4),
+        ("东京is nice", 4),
+        ("안녕 하세요", 2),
+        ("cafe\u0301 nai\u0308ve", 2),
+        ("が\u3099", 1),
+        ("well - yes", 3),
+    ],
+)
+def test_letters_of_scripts_without_spaces_are_words(text: str, words: int) -> None:
+    summary = evaluate(
+        [
+            {"type": "word-count", "config": {"min": words, "max": words}},
+            {"type": "response-length", "config": {"unit": "words"}},
+        ],
+        answered(text),
+    )
+    assert summary.results[1].value == words
+    assert summary.verdict == PASSED
+
+
+@pytest.mark.parametrize("measure", ["rouge-1", "rouge-2", "rouge-l", "token-f1", "bleu", "gleu"])
+def test_measures_of_words_compare_texts_without_spaces(measure: str) -> None:
+    spec = {"type": measure, "config": {"expected": "今天天气很好、我们去公园", "threshold": 0.5}}
+    assert evaluate([spec], answered("今天天气很好、我们去学校")).verdict == PASSED
+    assert evaluate([spec], answered("价格是五百元")).verdict == FAILED
+
+
+@pytest.mark.parametrize(
+    ("spec", "idle"),
+    [
+        ({"type": "contains", "config": {"substrings": []}}, True),
+        ({"type": "contains-any", "config": {"substrings": []}}, True),
+        ({"type": "contains", "config": {"text": ""}}, True),
+        ({"type": "contains-any", "config": {"substrings": ["z", ""]}}, True),
+        ({"type": "contains", "config": {"substrings": ["x", ""]}}, False),
+        ({"type": "starts-with", "config": {"text": ""}}, True),
+        ({"type": "ends-with", "config": {"text": ""}}, True),
+        ({"type": "tool-use", "config": {"expectations": []}}, True),
+        ({"type": "trajectory", "config": {"expected": []}}, True),
+        ({"type": "contains", "config": {"text": "x"}}, False),
+    ],
+)
+def test_a_check_that_checks_nothing_passes_with_a_warning(spec: Any, idle: bool) -> None:
+    for one in (spec, {"type": "any-of", "config": {"evaluators": [spec]}}):
+        summary = evaluate([one], answered("x"))
+        assert summary.verdict == PASSED
+        assert bool(summary.warnings) is idle

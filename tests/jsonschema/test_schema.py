@@ -471,3 +471,172 @@ def test_the_cost_of_a_doubling_schema_doubles() -> None:
     costs = [found.evaluations for found in estimates if found]
     assert len(costs) == 7, "beyond, there is no bound"
     assert all(1.9 < after / before < 3.5 for before, after in pairwise(costs))
+
+
+@pytest.mark.parametrize(
+    ("schema", "place", "text"),
+    [
+        ({"type": "object", "requried": ["a"]}, "/requried", 'did you mean "required"'),
+        ({"properties": {"a": {"type": "string", "minLenght": 1}}}, "/properties/a/minLenght", '"minLength"'),
+        ({"$defs": {"a": {"enumm": [1]}}, "type": "object"}, "/$defs/a/enumm", '"enum"'),
+        (
+            {"items": {"anyOf": [{"typ": "string"}, {"type": "null"}]}},
+            "/items/anyOf/0/typ",
+            "unknown keyword",
+        ),
+        ({"strict": True, "name": "x"}, "/strict", "x-"),
+        ({"additionalItems": False}, "/additionalItems", "no such keyword"),
+        (
+            {"$schema": "http://json-schema.org/draft-07/schema#", "prefixItems": [False]},
+            "/prefixItems",
+            "draft",
+        ),
+        ({"$schema": "http://json-schema.org/draft-04/schema#", "const": 1}, "/const", "draft"),
+        ({"nullable": "yes", "type": "string"}, "/nullable", "wanted true or false"),
+        ({"patternProperties": {"/^x/i": False}}, "/patternProperties/~1^x~1i", "flags i"),
+    ],
+)
+def test_an_unknown_keyword_of_a_spec_is_refused_with_the_nearest_one(
+    schema: Any, place: str, text: str
+) -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        Schema.of_spec(schema)
+    assert [problem.path for problem in refused.value.problems] == [f"/schema{place}"]
+    assert text in refused.value.problems[0].message
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"requried": {"const": 1}, "nullable": {"type": "string"}}, "required": ["nullable"]},
+        {"$defs": {"typ": {"type": "string"}}, "$ref": "#/$defs/typ"},
+        {"enum": [{"foo": {"bar": 1}}], "default": {"foo": 1}, "examples": [{"foo": 1}]},
+        {"const": {"foo": 1}},
+        {"type": "string", "x-order": 1, "example": "a", "discriminator": {"propertyName": "a"}, "xml": {}},
+        {
+            "type": "object",
+            "externalDocs": {"url": "x"},
+            "propertyOrdering": ["a"],
+            "errorMessage": {"type": "x"},
+        },
+        {"definitions": {"a": {"type": "null"}}, "$ref": "#/definitions/a"},
+        {"dependencies": {"a": ["b"]}},
+        {"components": {"schemas": {"A": {"type": "string"}}}, "$ref": "#/components/schemas/A"},
+        {"dependentRequired": {"a": ["b"]}},
+    ],
+)
+def test_what_is_no_keyword_or_a_known_annotation_is_accepted(schema: Any) -> None:
+    assert not Schema.of_spec(schema).unknown
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda schema: {"name": "trip", "strict": True, "schema": schema},
+        lambda schema: {"type": "json_schema", "json_schema": {"name": "trip", "schema": schema}},
+        lambda schema: {"type": "json_schema", "name": "trip", "strict": True, "schema": schema},
+        lambda schema: {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}},
+        lambda schema: {"format": {"type": "json_schema", "name": "trip", "schema": schema}},
+        lambda schema: {"name": "a", "schema": {"name": "b", "description": "c", "schema": schema}},
+    ],
+)
+def test_the_wrapper_of_response_format_is_taken_off(wrapped: Any) -> None:
+    schema = Schema.of_spec(wrapped({"type": "object", "required": ["a"]}))
+    assert schema.is_valid({"a": 1})
+    assert not schema.is_valid({"b": 1})
+    for bad in ({}, True, {"requried": []}):
+        with pytest.raises(InvalidConfig):
+            Schema.of_spec(wrapped(bad))
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        ({"type": "string"}, [None, "a"], [1]),
+        ({"type": ["string", "integer"]}, [None, 1], [1.5]),
+        ({"type": "string", "enum": ["a"]}, [None, "a"], ["b"]),
+        ({"enum": [1]}, [None, 1], [2]),
+        ({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "string"}}}, [None, "a"], [1]),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}}, [None, "a"], [1]),
+        ({"anyOf": [{"type": "string"}], "minLength": 2}, [None, "ab"], ["a", 1]),
+        ({"type": "object", "required": ["x"]}, [None, {"x": 1}], [{}]),
+        ({"const": 1}, [None, 1], [2]),
+    ],
+)
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_nullable_true_accepts_null(schema: Any, valid: list[Any], invalid: list[Any], draft: int) -> None:
+    if "const" in schema and draft == 4:
+        return
+    if "$defs" in schema:
+        schema = {**schema, "definitions": schema["$defs"]}
+    full = {"$schema": DRAFTS[draft], **schema}
+    nullable = Schema.of_spec({**full, "nullable": True})
+    within = Schema.of_spec(
+        {
+            "$schema": DRAFTS[draft],
+            "properties": {"p": {**schema, "nullable": True}},
+            **{k: full[k] for k in ("$defs",) if k in full},
+        }
+    )
+    assert not Schema.of_spec({**full, "nullable": False}).is_valid(None)
+    for value in valid:
+        assert nullable.is_valid(value)
+        assert within.is_valid({"p": value})
+    for value in invalid:
+        assert not nullable.is_valid(value)
+        assert not within.is_valid({"p": value})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        *(
+            {},
+            True,
+            {"title": "x"},
+            {"$schema": NEWEST},
+            {"$ref": "#"},
+            {"x-a": 1},
+            {"default": 1},
+            {"format": "money"},
+        ),
+        *({"properties": {"a": {}}}, {"items": True}, {"additionalProperties": True}, {"required": []}),
+        *(
+            {"allOf": [{}, {"title": "x"}]},
+            {"anyOf": [{"type": "string"}, {}]},
+            {"oneOf": [True]},
+            {"minItems": 0},
+        ),
+        {"$ref": "#/$defs/a", "$defs": {"a": {"description": "x"}}},
+        {"type": ["string", "number", "boolean", "null", "array", "object"]},
+        *({"if": {"type": "string"}}, {"then": False}, {"not": False}, {"not": {"not": {}}}, {"pattern": ""}),
+        {"properties": {"a": {"properties": {"b": {"items": {}}}}}},
+    ],
+)
+def test_a_schema_that_accepts_everything_is_refused(schema: Any) -> None:
+    with pytest.raises(InvalidConfig, match="is-json"):
+        Schema.of_spec(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        *(
+            {"type": "object"},
+            {"not": {}},
+            {"required": ["a"]},
+            {"format": "date"},
+            {"minLength": 1},
+            {"enum": [1]},
+        ),
+        *(
+            {"properties": {"a": False}},
+            {"if": {"type": "string"}, "else": False},
+            {"contains": {}},
+            {"oneOf": [True, True]},
+        ),
+        *({"type": ["string", "number", "boolean", "array", "object"]}, {"items": {"type": "string"}}),
+    ],
+)
+def test_a_schema_that_can_refuse_a_value_is_not(schema: Any) -> None:
+    assert Schema.of_spec(schema)

@@ -28,7 +28,7 @@ def of(*children: dict[str, Any], **config: Any) -> dict[str, Any]:
     ("judge", "field"),
     [
         (spec("llm-judge", CRITERIA, threshold=0.5), "threshold"),
-        (spec("llm-rubric", {"failureCriteria": "It is rude."}, threshold=0), "threshold"),
+        (spec("llm-rubric", {"failureCriteria": "It is rude."}, threshold=0.1), "threshold"),
         (spec("llm-judge", CRITERIA, threshold=0.5, negate=True), "threshold"),
         (spec("all-of", of(JUDGE), threshold=0.5), "threshold"),
         (spec("any-of", of(QUALITY, JUDGE), threshold=0.5), "threshold"),

@@ -88,7 +88,7 @@ def test_without_any_model_the_config_is_refused() -> None:
     [
         {"success_criteria": "s", "failure_criteria_mode": "every_turn"},
         {"failureCriteria": "f"},
-        {"criteria": "c", "threshold": 0, "prompt": "p", "includeSystem": True, "onlyFinal": True},
+        {"criteria": "c", "threshold": 0.1, "prompt": "p", "includeSystem": True, "onlyFinal": True},
         {"rubric": "r", "passScore": 6.5, "maxOutputTokens": 500, "calibration": "card-1"},
         {"items": [ITEM], "judges": ["strict", {"judge": "mild", "temperature": 1}], "samples": 3},
         {"criteria": "c", "judges": ["strict", {"judge": "strict", "temperature": 1}]},

@@ -29,9 +29,8 @@ def answer(**met: bool) -> Mapping[str, Any]:
         (items("a", "b") | {"threshold": 0.5}, {"a": True, "b": False}, PASSED, 0.5),
         (items("a", "b", a={"weight": 3}) | {"threshold": 0.7}, {"a": True, "b": False}, PASSED, 0.75),
         (items("a", "b", b={"weight": 0}), {"a": True, "b": False}, PASSED, 1),
-        (items("a", "b", b={"required": True}) | {"threshold": 0}, {"a": True, "b": False}, FAILED, 0),
+        (items("a", "b", b={"required": True}) | {"threshold": 0.1}, {"a": True, "b": False}, FAILED, 0),
         (items("a", "b", a={"required": True}) | {"threshold": 0.5}, {"a": True, "b": False}, PASSED, 0.5),
-        (items("a") | {"threshold": 0}, {"a": False}, PASSED, 0),
         (
             items("a", "b", "c", a={"weight": 0.7}, b={"weight": 0.1}, c={"weight": 0.2})
             | {"threshold": 0.8},

@@ -16,10 +16,10 @@ PASSED, FAILED, ERROR = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR
 
 CONFIGS: list[dict[str, Any]] = [
     {"successCriteria": "s"},
-    {"criteria": "c", "threshold": 0},
-    {"rubric": "r", "passScore": 0},
-    {"rubric": "r", "passScore": 0, "promptTemplate": "{rubric} {output}"},
-    {"items": [{"id": "a", "text": "t"}], "threshold": 0},
+    {"criteria": "c", "threshold": 0.001},
+    {"rubric": "r", "passScore": 0.001},
+    {"rubric": "r", "passScore": 0.001, "promptTemplate": "{rubric} {output}"},
+    {"items": [{"id": "a", "text": "t"}], "threshold": 0.001},
 ]
 
 REFUSED = fault("JUDGE_REFUSED", unusable=True)
@@ -111,7 +111,7 @@ def test_an_error_names_the_judge_and_quotes_nothing_of_its_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"negate": True}, {"threshold": 0.0}, {"negate": True, "threshold": 0.0}], ids=str
+    "more", [{}, {"negate": True}, {"threshold": 0.001}, {"negate": True, "threshold": 0.001}], ids=str
 )
 @pytest.mark.parametrize("reply", [REFUSED, "prose", score(7), fault("JUDGE_UNAVAILABLE")], ids=str)
 def test_neither_negation_nor_a_threshold_makes_a_fault_pass(more: dict[str, Any], reply: Reply) -> None:

@@ -41,6 +41,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "threshold above 1": (options(threshold=1.5, aggregation=MEAN), "options.threshold", "from 0 to 1"),
     "threshold NaN": (options(threshold=float("nan"), aggregation=MEAN), "options.threshold", "from 0 to 1"),
+    "threshold 0 of a mean": (options(threshold=0, aggregation=MEAN), "options.threshold", "more than 0"),
+    "negative threshold of a mean": (
+        options(threshold=-1, aggregation=MEAN),
+        "options.threshold",
+        "from 0 to 1",
+    ),
+    "threshold 0 of one": (specified(threshold=0), "evaluators[0].threshold", "more than 0"),
+    "negative threshold of one": (specified(threshold=-0.5), "evaluators[0].threshold", "more than 0"),
+    "threshold NaN of one": (specified(threshold=float("nan")), "evaluators[0].threshold", "more than 0"),
     "unknown criteria policy": (options(criteria_policy=7), "options.criteria_policy", "got 7"),
     "negative concurrency": (options(max_concurrency=-1), "options.max_concurrency", "got -1"),
     "no time": (options(timeout={}), "options.timeout", "got 0ms, wanted more than 0"),
@@ -94,9 +103,20 @@ def test_what_the_server_does_not_know_is_refused_with_its_place(row: str) -> No
 
 async def test_a_threshold_belongs_to_the_weighted_mean() -> None:
     async with serving() as live:
-        fields = options(threshold=0.0, aggregation=MEAN)
+        fields = options(threshold=0.01, aggregation=MEAN)
         answer = await live.unary(calls(fields)["unary"])
     assert answer.summary.success
+
+
+async def test_a_threshold_of_0_is_accepted_beside_a_required_evaluator_with_a_warning() -> None:
+    async with serving() as live:
+        for text, passes in (("hello", True), ("absent", False)):
+            untyped: Any = spec
+            wanted = request(untyped("contains", {"text": text}, required=True), untyped("is-json", {}))
+            wanted.options.aggregation, wanted.options.threshold = MEAN, 0.0
+            answer = await live.unary(wanted)
+            assert answer.summary.success is passes
+            assert any("threshold is 0" in warning for warning in answer.summary.warnings)
 
 
 async def test_a_weighted_mean_that_an_error_might_have_lifted_is_no_failure() -> None:

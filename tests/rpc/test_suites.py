@@ -177,7 +177,7 @@ async def test_an_agent_that_breaks_gives_errors_and_never_a_verdict() -> None:
         assert trial.error.code == "CONNECTOR_REFUSED"
         assert [message.text for message in trial.messages] == ["hi", "hello", "break"]
         assert (outcome.run.verdict, outcome.run.error_count) == (ERROR, 2)
-        nothing = await play(stub, opened(connector=connector, threshold=0), [asked("bad", "break")])
+        nothing = await play(stub, opened(connector=connector, threshold=0.001), [asked("bad", "break")])
         assert nothing.run.verdict == ERROR
 
 

@@ -40,6 +40,8 @@ def _judge(ctx: EvaluatorContext) -> Any:
             return passed("good")
         case "bad":
             return failed("bad")
+        case "half":
+            return failed("half", 0.5)
         case "broken":
             return errored("REMOTE_UNAVAILABLE", "broken")
     raise RuntimeError("secret-7f3a")
@@ -205,8 +207,8 @@ async def test_an_assertion_that_becomes_a_metric_meanwhile_passes_no_case() -> 
 
 
 async def test_options_of_a_case_replace_those_of_the_suite_even_if_all_are_defaults() -> None:
-    bench = Bench(options=EvaluateOptions(aggregation=2, threshold=0.0))  # by weighted mean
-    case = a_case(trials=[["bad"]])
+    bench = Bench(options=EvaluateOptions(aggregation=2, threshold=0.5))  # by weighted mean
+    case = a_case(trials=[["half"]])
     lenient = await bench.play(case)
     case.options = EvaluateOptions(fail_fast=False).SerializeToString()
     strict = await bench.play(case)

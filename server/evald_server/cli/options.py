@@ -32,16 +32,17 @@ def positive_seconds(text: str) -> float:
     return seconds
 
 
-def number_between(low: float, high: float) -> Callable[[str], float]:
-    """Return a parser of numbers from `low` to `high`."""
+def number_between(low: float, high: float, *, above: bool = False) -> Callable[[str], float]:
+    """Return a parser of numbers from `low` to `high`. above: without `low` itself."""
 
     def number(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"got {text!r}, wanted a number from {low:g} to {high:g}")
+        if not low <= value <= high or (above and value == low):
+            least = f"above {low:g}, up" if above else f"from {low:g}"
+            raise argparse.ArgumentTypeError(f"got {text!r}, wanted a number {least} to {high:g}")
         return value
 
     return number

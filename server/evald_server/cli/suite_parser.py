@@ -118,7 +118,10 @@ def _test_options(parser: Any) -> None:
     add_option(how, "--trials N", "number of times each case is run", type=whole_number(100))
     add_option(how, "--min-passed N", "trials that must pass [all]", type=whole_number(100))
     add_option(
-        how, "--threshold SHARE", "minimum share of cases that must pass [1]", type=number_between(0, 1)
+        how,
+        "--threshold SHARE",
+        "minimum share of cases that must pass [1]",
+        type=number_between(0, 1, above=True),
     )
     add_option(how, "--concurrency N", "maximum concurrent calls of agents [8]", type=whole_number(256))
     filters = parser.add_argument_group("filters")

@@ -229,6 +229,11 @@ class ScoreFormula(_Combinator, type="formula"):
 
     def prepare(self) -> None:
         """Raise InvalidConfig unless the names in the formula are exactly those of the children, each unique."""
+        if self.threshold <= 0 and not self._parsed.can_be_negative:
+            raise InvalidConfig.at(
+                "/threshold",
+                f"got {self.threshold:g}, which every result of the formula reaches; wanted more than 0",
+            )
         names = [str(child.get("name") or child.get("type")) for child in self.evaluators]
         for position, name in enumerate(names):
             path = f"/evaluators/{position}/name"
@@ -437,6 +442,7 @@ class CompiledCombinator:
             token_usage=_usage(list(by_position.values())),
             cost_usd=_sum([result.cost_usd for result in by_position.values()]),
             cached_answers=sum(result.cached_answers for result in by_position.values()),
+            warning="; ".join(f'"{evaluator.name}": {r.warning}' for evaluator, r in children if r.warning),
         )
 
 

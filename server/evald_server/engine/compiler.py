@@ -91,11 +91,21 @@ class Compiler:
             spec.required = options.aggregation == int(Policy.WEIGHTED_MEAN)
             specs.append(spec)
         evaluators = self.compile_all(specs, criteria=criteria is not None)
+        warnings: list[str] = []
+        weighted = options.aggregation == int(Policy.WEIGHTED_MEAN)
+        if options.HasField("threshold") and options.threshold == 0 and weighted:
+            if not any(evaluator.required and evaluator.counts for evaluator in evaluators):
+                self._note_option(
+                    "threshold", 0, "more than 0, which every mean reaches, or a required evaluator beside it"
+                )
+            warnings.append(
+                "options.threshold is 0, which every mean reaches: only required evaluators can fail the call"
+            )
         if self.violations:
             raise InvalidPlan(self.violations)
         if not options.skip_auto_evaluators:
             self._add_autos(specs, evaluators)
-        return self._finished(specs, evaluators, options)
+        return self._finished(specs, evaluators, options, warnings)
 
     def fits(self, size: int) -> bool:
         """Return whether a call's specs of `size` bytes are within the limit; if not, add a violation."""
@@ -356,8 +366,9 @@ class Compiler:
 
         if spec.HasField("weight") and not is_weight(spec.weight):
             note("weight", "OUT_OF_RANGE", f"got {spec.weight:g}, wanted {WEIGHTS}")
-        if spec.HasField("threshold") and not 0 <= spec.threshold <= 1:
-            note("threshold", "OUT_OF_RANGE", f"got {spec.threshold:g}, wanted 0 to 1")
+        if spec.HasField("threshold") and not 0 < spec.threshold <= 1:
+            text = f"got {spec.threshold:g}, wanted more than 0, which every score reaches, and at most 1"
+            note("threshold", "OUT_OF_RANGE", text)
         if spec.HasField("timeout") and duration_ms(spec.timeout) <= 0:
             note("timeout", "OUT_OF_RANGE", f"got {duration_ms(spec.timeout):g}ms, wanted more than 0")
         for name in ("enforcement", "error_policy", "turn_policy", "reasoning"):
@@ -453,6 +464,7 @@ class Compiler:
         specs: Sequence[evaluator_pb2.EvaluatorSpec],
         evaluators: list[PlannedEvaluator],
         options: evaluation_service_pb2.EvaluateOptions,
+        warnings: Sequence[str],
     ) -> Plan:
         planned = []
         for spec, evaluator in zip(specs, evaluators, strict=True):
@@ -464,7 +476,7 @@ class Compiler:
             planned.append(announced.SerializeToString(deterministic=True))
         return Plan(
             evaluators=evaluators,
-            template=ResponseTemplate(evaluators, planned),
+            template=ResponseTemplate(evaluators, planned, warnings),
             policy=Policy(options.aggregation or Policy.ALL_MUST_PASS),
             threshold=options.threshold if options.HasField("threshold") else DEFAULT_THRESHOLD,
             fail_fast=options.fail_fast,

@@ -30,7 +30,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., float]]] = {
 
 
 class Formula:
-    """A parsed formula. names: its variables. Raises ValueError for an invalid formula."""
+    """A parsed formula. names: its variables. can_be_negative: for scores from 0 to 1. Raises ValueError for an invalid formula."""
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_LENGTH:
@@ -44,6 +44,10 @@ class Formula:
                 f"cannot parse {text[:80]!r} as a formula; wanted for example 0.7 * first + 0.3 * second"
             ) from None
         self.names = frozenset(names)
+        self.can_be_negative = any(
+            isinstance(node, ast.Sub | ast.USub) or (isinstance(node, ast.Name) and node.id == "log")
+            for node in ast.walk(self._root)
+        )
 
     def value(self, names: Mapping[str, float]) -> float:
         """Return the value. Raises ArithmeticError if it is undefined."""

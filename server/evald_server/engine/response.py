@@ -120,8 +120,7 @@ def _fill_summary(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> No
             pb.cost.amount += result.cost_usd
     fill_aggregate(pb, total)
     pb.reason = cut(_reason(plan, results, total))
-    if total.errors:
-        pb.warnings.extend(_warnings(plan, results, total))
+    pb.warnings[:] = _warnings(plan, results, total)
     _fill_times(pb, run)
 
 
@@ -165,6 +164,7 @@ def _fill_results(
             or result.instance_id
             or result.cached
             or result.cached_answers
+            or result.warning
         ):
             unusual = True
             _fill_unusual(pb, run.plan.evaluators[index], result, is_final=run.ctx.is_final)
@@ -237,7 +237,8 @@ def _was(count: int) -> str:
 
 
 def _warnings(plan: Plan, results: Sequence[Result], total: Aggregate) -> list[str]:
-    warnings = [
+    warnings = [*plan.template.warnings]
+    warnings += [
         f'"{plan.evaluators[index].name}" gave no verdict ({_code(results[index])}) and was ignored (fail open)'
         for index in total.ignored_errors
     ]
@@ -245,6 +246,8 @@ def _warnings(plan: Plan, results: Sequence[Result], total: Aggregate) -> list[s
         if result.verdict is _ERROR and not evaluator.counts:
             what = "measured nothing" if evaluator.is_metric else "gave no verdict in shadow"
             warnings.append(f'"{evaluator.name}" {what} ({_code(result)})')
+        if result.warning:
+            warnings.append(f'"{evaluator.name}": {result.warning}')
     return warnings
 
 

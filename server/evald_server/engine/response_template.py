@@ -20,13 +20,16 @@ class ResponseTemplate:
     """The messages of a plan in which every evaluator passed, assertions with score 1.
 
     Times hold placeholders, because setting a field that a copy already has is cheaper.
-    specs: of the plan, as announced. results: by the evaluator's index. aggregated: summary with results. event: the
+    specs: of the plan, as announced. warnings: about the plan. results: by the evaluator's index. aggregated: summary with results. event: the
     whole response as one message of a stream. turn: the same without the plan. passed: the aggregate of these
     results.
     """
 
-    def __init__(self, evaluators: Sequence[PlannedEvaluator], specs: Sequence[bytes]) -> None:
+    def __init__(
+        self, evaluators: Sequence[PlannedEvaluator], specs: Sequence[bytes], warnings: Sequence[str] = ()
+    ) -> None:
         self.specs = specs
+        self.warnings = warnings
         self.results = [_passed_result(evaluator) for evaluator in evaluators]
         counts = any(evaluator.counts for evaluator in evaluators)
         self.passed = aggregate(
@@ -34,6 +37,7 @@ class ResponseTemplate:
         )
         summary = result_pb2.AggregatedEvaluation()
         fill_aggregate(summary, self.passed)
+        summary.warnings.extend(warnings)
         summary.reason = ALL_PASSED if counts else nothing_counted(evaluators)
         summary.duration.nanos = summary.start_time.seconds = 1
         self.aggregated = result_pb2.AggregatedEvaluation(results=self.results)

@@ -10,7 +10,7 @@ from evald.evaluator import ConfigProblem, Evaluator, InvalidConfig
 from evald.result import ASSERTION, Result, failed, passed
 
 from .grader_templates import TemplatePart, fill, parse_template
-from .results import quoted, too_large
+from .results import Threshold, quoted, too_large
 from .similarity import Measure, compare
 from .texts import MAX_SEARCHED
 
@@ -90,7 +90,7 @@ class SimilarityCheck(_TextGrader, type="similarity-check"):
     """`input` is similar enough to `reference`, measured as by OpenAI's `text_similarity` grader."""
 
     measure: Measure = Field("fuzzy-match", description="How the similarity is computed.")
-    threshold: Annotated[float, Field(ge=0, le=1)] = Field(0.8, description="Minimum score that passes.")
+    threshold: Threshold = Field(0.8, description="Minimum score that passes.")
 
     def judge(self, text: str, reference: str) -> Result:
         """Return the similarity as the score, from 0 to 1."""

@@ -331,6 +331,10 @@ class Reference(JsonAnswer):
             if text is not None:
                 try:
                     return parse_json(text)
+                except AmbiguousJson as problem:
+                    raise UnreadableAnswer(
+                        f"The expected answer is JSON that parsers read in different ways: {problem}"
+                    ) from None
                 except ValueError:
                     return MISSING
         return MISSING

@@ -35,7 +35,7 @@ class ToolCallCount(
 class ResponseLength(
     Evaluator, type="response-length", kind=METRIC, metric=Metric(unit="characters", minimum=0), inline=True
 ):
-    """Length of the answer in characters (Unicode code points) or words (separated by white space)."""
+    """Length of the answer in characters (Unicode code points) or words (separated by white space, or letters of scripts without it)."""
 
     unit: LengthUnit = "characters"
     message: MessageChoice = "last"

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from math import inf, isfinite
 from typing import Annotated, Final, Literal, NamedTuple
 
@@ -10,13 +11,13 @@ from pydantic import Field
 
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator
-from evald.result import ASSERTION, Result, failed, passed, unproven
+from evald.result import ASSERTION, Result, failed, passed
 
 from .json_values import shown, within
-from .results import Amount, MessageChoice, OnMissing, missing, no_answer, too_large
+from .results import Amount, MessageChoice, OnMissing, UnreadableAnswer, missing, no_answer, too_large
 
-# No-break, thin and narrow space, which separate thousands, or a number and its fraction.
-_SPACES: Final = "\u00a0\u2009\u202f"
+# No-break, figure, thin and narrow spaces, which separate thousands, or a number and its fraction.
+_SPACES: Final = "\u00a0\u2007\u2008\u2009\u202f"
 _FRACTIONS: Final = "\u00bc-\u00be\u2150-\u215e\u2189"
 _HAN_DIGITS: Final = "\u3007一二三四五六七八九"
 _HAN_UNITS: Final = {
@@ -30,47 +31,144 @@ _HAN_UNITS: Final = {
     "兆": 10**12,
 }
 _HAN: Final = f"{_HAN_DIGITS}零两兩{''.join(_HAN_UNITS)}"
+# Scripts without spaces between words, and Hangul, whose words touch their numbers.
+_TOUCHING: Final = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
+)
+_CURRENCIES: Final = "".join(
+    char
+    for char in map(chr, (*range(0x24, 0x25), *range(0xA2, 0x20D0)))
+    if unicodedata.category(char) == "Sc"
+)
+_LETTERS: Final = rf"[^\W0-9_{_TOUCHING}{_FRACTIONS}]"
+_DASHES: Final = "\u2010-\u2015\u2212"
 
-# All quantifiers are possessive, so that no text causes backtracking.
+# What may stand between the digits of one token: separators of every notation, of dates, times, versions and ranges,
+# signs of arithmetic, and letters. Only few of the tokens can be read; none is read in part.
+_BETWEEN: Final = rf"""(?:
+      [.,:'\u2018\u2019\u00b4`_/\u2044\u2215\u00b7\u22c5\u02d9\u00b0\u00ad\u2026\u2000-\u200d\u205f\u2060\ufeff{_SPACES}]{{1,3}}+
+    | (?<![0-9]{{4}})[ ](?=[0-9]{{3}}(?![0-9]))                                      # 1 000 000
+    | [ ](?=[0-9]++[/\u2044\u2215][0-9])                                            # 2 1/2
+    | (?:%|{_LETTERS}{{1,4}})?[ ]?[-~\u301c\uff5e{_DASHES}]{{1,2}}[ ]?[{_CURRENCIES}]?   # 5-10, 5% - 10%, $5-$10
+    | [ ]?(?:\^|\*\*?|[\u00d7\u22c5\u00b7\u00f7xX/\u2044\u2215]|\\(?:times|cdot|div))[ ]?   # 3 x 10
+    | \.?[eE][-+\u2212]?
+    | {_LETTERS}{{1,20}}                                                             # 0x1F, 1h30
+    | \{{,\}} | \\[,;:!]                                                            # LaTeX's 1{{,}}000
+    | [年月日号號时時点點년월일시분]                                                      # 2025年1月
+)"""
+# All quantifiers outside `_BETWEEN` are possessive, so that no text causes backtracking.
 _NUMBER = re.compile(
     rf"""
-    (?:
-        (?<![\w.])                       # not inside a word ("GPT4") or a longer number
-        (?P<sign>(?<![)\]}}%])[-+\u2212])?+       # "(3)-4" and "BK-12" have a hyphen, not a minus
-      | (?<=[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af])(?<![{_HAN}])     # no spaces between words here
-    )
-    [$\u20ac\u00a3\u00a5]?+            # "-$5"
-    (?:
-        (?P<digits>
-            (?:
-                [0-9]{{1,3}}+(?:[,{_SPACES}][0-9]{{3}}(?![0-9]))++
-              | [0-9]++
-              | (?=\.[0-9])              # ".5"
-            )
-            (?:\.[0-9]++)?+
-            (?:[eE][-+]?+[0-9]{{1,3}}+(?![0-9]))?+
-        )
-        (?:[ {_SPACES}]?(?P<fraction>[{_FRACTIONS}]))?+
-        (?:[ {_SPACES}]?(?P<units>[{"".join(_HAN_UNITS)}][{_HAN}0-9]*+))?+
-      | (?P<alone>[{_FRACTIONS}])
-    )
-    (?!\.[0-9])                          # "1.2.3" is a version
+    (?P<digits>\.?[0-9]++(?:{_BETWEEN}[0-9]++)*+)
+    (?:[ {_SPACES}]?(?P<fraction>[{_FRACTIONS}]))?+
+    (?:[ {_SPACES}]?(?P<units>[{"".join(_HAN_UNITS)}][{_HAN}0-9]*+))?+
+    | (?P<alone>[{_FRACTIONS}])
+    | (?P<latex>\\(?:[a-z]?frac|sqrt(?:\[[^\[\]{{}}]{{0,20}}\])?)[ ]?(?:\{{[^{{}}]{{0,50}}\}}[ ]?|[0-9])++)
     | (?P<han>[{_HAN}]++)
     """,
     re.VERBOSE,
 )
-
-# Suffixes that change a number: an exponent too long to parse, a power of ten, a fraction with a slash.
-_GOES_ON = re.compile(
-    rf"""
-    [eE][-+]?+[0-9]++
-    | [ {_SPACES}]?[\u00d7\u00b7\u22c5xX*][ {_SPACES}]?10(?:\^[-+\u2212]?[0-9]++|[\u207a\u207b\u2070\u00b9\u00b2\u00b3\u2074-\u2079]++)
-    | [\u2044\u2215][0-9]++
+_READABLE = re.compile(
+    r"""
+    (?:
+        [0-9]*
+      | [1-9][0-9]{0,2}(?P<separator>[,'\u2019_\u00a0])[0-9]{3}(?:(?P=separator)[0-9]{3})*   # 1,234,567
+      | [1-9][0-9]?(?:,[0-9]{2})+,[0-9]{3}                                                 # 12,34,567 in India
+    )
+    (?:\.[0-9]+)?
+    (?P<exponent>[eE][-+\u2212]?[0-9]{1,3})?
     """,
     re.VERBOSE,
 )
-_MAY_GO_ON: Final = frozenset(f"eExX* \u00d7\u00b7\u22c5\u2044\u2215{_SPACES}")
-_RAISED: Final = "\u207a\u207b"
+_BEFORE = re.compile(
+    rf"""
+    (?P<sign>[-+{_DASHES}\u00b1\u2213\u221a-\u221c]*)
+    (?P<letters>(?<=[-+{_DASHES}])[A-Za-z]{{1,4}}\.?)?      # -US$5
+    (?P<currency>[{_CURRENCIES}])?
+    (?(currency)[ {_SPACES}]?|(?(letters)[ ]?))             # but "- 5" is an item of a list
+    (?P<inner>[-+\u2212]?)
+    \Z
+    """,
+    re.VERBOSE,
+)
+_LOOK_BEHIND: Final = 16
+_NEGATIVE: Final = ("minus ", "negative ", "moins ", "menos ", "meno ", "负", "負", "マイナス")
+_INSIDE_WORD = re.compile(r"\w++(?:\.\w++)*+")
+_LETTER = re.compile(rf"[^\W0-9_{_FRACTIONS}]")
+_TOUCHING_LETTER = re.compile(rf"[{_TOUCHING}]")
+
+_AFTER = re.compile(rf"(?P<space>[ {_SPACES}-]?)(?P<word>{_LETTERS}++(?:\.m\.)?)")
+_MULTIPLIERS: Final = {
+    "k": 3,
+    "K": 3,
+    "M": 6,
+    "bn": 9,
+    "Bn": 9,
+    "B": 9,
+    "thousand": 3,
+    "million": 6,
+    "millions": 6,
+    "billion": 9,
+    "billions": 9,
+    "trillion": 12,
+    "trillions": 12,
+}
+# Words after a number that change it, in ways that depend on the country or the context.
+_CHANGING: Final = frozenset(
+    {
+        *(
+            "hundred",
+            "dozen",
+            "dozens",
+            "lakh",
+            "lakhs",
+            "lac",
+            "crore",
+            "crores",
+            "mio",
+            "mln",
+            "mrd",
+            "mn",
+            "tn",
+        ),
+        *("millionen", "milliarde", "milliarden", "milliard", "milliards", "tausend", "mille", "mil"),
+        *(
+            "millones",
+            "millón",
+            "milhões",
+            "milhão",
+            "bilhões",
+            "bilhão",
+            "milioni",
+            "milione",
+            "miliardi",
+            "miliardo",
+        ),
+        *(
+            "тыс",
+            "тысяч",
+            "тысячи",
+            "млн",
+            "млрд",
+            "миллион",
+            "миллиона",
+            "миллионов",
+            "миллиард",
+            "миллиардов",
+        ),
+        *("juta", "ribu", "miliar", "triệu", "tỷ", "nghìn", "thousands", "hundreds", "gross", "score"),
+        *("am", "pm", "a.m.", "p.m.", "uhr", "o"),
+    }
+)
+# The same directly at the number: also letters that may be a unit, a multiplier or a part of an ordinal.
+_CHANGING_SUFFIXES: Final = frozenset(
+    {*("st", "nd", "rd", "th", "er", "re", "e", "ère", "ème", "º", "ª", "i", "j", "ⁿ", "ⁱ", "π")}
+    | {*("m", "b", "t", "T", "G", "MM", "Cr", "cr", "L")}
+)
+# A number goes on after its multiplier: 3 million 200 thousand.
+_MORE = re.compile(rf"[ {_SPACES}]+(?:and )?[{_CURRENCIES}]?(?=[0-9])")
+_POWER = re.compile(r"[ ]?\^[ ]?[({+\u2212-]*\w*[)}]?")
+_RAISED: Final = "\u207a\u207b\u2070\u207f\u2071\u2030\u2031\u221a"
 
 # 0.3 us per character of prose, 3 us of numbers only: 15 to 150 ms, with checks of the time.
 MAX_SCANNED = 50_000
@@ -89,14 +187,12 @@ class NumberInText(NamedTuple):
 def find_numbers(text: str, check: Callable[[], None] = lambda: None) -> Iterator[NumberInText]:
     """Yield the parts of a text that look like numbers, in order.
 
-    - Digits of every script are parsed. A comma or a no-break space separates thousands if three digits follow
-      ("1,234.5"), else it ends a number. The decimal sign is a dot; Arabic has its own.
-    - "60%" is 60, "$5" is 5, "5kg" is 5, "1e3" is 1000, "2½" and "2 ½" are 2.5.
-    - Digits inside a word ("GPT4") and versions ("1.2.3") are not numbers.
+    Digits with everything between them that may belong to one token are one part, which is read whole or not at all:
+    see the documentation for what can be read.
+    - Digits of every script are parsed. The decimal sign is a dot; Arabic has its own.
+    - Digits inside a word ("GPT4") are not numbers.
     - Chinese numerals are parsed alone ("三十五") or after digits ("1.5万"). Inside a word ("三月") they are not numbers;
       if the text has no other number, the first is yielded as unreadable.
-    - Unreadable are numbers beyond a double ("1e999"), powers of ten ("3 x 10^8"), and digits followed by other
-      numeric signs ("10⁴", "5①").
 
     check: called regularly, may raise.
     """
@@ -104,23 +200,62 @@ def find_numbers(text: str, check: Callable[[], None] = lambda: None) -> Iterato
     inside_word: NumberInText | None = None
     nothing, position, count = True, 0, 0
     while found := _NUMBER.search(text, position):
-        position = found.end()
+        start, position = found.span()
         count += 1
         if not count & 255:
             check()
-        han = found["han"]
-        if han and (
-            text[found.start() - 1 : found.start()].isalnum() or text[position : position + 1].isalnum()
-        ):
-            inside_word = inside_word or NumberInText(han, None)
-            continue
-        end = _end_of_number(text, position)
-        value = _value(found) if end == position else None
+        if han := found["han"]:
+            if text[start - 1 : start].isalnum() or text[position : position + 1].isalnum():
+                inside_word = inside_word or NumberInText(han, None)
+                continue
+            sign: int | None = 1
+        else:
+            before = text[start - 1 : start]
+            if found["digits"] and before and (_LETTER.match(before) or before == "_"):
+                stem = text[:start].rstrip("_")[-1:]
+                if stem and stem.isalnum() and (stem in _HAN or not _TOUCHING_LETTER.match(stem)):
+                    if found["digits"].startswith("."):
+                        nothing = False
+                        yield NumberInText(found[0], None)
+                    else:
+                        word = _INSIDE_WORD.match(text, start)
+                        position = word.end() if word else position
+                    continue
+            start, sign = _signed(text, start)
+        end, factor = _end_of_number(text, found)
+        value = _value(found) if sign is not None and factor is not None else None
+        if value is not None and factor:
+            value = _scaled(value, factor)
         position = end
         nothing = False
-        yield NumberInText(text[found.start() : end], value)
+        yield NumberInText(text[start:end], None if value is None or sign is None else sign * value)
     if nothing and inside_word:
         yield inside_word
+
+
+def _signed(text: str, start: int) -> tuple[int, int | None]:
+    """Return the start of the number with its signs, and 1 or -1; None if the signs cannot be read."""
+    before = text[max(0, start - _LOOK_BEHIND) : start]
+    if before.endswith(("^", "..")) or (text.startswith(".", start) and before.endswith(".")):
+        return start, None
+    found = _BEFORE.search(before)
+    assert found is not None  # it matches ""
+    outer, inner = found["sign"], found["inner"]
+    if not found["currency"] and not found["letters"]:
+        outer, inner = outer + inner, ""
+    begin = start - (len(before) - found.start()) if outer or found["currency"] else start
+    if before[: len(before) - (start - begin)].lower().endswith(_NEGATIVE):
+        return begin, None
+    signs = outer + inner
+    if not signs:
+        return begin, 1
+    previous = before[found.start() - 1 : found.start()] if found.start() else ""
+    touched = previous.isalnum() and not _TOUCHING_LETTER.match(previous)
+    if outer and "\u221a" not in outer and (touched or previous in {*")]}%"}):
+        return start, 1  # "(3)-4" and "BK-12" have a hyphen, not a minus
+    if found["letters"] or signs not in {"-", "+", "\u2212"}:
+        return begin, None
+    return begin, 1 if signs == "+" else -1
 
 
 def _with_ascii_digits(text: str) -> str:
@@ -138,15 +273,47 @@ def _with_ascii_digits(text: str) -> str:
 _ASCII_SIGNS: Final = frozenset("+-.,%$")
 
 
-def _end_of_number(text: str, end: int) -> int:
-    """Return the end of a number, after `end` if signs follow that were not parsed."""
-    if end < len(text):
-        if text[end] in _MAY_GO_ON and (more := _GOES_ON.match(text, end)):
-            end = more.end()
-        # In ASCII, only digits are numeric: those after a fraction.
-        while end < len(text) and (text[end].isnumeric() or text[end] in _RAISED):
-            end += 1
-    return end
+def _end_of_number(text: str, found: re.Match[str]) -> tuple[int, int | None]:
+    """Return the end of a number with what follows and changes it, and the power of ten that this is; None if unreadable."""
+    end: int = found.end()
+    factor: int | None = 0
+    if found["han"]:
+        pass
+    elif after := _AFTER.match(text, end):
+        word, touches = after["word"], not after["space"]
+        power = _MULTIPLIERS.get(word if touches else word.lower())
+        if not touches and len(word) < 3:
+            power = None
+            changes = word in {"M", "B", "bn", "Bn", "k", "MM"} or word.lower() in _CHANGING
+        else:
+            changes = word.lower() in _CHANGING or (touches and word in _CHANGING_SUFFIXES)
+        digits = found["digits"] or ""
+        changes = changes and text[after.end() : after.end() + 1] not in {"\u00b2", "\u00b3"}  # 5m²
+        if touches and (
+            ("e" in digits.lower()) or (digits == "0" and re.fullmatch("[xX][0-9A-Fa-f]+|[bBoO]", word))
+        ):
+            changes = True
+        if power is not None or changes:
+            end, factor = after.end(), None if changes else power
+            while (
+                power is not None
+                and (more := _MORE.match(text, end))
+                and (rest := _NUMBER.match(text, more.end()))
+            ):
+                end, factor = rest.end(), None
+                if further := _AFTER.match(text, end):
+                    end = further.end()
+    if power_sign := _POWER.match(text, end):
+        end, factor = power_sign.end(), None
+    # In ASCII, only digits are numeric: those after a fraction.
+    while end < len(text) and (text[end].isnumeric() or text[end] in _RAISED) and not found["han"]:
+        end, factor = end + 1, None
+    return end, factor
+
+
+def _scaled(number: float, power: int) -> float:
+    exact = Decimal(number if isinstance(number, int) else repr(number)).scaleb(power)
+    return int(exact) if exact == exact.to_integral_value() else float(exact)
 
 
 def _value(found: re.Match[str]) -> float | None:
@@ -154,9 +321,14 @@ def _value(found: re.Match[str]) -> float | None:
     number: float | None
     if found["han"]:
         return _han_number(found["han"])
+    if found["latex"]:
+        return None
     if alone:
         number = unicodedata.numeric(alone)
     else:
+        digits = digits.translate(_ONE_SPACE)
+        if not _READABLE.fullmatch(digits):
+            return None
         digits = digits.translate(_NO_SEPARATORS)
         # A whole number stays exact, because a double has 16 digits and a longer id may differ in its last one.
         number = int(digits) if digits.isdigit() and len(digits) <= _LONGEST_INTEGER else float(digits)
@@ -164,15 +336,14 @@ def _value(found: re.Match[str]) -> float | None:
             number = number + unicodedata.numeric(fraction) if digits.isdigit() else None
         if units and number is not None:
             number = _han_number(units, number)
-    if number is None or not isfinite(number):
-        return None
-    return -number if found["sign"] in {"-", "\u2212"} else number
+    return number if number is not None and isfinite(number) else None
 
 
 # Digits. A double has at most 309.
 _LONGEST_INTEGER: Final = 300
 
-_NO_SEPARATORS: Final = {ord(separator): None for separator in f",{_SPACES}"}
+_ONE_SPACE: Final = {ord(space): "\u00a0" for space in _SPACES}
+_NO_SEPARATORS: Final = {**dict.fromkeys(map(ord, ",'\u2019_\u00a0")), 0x2212: "-"}
 _HAN_PIECE = re.compile(r"[0-9]+|.", re.DOTALL)
 
 
@@ -282,7 +453,7 @@ class Numeric(Evaluator, type="numeric", kind=ASSERTION, aliases={"numeric-diff"
             return failed(f"No number found in the response, expected {_digits(expected)}", 0.0)
         actual = picked.value
         if actual is None:
-            return unproven(
+            raise UnreadableAnswer(
                 f"The number {shown(picked.text)} of the response cannot be read, expected {_digits(expected)}"
             )
         allowed = self._allowed(expected)

@@ -17,6 +17,7 @@ from evald.result import ASSERTION, Result, failed, passed
 from evald_server.jsonschema.keywords import literal_problem
 
 from .results import MessageChoice, no_answer, too_large
+from .words import MAX_NORMALIZED, Normalize, normalized
 
 MAX_PATTERN_BYTES: Final = 1024
 # Memory of a compiled pattern and its tables. Compiling up to this limit takes 7 ms at most.
@@ -105,6 +106,7 @@ class Regex(Evaluator, type="regex", kind=ASSERTION, inline=True):
         json_schema_extra={"pattern": f"^[{_FLAGS}]*$"},
     )
     must_match: bool = Field(True, description="If false: passes when the answer does not match.")
+    normalize: Normalize = Field([])
     message: MessageChoice = "last"
 
     @property
@@ -174,10 +176,14 @@ class Regex(Evaluator, type="regex", kind=ASSERTION, inline=True):
 
     def evaluate(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
         """Return score 1 or 0. A costly search runs in a thread; one over the limit is an ERROR."""
-        if self.message == "last":
+        if self.message == "last" and not self.normalize:
             text = ctx.answer_bytes
         else:
             answer = ctx.answer_of(self.message)
+            if answer is not None and self.normalize:
+                if len(answer) > MAX_NORMALIZED:
+                    return too_large("characters to normalize", len(answer), MAX_NORMALIZED)
+                answer = normalized(answer, self.normalize)
             text = None if answer is None else answer.encode("utf-8", "surrogatepass")
         if text is None:
             return no_answer(ctx)

@@ -29,6 +29,9 @@ MessageChoice = Annotated[
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A limit or tolerance: a finite number, 0 or more."""
 
+Threshold = Annotated[float, Field(gt=0, le=1)]
+"""The minimum score that passes. Every score would reach 0."""
+
 
 def _weight(value: float) -> float:
     if not is_weight(value):

@@ -15,7 +15,8 @@ from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator, InvalidConfig
 from evald.result import ASSERTION, Result, failed, passed, reaches
 
-from .results import MessageChoice, OnMissing, missing, no_answer, too_large
+from .results import MessageChoice, OnMissing, Threshold, missing, no_answer, too_large
+from .words import LETTER_AS_WORD, MAX_NORMALIZED, Normalize, explain, normalized, split_words
 
 Measure = Literal[
     "levenshtein",
@@ -58,8 +59,8 @@ def _f1(common: int, answer_length: int, expected_length: int) -> float:
 def rouge_l(answer: str, expected: str) -> float:
     """Return the F1 of the longest common subsequence of words, on the text as one sequence.
 
-    Words are runs of a-z and 0-9 in lower case, without stemming. So texts in other scripts score 0 unless they are
-    equal. Source: C.-Y. Lin, "ROUGE", ACL 2004; tokens as in Google's rouge_score 0.1.2.
+    Words are runs of a-z and 0-9 in lower case, without stemming, and each letter of scripts without spaces between
+    words. So texts in other scripts, such as Cyrillic, score 0 unless they are equal. Source: C.-Y. Lin, "ROUGE", ACL 2004; tokens as in Google's rouge_score 0.1.2.
     """
     answer_words, expected_words = _rouge_words(answer), _rouge_words(expected)
     common = LCSseq.similarity(answer_words, expected_words)
@@ -73,7 +74,10 @@ def rouge_n(order: int, answer: str, expected: str) -> float:
 
 
 def _rouge_words(text: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", text.lower())
+    return _ROUGE_WORD.findall(text.lower())
+
+
+_ROUGE_WORD = re.compile(rf"[a-z0-9]+|{LETTER_AS_WORD}")
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -81,7 +85,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def _squad_words(text: str) -> list[str]:
-    return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
+    return split_words(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)))
 
 
 def token_f1(answer: str, expected: str) -> float:
@@ -113,7 +117,7 @@ def _13a_words(text: str) -> list[str]:
     text = _SYMBOL.sub(r" \1 ", f" {text} ")
     text = _DOT_AFTER_TEXT.sub(r"\1 \2 ", text)
     text = _DOT_BEFORE_TEXT.sub(r" \1 \2", text)
-    return _HYPHEN_AFTER_DIGIT.sub(r"\1 \2 ", text).split()
+    return split_words(_HYPHEN_AFTER_DIGIT.sub(r"\1 \2 ", text))
 
 
 def bleu(answer: str, expected: str) -> float:
@@ -191,11 +195,12 @@ class TextSimilarity(
 
     expected: str | None = Field(None, description="Expected text. Default: the context's expected text.")
     measure: Measure = Field("levenshtein", description="How the similarity is computed.")
-    threshold: Annotated[float, Field(ge=0, le=1)] = Field(0.8, description="Minimum score that passes.")
+    threshold: Threshold = Field(0.8, description="Minimum score that passes.")
     max_distance: Annotated[int, Field(ge=0)] | None = Field(
         None,
         description="Maximum number of edits that passes; only with measure levenshtein, in place of threshold.",
     )
+    normalize: Normalize = Field([])
     message: MessageChoice = "last"
     on_missing: OnMissing = "fail"
 
@@ -217,6 +222,10 @@ class TextSimilarity(
         expected = ctx.expected.text if self.expected is None else self.expected
         if expected is None:
             return missing(self.on_missing, "No expected text to compare with")
+        if self.normalize:
+            if max(len(answer), len(expected)) > MAX_NORMALIZED:
+                return too_large("characters to normalize", max(len(answer), len(expected)), MAX_NORMALIZED)
+            answer, expected = normalized(answer, self.normalize), normalized(expected, self.normalize)
         if self.max_distance is not None:
             return _within(answer, expected, self.max_distance)
         return compare(self.measure, answer, expected, self.threshold)
@@ -240,7 +249,8 @@ def compare(measure: Measure, answer: str, expected: str, threshold: float) -> R
         score = MEASURES[measure](answer, expected)
     if reaches(score, threshold):
         return passed(f"Similarity ({measure}) {score:.4g} >= {threshold:.15g}", score)
-    return failed(f"Similarity ({measure}) {score:.4g} < {threshold:.15g}", score)
+    hint = explain("equal", answer, expected, str.__eq__)
+    return failed(f"Similarity ({measure}) {score:.4g} < {threshold:.15g}{hint}", score)
 
 
 def _oversize(measure: Measure, answer: str, expected: str) -> Result | None:

@@ -1,5 +1,6 @@
 """Assertions on the text of the answer, without patterns, and on the finish reason."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
@@ -10,16 +11,22 @@ from evald.evaluator import Evaluator
 from evald.result import ASSERTION, Result, failed, passed
 
 from .results import MessageChoice, OnMissing, joined, missing, no_answer, one_required, quoted, too_large
+from .words import MAX_NORMALIZED, Normalize, explain, normalized, split_words
 
 # Characters times substrings. A search takes 0.7 ns per character, at worst 15, and case folding 6: 2 to 30 ms.
 MAX_SEARCHED = 2_000_000
 # Splitting into words takes 10 ns per character: 5 ms.
 MAX_SPLIT = 500_000
 
+_NOTHING = "there was nothing to look for, so the check passed without checking anything"
+
 Length = Annotated[int, Field(ge=0)]
 LengthUnit = Annotated[
     Literal["characters", "words"],
-    Field(description="Unit of the length: Unicode code points, or words separated by white space."),
+    Field(
+        description="Unit of the length: Unicode code points, or words separated by white space; in Chinese, Japanese, "
+        "Thai, Lao, Burmese and Khmer each letter with its marks is a word."
+    ),
 ]
 
 
@@ -33,6 +40,7 @@ class ExactMatch(Evaluator, type="exact-match", kind=ASSERTION, aliases={"equals
     expected: str | None = Field(None, description="Expected text. Default: the context's expected text.")
     trim: bool = Field(False, description="Ignore white space at the start and end of both texts.")
     ignore_case: bool = Field(False, description="Ignore upper and lower case.")
+    normalize: Normalize = Field([])
     message: MessageChoice = "last"
     on_missing: OnMissing = "fail"
 
@@ -41,6 +49,7 @@ class ExactMatch(Evaluator, type="exact-match", kind=ASSERTION, aliases={"equals
         return None if self.expected is None else self._normalised(self.expected)
 
     def _normalised(self, text: str) -> str:
+        text = normalized(text, self.normalize)
         if self.trim:
             text = text.strip()
         return text.casefold() if self.ignore_case else text
@@ -59,12 +68,22 @@ class ExactMatch(Evaluator, type="exact-match", kind=ASSERTION, aliases={"equals
             return missing(self.on_missing, "No expected text to compare with")
         if self.ignore_case and len(answer) + len(reference) > MAX_SEARCHED:
             return too_large("characters to compare", len(answer) + len(reference), MAX_SEARCHED)
+        if problem := _too_long(self.normalize, answer):
+            return problem
         expected = self._expected
         if expected is None:
             expected = self._normalised(reference)
-        if self._normalised(answer) == expected:
+        given = self._normalised(answer)
+        if given == expected:
             return passed("output matches expected string", 1.0)
-        return failed(f"output {quoted(answer)} does not match expected {quoted(reference)}", 0.0)
+        hint = explain("equal", given, expected, str.__eq__)
+        return failed(f"output {quoted(answer)} does not match expected {quoted(reference)}{hint}", 0.0)
+
+
+def _too_long(forms: Sequence[str], text: str) -> Result | None:
+    if forms and len(text) > MAX_NORMALIZED:
+        return too_large("characters to normalize", len(text), MAX_NORMALIZED)
+    return None
 
 
 class Contains(
@@ -95,6 +114,7 @@ class Contains(
         "all", description="Whether the answer must contain all substrings, or any one."
     )
     ignore_case: bool = Field(False, description="Ignore upper and lower case.")
+    normalize: Normalize = Field([])
     message: MessageChoice = "last"
 
     @model_validator(mode="after")
@@ -109,7 +129,8 @@ class Contains(
 
     @cached_property
     def _needles(self) -> list[str]:
-        return [text.casefold() for text in self._wanted] if self.ignore_case else self._wanted
+        needles = [normalized(text, self.normalize) for text in self._wanted]
+        return [text.casefold() for text in needles] if self.ignore_case else needles
 
     @cached_property
     def _suffix(self) -> str:
@@ -126,7 +147,7 @@ class Contains(
 
     @cached_property
     def _passed(self) -> Result:
-        return passed(self._found_all, 1.0)
+        return passed(self._found_all, 1.0, warning="" if any(self._needles) else _NOTHING)
 
     def prepare(self) -> None:
         """Fold the case of the substrings once."""
@@ -141,6 +162,9 @@ class Contains(
         work = len(answer) * len(needles)
         if work > MAX_SEARCHED:
             return too_large("characters times substrings to search", work, MAX_SEARCHED)
+        if problem := _too_long(self.normalize, answer):
+            return problem
+        answer = normalized(answer, self.normalize)
         if self.ignore_case:
             answer = answer.casefold()
         for needle in needles:
@@ -152,44 +176,56 @@ class Contains(
         if self.mode == "any":
             for text, needle in zip(wanted, needles, strict=True):
                 if needle in answer:
-                    return passed(f"Output contains {quoted(text)}{suffix}", 1.0)
+                    warning = "" if needle else _NOTHING
+                    return passed(f"Output contains {quoted(text)}{suffix}", 1.0, warning=warning)
             return failed(f"Output does not contain any of: {joined(wanted, quoted)}{suffix}", 0.0)
-        missed = [text for text, needle in zip(wanted, needles, strict=True) if needle not in answer]
+        lacking = [at for at, needle in enumerate(needles) if needle not in answer]
+        missed = [wanted[at] for at in lacking]
+        hint = explain("contained", answer, needles[lacking[0]], str.__contains__)
         names = joined(missed, quoted)
         if len(wanted) == 1:
-            return failed(f"Output does not contain {names}{suffix}", 0.0)
+            return failed(f"Output does not contain {names}{suffix}{hint}", 0.0)
         found = len(wanted) - len(missed)
+        if hint and len(missed) > 1:
+            hint = f"{hint[:2]}{quoted(missed[0])}: {hint[2:]}"
         return failed(
-            f"{found}/{len(wanted)} substrings found, missing: {names}{suffix}", found / len(wanted)
+            f"{found}/{len(wanted)} substrings found, missing: {names}{suffix}{hint}", found / len(wanted)
         )
 
 
 class _AtOneEnd(Evaluator, kind=ASSERTION, inline=True):
     text: str
     ignore_case: bool = Field(False, description="Ignore upper and lower case.")
+    normalize: Normalize = Field([])
     message: MessageChoice = "last"
 
     at_start: ClassVar[bool]
 
     @cached_property
-    def _folded(self) -> str:
-        return self.text.casefold()
+    def _wanted(self) -> str:
+        wanted = normalized(self.text, self.normalize)
+        return wanted.casefold() if self.ignore_case else wanted
 
     def evaluate(self, ctx: EvaluatorContext) -> Result:
         """Return score 1 or 0."""
         answer = ctx.answer_of(self.message)
         if answer is None:
             return no_answer(ctx)
-        wanted = self.text
+        if problem := _too_long(self.normalize, answer):
+            return problem
+        answer = whole = normalized(answer, self.normalize)
+        wanted = self._wanted
         if self.ignore_case:
-            wanted = self._folded
             # Case folding never shortens a text, so this part of the answer is enough.
             much = slice(len(wanted)) if self.at_start else slice(max(0, len(answer) - len(wanted)), None)
             answer = answer[much].casefold()
         verb = "start" if self.at_start else "end"
         if answer.startswith(wanted) if self.at_start else answer.endswith(wanted):
-            return passed(f"Output {verb}s with {quoted(self.text)}", 1.0)
-        return failed(f"Output does not {verb} with {quoted(self.text)}", 0.0)
+            warning = "" if wanted else _NOTHING
+            return passed(f"Output {verb}s with {quoted(self.text)}", 1.0, warning=warning)
+        at_end = str.startswith if self.at_start else str.endswith
+        hint = explain(f"it {verb}s with it", whole, wanted, at_end)
+        return failed(f"Output does not {verb} with {quoted(self.text)}{hint}", 0.0)
 
 
 class StartsWith(_AtOneEnd, type="starts-with"):
@@ -207,8 +243,8 @@ class EndsWith(_AtOneEnd, type="ends-with"):
 
 
 def length_of(text: str, unit: LengthUnit) -> int:
-    """Return the number of Unicode code points, or of words separated by white space."""
-    return len(text) if unit == "characters" else len(text.split())
+    """Return the number of Unicode code points, or of words."""
+    return len(text) if unit == "characters" else len(split_words(text))
 
 
 class LengthWithin(
@@ -216,7 +252,8 @@ class LengthWithin(
 ):
     """The answer's length is at least `min` and at most `max`.
 
-    Characters are Unicode code points; words are what white space separates.
+    Characters are Unicode code points; words are what white space separates,
+    and each letter of scripts that put no space between words.
     """
 
     model_config = one_required("min", "max")

@@ -271,7 +271,8 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
         reason = self._reason(pairing, gaps)
         checks = list(islice(self._checks(pairing, gaps, limits), MAX_CHECKS))
         if holds:
-            return passed(reason, score, metadata=ratios, checks=checks)
+            warning = "" if expected else "no call was expected and none was made, so nothing was compared"
+            return passed(reason, score, metadata=ratios, checks=checks, warning=warning)
         on_time = kept == len(limits)
         pending = (
             self.scope == "conversation" and not ctx.is_final and self._can_still_hold(pairing, ctx, on_time)

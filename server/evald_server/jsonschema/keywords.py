@@ -25,7 +25,16 @@ _DRAFT_4: Final = frozenset(
         *("type", "enum", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum"),
         *("maxLength", "minLength", "pattern", "format", "items", "maxItems", "minItems", "uniqueItems"),
         *("maxProperties", "minProperties", "required", "properties", "patternProperties"),
-        *("additionalProperties", "additionalItems", "dependencies", "allOf", "anyOf", "oneOf", "not", "$ref"),
+        *(
+            "additionalProperties",
+            "additionalItems",
+            "dependencies",
+            "allOf",
+            "anyOf",
+            "oneOf",
+            "not",
+            "$ref",
+        ),
     }
 )
 _DRAFT_6: Final = _DRAFT_4 | {"const", "contains", "propertyNames"}

@@ -101,13 +101,13 @@ class LlmJudge(
     criteria: Text | None = Field(
         None, description="What a good turn is; the judge gives a score from 0 to 1."
     )
-    threshold: Annotated[float, Field(ge=0, le=1)] | None = Field(
+    threshold: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="With criteria or items: minimum score that passes. Default: 0.8."
     )
     rubric: Text | None = Field(
         None, description="What a good and a bad turn is; the judge gives a whole number from 0 to 10."
     )
-    pass_score: Annotated[float, Field(ge=0, le=10)] = Field(
+    pass_score: Annotated[float, Field(gt=0, le=10)] = Field(
         DEFAULT_PASS_SCORE, description="With rubric: minimum number that passes."
     )
     prompt_template: Text | None = Field(

@@ -85,8 +85,11 @@ class ModelGrader(BaseModel):
                 raise ValueError(
                     f"range: got {low:g} to {high:g}, wanted a minimum below the maximum, both finite"
                 )
-            if not low <= self.threshold <= high:
-                raise ValueError(f"passThreshold: {self.threshold:g} is not within {low:g} to {high:g}")
+            if not low < self.threshold <= high:
+                raise ValueError(
+                    f"passThreshold: got {self.threshold:g}, wanted more than {low:g}, which every answer reaches, and "
+                    f"at most {high:g}"
+                )
         else:
             if self.range is not None or self.pass_threshold is not None:
                 raise ValueError("got range or passThreshold, which are not allowed with labels; remove them")

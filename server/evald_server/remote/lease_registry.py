@@ -420,4 +420,3 @@ def _is_same(
         and instance.plugin.pb == request.plugin
         and instance.refused is None
     )
-

@@ -44,8 +44,9 @@ def suite_problems(opened: SuiteOpen) -> list[BadField]:
         found.append(
             BadField("open.min_passed", f"got {opened.min_passed}, wanted at most trials, {opened.trials}")
         )
-    if opened.HasField("threshold") and not 0 <= opened.threshold <= 1:  # also refuses NaN
-        found.append(BadField("open.threshold", f"got {opened.threshold}, wanted 0 to 1"))
+    if opened.HasField("threshold") and not 0 < opened.threshold <= 1:  # also refuses NaN
+        wanted = "more than 0, which every share reaches, and at most 1"
+        found.append(BadField("open.threshold", f"got {opened.threshold}, wanted {wanted}"))
     if not 0 <= opened.max_concurrency <= _MAX_CONCURRENCY:
         found.append(
             BadField("open.max_concurrency", f"got {opened.max_concurrency}, wanted 0 to {_MAX_CONCURRENCY}")

@@ -77,7 +77,7 @@ class Code(
     )
     threshold: float = Field(
         PASS_SCORE,
-        ge=0,
+        gt=0,
         le=1,
         description="Minimum score that passes, for a script that returns a score and no verdict.",
     )

@@ -136,6 +136,8 @@ Texts = Annotated[
 Messages = Annotated[list[Any], WithJsonSchema(_MESSAGES)]
 Trials = Annotated[int, Field(ge=1, le=MAX_TRIALS)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Threshold = Annotated[float, Field(gt=0, le=1)]
+"""A minimum share. Every result would reach 0."""
 Weight = Annotated[
     float,
     AfterValidator(_weight),
@@ -256,7 +258,7 @@ class SuiteEntry(FilePart):
     min_passed: Trials | None = Field(
         None, description="Minimum number of trials of a case that must pass; default: all."
     )
-    threshold: Share | None = Field(
+    threshold: Threshold | None = Field(
         None, description="Minimum share of the cases, by weight, that must pass; default: 1."
     )
     max_concurrency: int = Field(0, ge=0, le=256, description="Maximum number of concurrent calls of agents.")

@@ -10,7 +10,7 @@ from evald.v1 import result_pb2, suite_service_pb2
 
 from .comparison import BLOCK, INCONCLUSIVE, PASS
 from .documents import DataPath, Document, InvalidDocument, path_text, read_document
-from .file_models import FilePart, Share, problem_message
+from .file_models import FilePart, Share, Threshold, problem_message
 from .verdicts import suite_verdict
 
 Decision: TypeAlias = Literal["GO", "NO-GO", "INCONCLUSIVE"]
@@ -26,7 +26,7 @@ class GateRule(FilePart):
         description="critical: a comparison with WARN or BLOCK is NO-GO. supporting: only BLOCK is NO-GO. "
         "advisory: reported, does not affect the decision.",
     )
-    threshold: Share | None = Field(None, description="Minimum pass rate of the new run.")
+    threshold: Threshold | None = Field(None, description="Minimum pass rate of the new run.")
     max_drop: Share | None = Field(None, description="Maximum drop of the pass rate against the base.")
     min_pairs: int = Field(0, ge=0, description="Minimum number of cases with a verdict in both runs.")
     max_error_rate: Share | None = Field(None, description="Maximum share of cases in error in the new run.")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from ..documents import Document, read_document
-from .assertions import KNOWN, Spec, searched, spec_of
+from .assertions import KNOWN, Spec, least_score, searched, spec_of
 from .assertions import REFUSED as PROMPTFOO_REFUSED
 from .node import (
     Converted,
@@ -621,7 +621,7 @@ class _Judge:
         if keys.pop("model", None) is not None:
             config["model"] = node["model"].text()
         if keys.pop("threshold", None) is not None:
-            config["threshold"] = node["threshold"].number()
+            config["threshold"] = least_score(node["threshold"])
         if self._expected:
             config["includeExpected"] = True
         return {"type": "llm-judge", "config": config}
@@ -693,9 +693,9 @@ def _common(node: Node, keys: dict[str, Any]) -> Spec:
     if isinstance(required, bool):
         spec |= {"required": True} if required else {}
     elif required is not None:
-        spec |= {"required": True, "threshold": node["required"].number()}
+        spec |= {"required": True, "threshold": least_score(node["required"])}
     if keys.pop("min_score", None) is not None:
-        spec["threshold"] = node["min_score"].number()
+        spec["threshold"] = least_score(node["min_score"])
     if keys.pop("negate", None):
         spec["negate"] = node["negate"].flag()
     return spec

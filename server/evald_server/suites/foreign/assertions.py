@@ -84,9 +84,9 @@ def assert_set(node: Node) -> Spec:
 
 
 def least_score(node: Node) -> float:
-    """Return a threshold of a mean score. Raises InvalidDocument if every answer reaches it."""
-    if node.number() == 0:
-        raise node.refuse("got 0, which every answer reaches; wanted a threshold above 0")
+    """Return a threshold of a score. Raises InvalidDocument if every answer reaches it."""
+    if not node.number() > 0:
+        raise node.refuse(f"got {node.number():g}, which every answer reaches; wanted a threshold above 0")
     return node.number()
 
 
@@ -176,10 +176,10 @@ def _is_data_file(text: str) -> bool:
     return text.startswith("file://") and text.lower().endswith((".json", ".yaml", ".yml"))
 
 
-def _number(node: Node, default: float | None = None) -> float:
-    if "threshold" not in node and default is not None:
+def _threshold(node: Node, default: float) -> float:
+    if "threshold" not in node:
         return default
-    return node["threshold"].number()
+    return least_score(node["threshold"])
 
 
 def _equals(node: Node) -> Spec:
@@ -197,10 +197,8 @@ def _is_json(node: Node) -> Spec:
 
 def _contains_json(node: Node) -> Spec:
     """Return the spec for a JSON object within the answer; arrays, such as the [1] of a reference, do not count."""
-    if "value" in node and node["type"].text().startswith("not-"):
-        raise node["value"].refuse("with not-, every object would have to be checked; evald checks the first")
     schema = data_value(node) if "value" in node else {"type": "object"}
-    return _spec("json-schema", schema=schema, extract="object")
+    return _spec("json-schema", schema=schema, extract="any")
 
 
 def _word_count(node: Node) -> Spec:
@@ -219,7 +217,7 @@ def _word_count(node: Node) -> Spec:
 
 def _similarity(measure: str, default: float) -> Callable[[Node], Spec]:
     return lambda node: _spec(
-        "text-similarity", measure=measure, expected=string_value(node), threshold=_number(node, default)
+        "text-similarity", measure=measure, expected=string_value(node), threshold=_threshold(node, default)
     )
 
 
@@ -228,7 +226,7 @@ def judged(node: Node, criteria: str, threshold: float | None = None) -> Spec:
     if not criteria.strip():
         raise node["value"].refuse("got no criteria, wanted text")
     if "threshold" in node:
-        threshold = node["threshold"].number()
+        threshold = least_score(node["threshold"])
     return _spec("llm-judge", criteria=criteria, threshold=threshold, **judge_settings(node["provider"]))
 
 
@@ -340,7 +338,7 @@ def _tool_sequence(node: Node) -> Spec:
 def _tool_f1(node: Node) -> Spec:
     spec = _spec("trajectory", mode="unordered", expected=list_value(node), score="f1", argsMatch="ignore")
     if "threshold" in node:
-        spec["threshold"] = node["threshold"].number()
+        spec["threshold"] = least_score(node["threshold"])
     return spec
 
 
@@ -349,7 +347,7 @@ def _regex(node: Node) -> Spec:
 
 
 def _levenshtein(node: Node) -> Spec:
-    most = _number(node, 5)
+    most = node["threshold"].number() if "threshold" in node else 5
     return _spec("levenshtein", expected=string_value(node), maxDistance=int(most))
 
 
@@ -365,8 +363,8 @@ _KINDS: Final[Mapping[str, Callable[[Node], Spec]]] = {
     "regex": _regex,
     "is-json": _is_json,
     "contains-json": _contains_json,
-    "latency": lambda node: _spec("latency", maxMs=_number(node)),
-    "cost": lambda node: _spec("cost", maxUsd=_number(node)),
+    "latency": lambda node: _spec("latency", maxMs=node["threshold"].number()),
+    "cost": lambda node: _spec("cost", maxUsd=node["threshold"].number()),
     "word-count": _word_count,
     "finish-reason": lambda node: _spec("finish-reason", allowed=[string_value(node)]),
     "levenshtein": _levenshtein,

@@ -205,6 +205,10 @@ def _content(node: Node) -> str:
 def _python(node: Node) -> Spec:
     node.keys(*_GRADER_KEYS, "source", "image_tag", "pass_threshold")
     threshold = _threshold(node)
+    if not threshold > 0:
+        raise node["pass_threshold"].refuse(
+            f"got {threshold:g}, which every score reaches; wanted more than 0"
+        )
     node.warn(
         f"runs Python code of the file; the server's operator must allow it with --allow-code .../{PYTHON_COMMAND}"
     )
