@@ -24,7 +24,17 @@ from evald_server.http.site import Site
 from .answers import answer
 from .methods import AnswerPart, answer_part, listing, unary
 from .openapi import ApiRoute
-from .shapes import EVALUATOR_TYPE, FLAG, PROJECT, PROJECT_CONFIG, STATUS, derived, list_of, type_to_json
+from .shapes import (
+    EVALUATOR_TYPE,
+    FLAG,
+    PROJECT,
+    PROJECT_CONFIG,
+    STATUS,
+    TEXT,
+    derived,
+    list_of,
+    type_to_json,
+)
 
 _log = logging.getLogger("evald.http")
 
