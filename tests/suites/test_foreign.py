@@ -902,7 +902,7 @@ def test_the_first_line_tells_the_delimiter_of_tests_and_empty_rows_are_left_out
     (tmp_path / "a.yaml").write_text("prompts: ['{{q}}']\nproviders: [echo]\ntests: file://t.csv\n")
     [suite] = load_suites([tmp_path / "a.yaml"])
     found = [(case.turns[0].input[0].text, case.evaluators[0].type) for case in suite.cases]
-    assert found == [("a, b; c", "contains"), ("d", "exact-match")]
+    assert found == [("a, b; c", "contains"), ("d", "equals")]
 
 
 def test_a_column_of_metrics_may_have_spaces_around_its_name(tmp_path: Path) -> None:
