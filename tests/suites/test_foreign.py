@@ -893,6 +893,18 @@ def test_a_wrong_table_of_tests_is_refused_with_its_place(
     assert (problem.file, problem.line, problem.message) == (str(tmp_path / "t.csv"), line, reason)
 
 
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_the_first_line_tells_the_delimiter_of_tests_and_empty_rows_are_left_out(
+    tmp_path: Path, delimiter: str
+) -> None:
+    rows = [("q", "__expected"), ('"a, b; c"', "contains: b"), ("", " "), ("d", "d")]
+    (tmp_path / "t.csv").write_text("\ufeff" + "".join(delimiter.join(row) + "\r\n" for row in rows))
+    (tmp_path / "a.yaml").write_text("prompts: ['{{q}}']\nproviders: [echo]\ntests: file://t.csv\n")
+    [suite] = load_suites([tmp_path / "a.yaml"])
+    found = [(case.turns[0].input[0].text, case.evaluators[0].type) for case in suite.cases]
+    assert found == [("a, b; c", "contains"), ("d", "equals")]
+
+
 def test_a_column_of_metrics_may_have_spaces_around_its_name(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("prompts: ['{{q}}']\nproviders: [echo]\ntests: file://t.csv\n")
     (tmp_path / "t.csv").write_text("q,__expected, __metric\na,a,tone\n")
