@@ -123,7 +123,8 @@ examples:
 
 _REMOTES = """\
 Lists the remote evaluator instances of a server: their evaluators,
-how they connected, their state, load and lease, and their last error.
+how they connected, their state, load and lease, and their last error;
+and the types that were offered once and that no instance offers now.
 """
 
 _REMOTES_EXAMPLES = """\
@@ -131,6 +132,7 @@ examples:
   evald remotes --server 127.0.0.1:50051
   evald remotes acme.pii-leak --json
   evald remotes --watch                     a line for every change, until Ctrl-C
+  evald remotes forget acme.pii-leak        it is not offered any more, and will not be
 """
 
 _DEMO = """\
@@ -447,7 +449,14 @@ def build_parser() -> Parser:
         command("calibrate", "measure how far a judge can be trusted", _CALIBRATE, _CALIBRATE_EXAMPLES)
     )
     remotes = command("remotes", "list remote evaluators", _REMOTES, _REMOTES_EXAMPLES)
-    add_option(remotes, "TYPE", "only instances that offer this type", dest="type", nargs="?", default="")
+    add_option(
+        remotes,
+        "TYPE",
+        "only instances that offer this type; after `forget`, the type to remove, which no instance offers",
+        dest="wanted",
+        nargs="*",
+    )
+    add_option(remotes, "--version VERSION", "with forget: only this version", default="")
     add_option(remotes, "--watch", "keep running and print a line for every change")
     add_option(remotes, "--json", "as JSON; with --watch as JSON Lines")
     add_server_option(remotes, "the server [EVALD_SERVER, 127.0.0.1:50051]")

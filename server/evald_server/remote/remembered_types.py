@@ -65,9 +65,7 @@ class RememberedTypes:
 
         Raises Refusal if it is not known or an instance offers it, StoreProblem.
         """
-        pools = [
-            pool for pool in instances.pools.values() if pool.key == (name, version or pool.key[1])
-        ]
+        pools = [pool for pool in instances.pools.values() if pool.key == (name, version or pool.key[1])]
         named = f'"{name[:100]}"{f" {version[:40]}" if version else ""}'
         if not pools:
             raise Refusal(
