@@ -135,10 +135,9 @@ async def test_the_first_live_instance_replaces_a_remembered_schema(tmp_path: Pa
 
 async def test_a_dead_plugin_whose_lease_is_restored_does_not_hold_its_schema(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"data_dir": tmp_path, "remote_allowed": LOOPBACK}
-    async with listening("acme.word") as plugin:
-        async with serving(**settings) as live:
-            await register(live, plugin)
-            await active(live, "listening-1")
+    async with listening("acme.word") as plugin, serving(**settings) as live:
+        await register(live, plugin)
+        await active(live, "listening-1")
     other = evaluator_type("acme.word", schema={"type": "object"})
     async with serving(**settings) as live, worker(live, other):
         assert (await live.unary(request(spec("acme.word", {"anything": 1})))).summary.success
@@ -199,7 +198,7 @@ async def test_a_type_that_fails_takes_no_tasks_from_the_other_types_of_its_inst
             await asyncio.Event().wait()
         return await answers(verdict=1, score=1)(task)
 
-    async with serving() as live, worker(live, "acme.word", "acme.slow", behave=behave):
+    async with serving() as live, worker(live, "acme.word", "acme.slow", behave=behave, credit=16):
         late = request(spec("acme.slow", {"word": "x"}))
         late.options.timeout.FromMilliseconds(300)
         codes = set()

@@ -144,16 +144,16 @@ against an agent with tools, and shows verdicts, pass rates and the server's met
 _CONFORMANCE = """\
 Checks a remote evaluator, in any language, against the contract evald.plugin.v1
 and reports the result of every rule. With --target it connects to a plugin that
-listens; with --connect it is the server for a plugin that dials out.
+listens; with --attach it is the server for a plugin that dials out.
 """
 
 _CONFORMANCE_EXAMPLES = """\
 examples:
   evald conformance --target 127.0.0.1:50061
-  evald conformance --connect --listen 127.0.0.1:50051
+  evald conformance --attach --listen 127.0.0.1:50051
   evald conformance --target 127.0.0.1:50061 --config 'acme.pii-leak={"kinds": ["iban"]}'
   evald conformance --target 127.0.0.1:50061 --slow 'acme.judge={"samples": 9}' --junit report.xml
-  evald conformance --connect --ca ca.pem --cert server.pem --key server.key --token-file plugin.key
+  evald conformance --attach --ca ca.pem --cert server.pem --key server.key --token-file plugin.key
 """
 
 _KEYS = """\
@@ -463,16 +463,16 @@ def build_parser() -> Parser:
 
     conformance = command("conformance", "check a remote evaluator", _CONFORMANCE, _CONFORMANCE_EXAMPLES)
     add_option(conformance, "--target HOST:PORT", "address at which the plugin listens")
-    add_option(conformance, "--connect", "wait for a plugin that dials out")
+    add_option(conformance, "--attach --connect", "wait for a plugin that dials out (--connect is the same)")
     add_option(
         conformance,
         "--listen HOST:PORT",
-        "with --connect: address for the plugin to dial [127.0.0.1:50051]; port 0 picks a free port",
+        "with --attach: address for the plugin to dial [127.0.0.1:50051]; port 0 picks a free port",
     )
     add_option(
         conformance,
         "--wait SECONDS",
-        "time limit for reaching the plugin [10, with --connect 60]",
+        "time limit for reaching the plugin [10, with --attach 60]",
         type=positive_seconds,
     )
     text = "config for a type that requires one; repeatable"
@@ -486,11 +486,11 @@ def build_parser() -> Parser:
     add_option(
         conformance,
         "--ca FILE",
-        "CA of the plugin's certificate, PEM; with --connect the plugin must present a certificate",
+        "CA of the plugin's certificate, PEM; with --attach and no --token-file the plugin must present one",
     )
     add_option(conformance, "--cert FILE", "certificate to present to the plugin, PEM")
     add_option(conformance, "--key FILE", "key of that certificate, PEM")
-    add_token_file(conformance, "with --connect: file with the API key that the plugin must send")
+    add_token_file(conformance, "with --attach: file with the API key that the plugin must send")
     add_option(conformance, "--json", "as JSON")
     add_option(conformance, "--junit FILE", "write JUnit XML as well")
 
