@@ -37,7 +37,7 @@ interop: $(READY) ## Run the tests against other people's tools: buf curl, grpc-
 browser: .venv/.browser ## Look at the HTML pages in Chromium; needs npm; screenshots go to build
 	.ci/pytest.sh $(BIN) -m browser tests/suites/reports tests/http
 
-languages: $(READY) ## Build and run the examples in Go, TypeScript and Java, those whose tools are installed
+languages: $(READY) ## Build and run the examples in Go, TypeScript, Java and Rust, those whose tools are installed
 	.ci/languages.sh
 
 real-judge: $(READY) ## Have a real, small model judge on this machine; compiles its server, once

@@ -21,6 +21,7 @@ language() {
 language go "go version" go
 language typescript "node --version" node npm
 language java "java --version" java mvn
+language rust "cargo --version" cargo
 
 say() {
   [ ${#ran[@]} = 0 ] || printf 'runs     %s\n' "${ran[@]}"

@@ -88,7 +88,7 @@ def test_programs_get_json_and_ci_gets_junit(
 def test_a_plugin_that_dials_out_is_waited_for(evald: Any, start: Start) -> None:
     address = free_address()
     start(address)
-    done = evald("conformance", "--connect", "--listen", address, "--json")
+    done = evald("conformance", "--attach", "--listen", address, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["mode"] == "connect"
 
@@ -96,9 +96,9 @@ def test_a_plugin_that_dials_out_is_waited_for(evald: Any, start: Start) -> None
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        pytest.param([], 2, "wanted either --target or --connect", id="no way in"),
+        pytest.param([], 2, "wanted either --target or --attach", id="no way in"),
         pytest.param(
-            ["--target", "x:1", "--connect"], 2, "wanted either --target or --connect", id="both ways in"
+            ["--target", "x:1", "--attach"], 2, "wanted either --target or --attach", id="both ways in"
         ),
         pytest.param(
             ["--target", "127.0.0.1:1", "--wait", "0.2"],
@@ -107,7 +107,7 @@ def test_a_plugin_that_dials_out_is_waited_for(evald: Any, start: Start) -> None
             id="nobody listens",
         ),
         pytest.param(
-            ["--connect", "--listen", "127.0.0.1:0", "--wait", "0.2"], 4, "within 0.2s", id="nobody dials"
+            ["--attach", "--listen", "127.0.0.1:0", "--wait", "0.2"], 4, "within 0.2s", id="nobody dials"
         ),
         pytest.param(["--target", "x:1", "--config", "acme"], 2, "wanted TYPE=JSON", id="no config"),
         pytest.param(["--target", "x:1", "--slow", "a={"], 2, "--slow a: ", id="no JSON"),
@@ -117,18 +117,18 @@ def test_a_plugin_that_dials_out_is_waited_for(evald: Any, start: Start) -> None
             "--config a: got a duplicate key 'b'",
             id="duplicate key in a config",
         ),
-        pytest.param(["--target", "x:1", "--token-file", "k"], 2, "needs --connect", id="token to a target"),
-        pytest.param(["--target", "x:1", "--listen", "y:1"], 2, "needs --connect", id="address to listen on"),
+        pytest.param(["--target", "x:1", "--token-file", "k"], 2, "needs --attach", id="token to a target"),
+        pytest.param(["--target", "x:1", "--listen", "y:1"], 2, "needs --attach", id="address to listen on"),
         pytest.param(["--target", "x:1", "--cert", "c"], 2, "both or neither", id="half a certificate"),
         pytest.param(["--target", "x:1", "--ca", "/nowhere"], 2, "/nowhere: No such file", id="no CA"),
-        pytest.param(["--connect", "--ca", "c"], 2, "needs --cert and --key", id="no certificate to show"),
+        pytest.param(["--attach", "--ca", "c"], 2, "needs --cert and --key", id="no certificate to show"),
         pytest.param(
-            ["--connect", "--cert", "/nowhere", "--key", "/nowhere"],
+            ["--attach", "--cert", "/nowhere", "--key", "/nowhere"],
             2,
             "/nowhere: No such",
             id="no certificate",
         ),
-        pytest.param(["--connect", "--token-file", "/nowhere"], 2, "/nowhere: No such file", id="no token"),
+        pytest.param(["--attach", "--token-file", "/nowhere"], 2, "/nowhere: No such file", id="no token"),
     ],
 )
 def test_other_endings_have_their_own_exit_code(
@@ -145,7 +145,7 @@ def test_a_plugin_without_the_token_is_not_taken(evald: Any, start: Start, tmp_p
     token.write_text("canary-token")
     address = free_address()
     start(address)
-    done = evald("conformance", "--connect", "--listen", address, "--token-file", str(token), "--wait", "3")
+    done = evald("conformance", "--attach", "--listen", address, "--token-file", str(token), "--wait", "3")
     assert done.returncode == 4, done.stdout + done.stderr
     assert "came without the token" in done.stderr
     assert "canary" not in done.stdout + done.stderr
@@ -160,6 +160,6 @@ def test_a_config_for_a_type_that_is_not_offered_is_wrong_usage(
 
 
 def test_an_address_that_is_taken_is_wrong_usage(evald: Any, target: Callable[[str], str]) -> None:
-    done = evald("conformance", "--connect", "--listen", target(""))
+    done = evald("conformance", "--attach", "--listen", target(""))
     assert done.returncode == 2
     assert "another program may be using it" in done.stderr

@@ -211,7 +211,7 @@ def test_the_log_has_a_line_for_every_change_and_none_of_the_conversation(
         r"listening-1 .*: unhealthy -> active",
         r"worker-1 \(connected, .*\): connected, offers acme.word 1.0.0",
         r"worker-1 .* broke the contract of acme.word: score: ",
-        r"worker-1 .*: disconnected",
+        r"worker-1 .*: disconnected, lost with 0 open tasks: ",
     ):
         assert re.search(wanted, text), f"{wanted} is not in\n{text}"
     assert len(lines) < 12

@@ -206,8 +206,8 @@ async def test_a_restored_type_is_there_before_its_plugin_is_and_its_lease_runs_
                 return not await caller.instances()
 
             await until(answers)
-            assert await caller.code() == "REMOTE_UNAVAILABLE"
             assert list((await caller.instances()).values()) == [1]
+            assert await caller.code() == "REMOTE_UNAVAILABLE"
             await until(empty)
             assert await caller.code() == "REMOTE_UNAVAILABLE"
         await caller.channel.close()

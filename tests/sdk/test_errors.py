@@ -97,6 +97,7 @@ REASONS_KINDS = {
     "RESOURCE_NOT_FOUND": errors.InvalidRequest,
     "RESOURCE_EXISTS": errors.InvalidRequest,
     "RESOURCE_CHANGED": errors.InvalidRequest,
+    "TYPE_OFFERED": errors.InvalidRequest,
     "RUN_STATUS": errors.InvalidRequest,
     "UNKNOWN_METHOD": errors.Unsupported,
     "INTERNAL": errors.ServerError,

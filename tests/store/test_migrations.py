@@ -31,8 +31,8 @@ _NEXT = """\
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0006"
-down_revision = "0005"
+revision = "0007"
+down_revision = "0006"
 
 
 def upgrade() -> None:
@@ -96,21 +96,21 @@ async def test_a_newer_migration_changes_an_older_database_and_keeps_its_rows(
     folder = tmp_path / "migrations"
     shutil.copytree(Path(migrations.__file__).parent, folder)
     for newer in (folder / "versions").glob("*.py"):
-        if newer.name > "0006":
+        if newer.name > "0007":
             newer.unlink()
-    (folder / "versions/0006_color.py").write_text(_NEXT, encoding="utf-8")
+    (folder / "versions/0007_color.py").write_text(_NEXT, encoding="utf-8")
     row = StoredLease("lease", "instance", b"plugin", "10.0.0.7:1", "", 30.0, 1.5, revoked=False, owner="{}")
 
     old = await _restart(lasting_place, open_database, _make_baseline)
     await LeaseStore(old).put(row)
     await old.close()
     monkeypatch.setattr(migrations, "_FOLDER", folder)
-    monkeypatch.setattr(migrations, "HEAD", "0006")
+    monkeypatch.setattr(migrations, "HEAD", "0007")
     new = open_database(lasting_place)
     await new.start()
     assert await LeaseStore(new).load() == [row]
     assert await new.read(lambda connection: connection.scalar(text("SELECT color FROM leases"))) == "blue"
-    assert await new.read(lambda connection: connection.scalar(_VERSION)) == "0006"
+    assert await new.read(lambda connection: connection.scalar(_VERSION)) == "0007"
 
 
 @pytest.mark.parametrize(

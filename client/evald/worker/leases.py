@@ -157,6 +157,7 @@ class Registration:
         """
         lease = self._lease
         assert lease is not None
+        unreachable = ""
         every = duration_seconds(lease.renew_interval) or duration_seconds(lease.ttl) / 3 or _RENEW_SECONDS
         async with self._channel() as channel:
             stub = registry_service_pb2_grpc.RegistryServiceStub(channel)
@@ -186,6 +187,12 @@ class Registration:
                     _log.warning("lease %s has expired; registering again", lease.lease_id)
                     return False
                 backoff.reset()
+                if answer.unreachable_reason != unreachable:
+                    unreachable = answer.unreachable_reason
+                    if unreachable:
+                        _log.warning("%s cannot reach this worker: %s", self.server, unreachable)
+                    else:
+                        _log.info("%s reaches this worker", self.server)
                 # If the stream ends during the wait, the server is gone: reconnect at once.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(every):

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,10 +34,10 @@ _MARKS: Final = {
 
 def run(args: argparse.Namespace) -> int:
     """Check a plugin."""
-    if bool(args.target) is bool(args.connect):
+    if bool(args.target) is bool(args.attach):
         raise usage_error(
-            "wanted either --target or --connect",
-            "use --target HOST:PORT for a plugin that listens, --connect for a plugin that dials out",
+            "wanted either --target or --attach",
+            "use --target HOST:PORT for a plugin that listens, --attach for a plugin that dials out",
         )
     if args.junit:
         check_output_file("--junit", args.junit)
@@ -91,9 +92,11 @@ async def _link(args: argparse.Namespace) -> "AsyncIterator[Link]":
         finally:
             await target.close()
         return
-    session = SessionLink(
-        args.listen or "127.0.0.1:50051", tls, _token(args.token_file) if args.token_file else ""
-    )
+    token = _token(args.token_file) if args.token_file else ""
+    if tls is not None and token:
+        # The key says who the plugin is: it needs no certificate, as on a server.
+        tls = replace(tls, ca=None)
+    session = SessionLink(args.listen or "127.0.0.1:50051", tls, token)
     try:
         await session.open()
     except ValueError as problem:
@@ -113,16 +116,16 @@ def _tls(args: argparse.Namespace) -> "Tls | None":
     from evald import Tls
 
     if args.target and args.listen:
-        raise usage_error("--listen needs --connect: it is the address that the plugin dials")
+        raise usage_error("--listen needs --attach: it is the address that the plugin dials")
     if args.target and args.token_file:
-        raise usage_error("--token-file needs --connect: evald sends no key to a plugin that listens")
+        raise usage_error("--token-file needs --attach: evald sends no key to a plugin that listens")
     if not (args.tls or args.ca or args.cert or args.key):
         return None
     if bool(args.cert) is not bool(args.key):
         raise usage_error("got only one of --cert and --key, wanted both or neither")
-    if args.connect and not args.cert:
+    if args.attach and not args.cert:
         raise usage_error(
-            "--connect with TLS needs --cert and --key, the certificate of the server",
+            "--attach with TLS needs --cert and --key, the certificate of the server",
             "evald certs dev makes test certificates",
         )
     return Tls(args.ca, args.cert, args.key)

@@ -124,7 +124,8 @@ examples:
 
 _REMOTES = """\
 Lists the remote evaluator instances of a server: their evaluators,
-how they connected, their state, load and lease, and their last error.
+how they connected, their state, load and lease, and their last error;
+and the types that were offered once and that no instance offers now.
 """
 
 _REMOTES_EXAMPLES = """\
@@ -132,6 +133,7 @@ examples:
   evald remotes --server 127.0.0.1:50051
   evald remotes acme.pii-leak --json
   evald remotes --watch                     a line for every change, until Ctrl-C
+  evald remotes forget acme.pii-leak        it is not offered any more, and will not be
 """
 
 _DEMO = """\
@@ -143,16 +145,16 @@ against an agent with tools, and shows verdicts, pass rates and the server's met
 _CONFORMANCE = """\
 Checks a remote evaluator, in any language, against the contract evald.plugin.v1
 and reports the result of every rule. With --target it connects to a plugin that
-listens; with --connect it is the server for a plugin that dials out.
+listens; with --attach it is the server for a plugin that dials out.
 """
 
 _CONFORMANCE_EXAMPLES = """\
 examples:
   evald conformance --target 127.0.0.1:50061
-  evald conformance --connect --listen 127.0.0.1:50051
+  evald conformance --attach --listen 127.0.0.1:50051
   evald conformance --target 127.0.0.1:50061 --config 'acme.pii-leak={"kinds": ["iban"]}'
   evald conformance --target 127.0.0.1:50061 --slow 'acme.judge={"samples": 9}' --junit report.xml
-  evald conformance --connect --ca ca.pem --cert server.pem --key server.key --token-file plugin.key
+  evald conformance --attach --ca ca.pem --cert server.pem --key server.key --token-file plugin.key
 """
 
 _KEYS = """\
@@ -448,23 +450,30 @@ def build_parser() -> Parser:
         command("calibrate", "measure how far a judge can be trusted", _CALIBRATE, _CALIBRATE_EXAMPLES)
     )
     remotes = command("remotes", "list remote evaluators", _REMOTES, _REMOTES_EXAMPLES)
-    add_option(remotes, "TYPE", "only instances that offer this type", dest="type", nargs="?", default="")
+    add_option(
+        remotes,
+        "TYPE",
+        "only instances that offer this type; after `forget`, the type to remove, which no instance offers",
+        dest="wanted",
+        nargs="*",
+    )
+    add_option(remotes, "--version VERSION", "with forget: only this version", default="")
     add_option(remotes, "--watch", "keep running and print a line for every change")
     add_option(remotes, "--json", "as JSON; with --watch as JSON Lines")
     add_server_option(remotes, "the server [EVALD_SERVER, 127.0.0.1:50051]")
 
     conformance = command("conformance", "check a remote evaluator", _CONFORMANCE, _CONFORMANCE_EXAMPLES)
     add_option(conformance, "--target HOST:PORT", "address at which the plugin listens")
-    add_option(conformance, "--connect", "wait for a plugin that dials out")
+    add_option(conformance, "--attach --connect", "wait for a plugin that dials out (--connect is the same)")
     add_option(
         conformance,
         "--listen HOST:PORT",
-        "with --connect: address for the plugin to dial [127.0.0.1:50051]; port 0 picks a free port",
+        "with --attach: address for the plugin to dial [127.0.0.1:50051]; port 0 picks a free port",
     )
     add_option(
         conformance,
         "--wait SECONDS",
-        "time limit for reaching the plugin [10, with --connect 60]",
+        "time limit for reaching the plugin [10, with --attach 60]",
         type=positive_seconds,
     )
     text = "config for a type that requires one; repeatable"
@@ -478,11 +487,11 @@ def build_parser() -> Parser:
     add_option(
         conformance,
         "--ca FILE",
-        "CA of the plugin's certificate, PEM; with --connect the plugin must present a certificate",
+        "CA of the plugin's certificate, PEM; with --attach and no --token-file the plugin must present one",
     )
     add_option(conformance, "--cert FILE", "certificate to present to the plugin, PEM")
     add_option(conformance, "--key FILE", "key of that certificate, PEM")
-    add_token_file(conformance, "with --connect: file with the API key that the plugin must send")
+    add_token_file(conformance, "with --attach: file with the API key that the plugin must send")
     add_option(conformance, "--json", "as JSON")
     add_option(conformance, "--junit FILE", "write JUnit XML as well")
 

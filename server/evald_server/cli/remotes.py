@@ -1,4 +1,4 @@
-"""`evald remotes`: list or watch the instances of remote evaluators that a server knows."""
+"""`evald remotes`: list or watch the instances of remote evaluators that a server knows, or forget a type."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ from rich.text import Text
 from evald.plugin.v1 import registry_service_pb2
 
 from .console import new_table, say, show
-from .exit_codes import ExitCode
+from .exit_codes import ExitCode, usage_error
 from .sanitize import clean, to_json
 from .server_client import ServerClient, open_server
 from .server_connection import run_async
@@ -18,33 +18,62 @@ from .server_connection import run_async
 _SECONDS: Final = 10.0
 
 _pb = registry_service_pb2
-_STYLES: Final = {"active": "green", "pending": "dim", "draining": "yellow", "unhealthy": "bold red"}
+_STYLES: Final = {
+    "active": "green",
+    "pending": "dim",
+    "draining": "yellow",
+    "unhealthy": "bold red",
+    "lost": "bold red",
+}
 _MODES: Final = {1: "connected", 2: "registered", 3: "static"}
-_STATES: Final = {1: "pending", 2: "active", 3: "draining", 4: "unhealthy"}
+_STATES: Final = {1: "pending", 2: "active", 3: "draining", 4: "unhealthy", 5: "lost"}
 
 
 def run(args: argparse.Namespace) -> int:
-    """List the instances, or watch them."""
+    """List the instances, watch them, or forget a type."""
+    forgets = args.wanted[:1] == ["forget"]
+    if len(args.wanted) > 1 + forgets or (forgets and (len(args.wanted) < 2 or args.watch or args.json)):
+        raise usage_error(
+            f"got {' '.join(args.wanted)!r}",
+            "wanted `evald remotes [TYPE]`, or `evald remotes forget TYPE` to remove a type that no instance offers",
+        )
+    if args.version and not forgets:
+        raise usage_error("--version needs forget", "evald remotes forget TYPE --version VERSION")
     return run_async(_remotes(args))
 
 
 async def _remotes(args: argparse.Namespace) -> int:
     async with open_server(args) as server:
-        if args.watch:
-            await _watch(server, args.type, as_json=args.json)
+        if args.wanted[:1] == ["forget"]:
+            forgetting = _pb.ForgetTypeRequest(type=args.wanted[1], version=args.version)
+            await server.call(forgetting, _SECONDS)
+            say(f"{clean(server.address)} has forgotten {clean(args.wanted[1])}.")
             return ExitCode.PASSED
-        request = _pb.ListRegistrationsRequest(page_size=1000, type=args.type)
-        found = [one async for page in server.pages(request, _SECONDS) for one in page.registrations]
-    _print(found, server.address, as_json=args.json)
+        name = "".join(args.wanted)
+        if args.watch:
+            await _watch(server, name, as_json=args.json)
+            return ExitCode.PASSED
+        request = _pb.ListRegistrationsRequest(page_size=1000, type=name)
+        pages = [page async for page in server.pages(request, _SECONDS)]
+    found = [one for page in pages for one in (*page.lost, *page.registrations)]
+    unoffered = [one for page in pages for one in page.unoffered_types]
+    if args.json:
+        data = {
+            "instances": [_to_dict(one) for one in found],
+            "unofferedTypes": list(map(_type_to_dict, unoffered)),
+        }
+        sys.stdout.write(to_json(data, indent=2) + "\n")
+    elif found or unoffered:
+        _print(found)
+        _print_unoffered(unoffered)
+    else:
+        about = f" that offer {clean(name, 63)}" if name else ""
+        say(f"{clean(server.address)} has no remote evaluators{about}.")
     return ExitCode.PASSED
 
 
-def _print(found: list[registry_service_pb2.Registration], address: str, *, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(to_json({"instances": [_to_dict(one) for one in found]}, indent=2) + "\n")
-        return
+def _print(found: list[registry_service_pb2.Registration]) -> None:
     if not found:
-        say(f"{clean(address)} has no remote evaluators.")
         return
     table = new_table(
         "Instance", "Evaluators", "Mode", "State", ("Load", "right"), "Lease", "Seen", "Last error"
@@ -62,11 +91,38 @@ def _print(found: list[registry_service_pb2.Registration], address: str, *, as_j
             f"{one.active_tasks}/{max(1, one.plugin.max_concurrency)}",
             _span(one.expire_time.seconds - now) if one.HasField("expire_time") else "-",
             f"{_span(now - one.last_seen_time.seconds)} ago" if one.HasField("last_seen_time") else "never",
-            clean(one.last_error, 200),
+            f"{_loss(one, now)}{clean(one.last_error, 200)}",
         )
     show(table)
     active = sum(one.state == _pb.Registration.STATE_ACTIVE for one in found)
     say(f"{active} of {len(found)} instances are active.")
+
+
+def _loss(one: registry_service_pb2.Registration, now: float) -> str:
+    """Return when an instance was lost, and with how many open tasks; "" if it was not."""
+    if not one.HasField("lost_time"):
+        return ""
+    return f"lost {_span(now - one.lost_time.seconds)} ago with {one.active_tasks} open tasks: "
+
+
+def _print_unoffered(types: list[registry_service_pb2.RememberedType]) -> None:
+    """Print the types that no instance offers."""
+    if not types:
+        return
+    table = new_table("Offered by nobody now", "Version", "Last offered by", "First offered")
+    table.columns[0].style = "cyan"
+    for one in types:
+        table.add_row(
+            clean(one.evaluator_type.type, 63),
+            clean(one.evaluator_type.version, 40),
+            clean(" of ".join(filter(None, (one.plugin, one.principal))), 100),
+            one.offer_time.ToDatetime().strftime("%Y-%m-%d %H:%M UTC"),
+        )
+    show(table)
+    say(
+        "Their calls are errors (REMOTE_UNAVAILABLE) until an instance offers them again; "
+        "`evald remotes forget TYPE` removes one."
+    )
 
 
 async def _watch(server: ServerClient, name: str, *, as_json: bool) -> None:
@@ -143,6 +199,18 @@ def _to_dict(one: registry_service_pb2.Registration) -> dict[str, Any]:
         "lastSeenTime": one.last_seen_time.ToJsonString() if one.HasField("last_seen_time") else None,
         "expireTime": one.expire_time.ToJsonString() if one.HasField("expire_time") else None,
         "lastError": one.last_error or None,
+        "lostTime": one.lost_time.ToJsonString() if one.HasField("lost_time") else None,
         "serverId": one.server_id,
     }
     return {key: value for key, value in data.items() if value not in (None, "")}
+
+
+def _type_to_dict(one: registry_service_pb2.RememberedType) -> dict[str, Any]:
+    data = {
+        "type": one.evaluator_type.type,
+        "version": one.evaluator_type.version,
+        "plugin": one.plugin,
+        "principal": one.principal,
+        "offerTime": one.offer_time.ToJsonString(),
+    }
+    return {key: value for key, value in data.items() if value}

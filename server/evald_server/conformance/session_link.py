@@ -199,6 +199,11 @@ class SessionLink(Link, registry_service_pb2_grpc.RegistryServiceServicer):
                     await self._arrived.wait_for(lambda: len(self.streams) > after)
             except TimeoutError:
                 without = f"; {self._refused} connections came without the token" if self._refused else ""
+                if self.tls is not None and self.tls.ca is not None:
+                    without += (
+                        "; what dialled and showed no certificate of --ca was refused in the TLS handshake: give the "
+                        "plugin one (EVALD_CERT_FILE, EVALD_KEY_FILE), or leave out --ca"
+                    )
                 raise PluginGone(
                     f"no plugin has dialled {self.address} within {seconds:g}s{without}"
                 ) from None

@@ -16,7 +16,7 @@ from evald.v1 import evaluation_service_pb2, evaluator_pb2
 
 from .compiler import Compiler
 from .plan import Criteria, Plan, PlanLimits, Violation
-from .registry import Registry
+from .registry import Origin, Registry, State
 
 # Estimated memory of a plan, per evaluator and per byte of its specs; see _size. If only the bytes of specs counted, many
 # different tiny specs would use a hundred times the cache's limit.
@@ -137,6 +137,17 @@ class Planner:
     async def _compile_all(self, compiler: Compiler, specs: Sequence[evaluator_pb2.EvaluatorSpec]) -> None:
         async with self._preparing:
             await asyncio.to_thread(compiler.compile_all, specs)
+
+    def is_offered(self, plan: Plan) -> bool:
+        """Return whether instances offer all remote evaluators of a plan now."""
+        return all(
+            entry is not None and entry.state is State.ACTIVE
+            for entry in (
+                self._registry.get(planned.definition.type)
+                for planned in plan.evaluators
+                if planned.origin is Origin.REMOTE
+            )
+        )
 
     def _drop_outdated(self) -> None:
         """Clear the cache if a change of the registry has made its plans outdated."""

@@ -300,10 +300,7 @@ class InstanceRegistry:
         self._forgotten[key] = pool
         self._catalogue.remove(*key)
         self._memory.drop(key)
-        for instance in list(self.lost.values()):
-            if not self._pools_of(instance):
-                del self.lost[instance.id]
-                self._record_change(instance.id)
+        self.lost = {name: instance for name, instance in self.lost.items() if self._pools_of(instance)}
 
     def changed(self, instance: Instance) -> None:
         """Propagate the state of an instance to its pools and the watchers."""
@@ -329,7 +326,7 @@ class InstanceRegistry:
                 break
             last.setdefault(instance_id, number)
         return [
-            InstanceChange(number, instance_id, self.by_id.get(instance_id) or self.lost.get(instance_id))
+            InstanceChange(number, instance_id, self.by_id.get(instance_id))
             for instance_id, number in reversed(last.items())
         ]
 
@@ -371,7 +368,7 @@ class InstanceRegistry:
         instance.lost, instance.last_error = time.time(), printable(why)
         instance.lost_tasks = instance.lost_tasks or instance.active
         _log.warning(
-            "remote instance %s: lost with %d open tasks: %s",
+            "remote instance %s: disconnected, lost with %d open tasks: %s",
             instance.name,
             instance.lost_tasks,
             instance.last_error,
@@ -379,9 +376,7 @@ class InstanceRegistry:
         instance.state = InstanceState.LOST
         self.lost[instance.id] = instance
         if len(self.lost) > _MAX_LOST:
-            oldest = next(iter(self.lost))
-            del self.lost[oldest]
-            self._record_change(oldest)
+            del self.lost[next(iter(self.lost))]
 
     def _replace_lost(self, instance: Instance) -> None:
         """Stop showing the lost instance whose place another one takes: the one with its id, else with its types."""
@@ -396,7 +391,6 @@ class InstanceRegistry:
         )
         if before is not None:
             del self.lost[before.id]
-            self._record_change(before.id)
 
     def _remember(
         self, pool: InstancePool, pb: evaluator_pb2.EvaluatorType, plugin: str, principal: str

@@ -153,7 +153,7 @@ class LeaseRegistry:
         try:
             await self._store.put(row, instead=replaced.id if replaced else "")
         except StoreProblem:
-            self._end(self._leases.end(lease.id), "the lease could not be stored")
+            self._end(self._leases.end(lease.id), "the lease could not be stored", lost=False)
             raise
         state, _ = self._leases.renew(lease.id)
         if state is not LeaseState.ACTIVE:
@@ -168,7 +168,7 @@ class LeaseRegistry:
             async with asyncio.timeout(_CONFIRM_SECONDS):
                 await instance.confirmed.wait()
         if instance.refused is not None:
-            self._end(self._leases.end(lease.id), instance.refused.message)
+            self._end(self._leases.end(lease.id), instance.refused.message, lost=False)
             raise instance.refused
         return lease
 
@@ -262,13 +262,18 @@ class LeaseRegistry:
         """End a lease and its instance at once. Open tasks move to other instances."""
         self._end(self._leases.end(lease_id), f"lease ended: {why}", abort=True)
 
-    def _end(self, lease: Lease | None, why: str, *, abort: bool = False) -> None:
-        """Remove the instance and the stored row of a lease that has ended. lease: None if it had ended before."""
+    def _end(self, lease: Lease | None, why: str, *, abort: bool = False, lost: bool = True) -> None:
+        """Remove the instance and the stored row of a lease that has ended.
+
+        lease: None if it had ended before. lost: whether the plugin had been registered.
+        """
         if lease is None:
             return
         instance = self._instances.by_id.get(lease.instance_id)
         if isinstance(instance, GrpcInstance):
-            self._remove(instance, abort=abort, lost=why)
+            if not lost:
+                _log.warning("remote instance %s: %s", instance.name, why)
+            self._remove(instance, abort=abort, lost=why if lost else "")
         self._in_background(self._forget(lease.id))
 
     async def _refusal(self, target: str) -> Refusal | None:

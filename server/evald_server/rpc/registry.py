@@ -110,7 +110,7 @@ class RegistrationService:
         found = sorted(
             (
                 instance
-                for instance in (self._instances.lost | self._instances.by_id).values()
+                for instance in self._instances.by_id.values()
                 if instance.id > after and (not request.type or _offers(instance, request.type))
             ),
             key=lambda instance: instance.id,
@@ -120,6 +120,11 @@ class RegistrationService:
         if len(found) > size:
             response.next_page_token = page_token(found[size - 1].id)
         if not request.page_token:
+            response.lost.extend(
+                self._describe(instance)
+                for instance in self._instances.lost.values()
+                if not request.type or _offers(instance, request.type)
+            )
             response.unoffered_types.extend(
                 _remembered(pool.stored)
                 for pool in self._instances.pools.values()
@@ -132,7 +137,7 @@ class RegistrationService:
         response, log = _pb.WatchRegistrationsResponse, self._instances
 
         def snapshot() -> Iterator[Mapping[str, Any]]:
-            for instance in [*log.lost.values(), *log.by_id.values()]:
+            for instance in list(log.by_id.values()):
                 yield {"upserted": self._describe(instance)}
 
         def fields_of(change: InstanceChange) -> Mapping[str, Any]:

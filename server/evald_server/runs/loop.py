@@ -54,7 +54,7 @@ class RunFailure(Exception):
 
 
 class TypesMissing(Exception):
-    """A run cannot continue because evaluator types of its scenario are not registered (yet)."""
+    """A run cannot continue because evaluator types of its scenario are not offered (yet)."""
 
 
 class RunUser(Protocol):
@@ -141,7 +141,10 @@ class RunLoop:
         wait_for_types: raise TypesMissing and leave the run unchanged, because missing evaluators may still register.
         """
         try:
-            self._make_rules(await self._make_plan())
+            plan = await self._make_plan()
+            if wait_for_types and not self._engine.planner.is_offered(plan):
+                raise TypesMissing("no instance offers a remote evaluator of the scenario")
+            self._make_rules(plan)
             await self._begin()
             await self._converse()
         except TypesMissing as problem:

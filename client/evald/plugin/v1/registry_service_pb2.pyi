@@ -306,16 +306,18 @@ class ListRegistrationsRequest(_message.Message):
     def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., type: _Optional[str] = ...) -> None: ...
 
 class ListRegistrationsResponse(_message.Message):
-    __slots__ = ("registrations", "next_page_token", "revision", "unoffered_types")
+    __slots__ = ("registrations", "next_page_token", "revision", "unoffered_types", "lost")
     REGISTRATIONS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     UNOFFERED_TYPES_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     registrations: _containers.RepeatedCompositeFieldContainer[Registration]
     next_page_token: str
     revision: int
     unoffered_types: _containers.RepeatedCompositeFieldContainer[RememberedType]
-    def __init__(self, registrations: _Optional[_Iterable[_Union[Registration, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., revision: _Optional[int] = ..., unoffered_types: _Optional[_Iterable[_Union[RememberedType, _Mapping]]] = ...) -> None: ...
+    lost: _containers.RepeatedCompositeFieldContainer[Registration]
+    def __init__(self, registrations: _Optional[_Iterable[_Union[Registration, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., revision: _Optional[int] = ..., unoffered_types: _Optional[_Iterable[_Union[RememberedType, _Mapping]]] = ..., lost: _Optional[_Iterable[_Union[Registration, _Mapping]]] = ...) -> None: ...
 
 class WatchRegistrationsRequest(_message.Message):
     __slots__ = ("after_revision",)

@@ -158,8 +158,8 @@ class RegistryServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListRegistrations(self, request, context):
-        """ListRegistrations lists the instances, lost ones among them, and the types
-        that none of them offers, for operators.
+        """ListRegistrations lists live and draining instances, those that were lost, and
+        the types that nobody offers now, for operators.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -158,7 +158,7 @@ ROUTES: Final = (
         "/remote-types/{type}",
         "evald.plugin.v1.RegistryService/ForgetType",
         "Forget a remote evaluator type that no instance offers",
-        query={"version": TEXT},
+        query={"version": {"type": "string"}},
         refusals=(409,),
     ),
     ApiRoute("GET", "/calibrations", _list_cards, response_schema=list_of(_CARD)),

@@ -21,7 +21,7 @@ from .page_edit import read_posted
 from .rendering import listed, render
 
 _PAGE: Final = 50
-_STATES: Final = {1: "pending", 2: "active", 3: "draining", 4: "unhealthy"}
+_STATES: Final = {1: "pending", 2: "active", 3: "draining", 4: "unhealthy", 5: "lost"}
 _ORIGINS: Final = {"built_in": "in the server", "remote": "remotely", "plugin": "in the server, a plugin"}
 _MODES: Final = {1: "session", 2: "registration", 3: "config"}
 
@@ -56,7 +56,7 @@ async def remotes(site: Site, request: Request) -> Response:
         site,
         request,
         "remotes.html",
-        found=answer.registrations,
+        found=[*answer.registrations, *answer.lost],
         states=_STATES,
         modes=_MODES,
         now=now,

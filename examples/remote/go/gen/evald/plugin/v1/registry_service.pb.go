@@ -7,6 +7,7 @@
 package pluginv1
 
 import (
+	v1 "example.com/evald/gen/evald/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -86,7 +87,7 @@ type Registration_Mode int32
 const (
 	// Not said.
 	Registration_MODE_UNSPECIFIED Registration_Mode = 0
-	// Over Connect.
+	// Over Attach.
 	Registration_MODE_CONNECTED Registration_Mode = 1
 	// Over Register.
 	Registration_MODE_REGISTERED Registration_Mode = 2
@@ -134,7 +135,7 @@ func (x Registration_Mode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Registration_Mode.Descriptor instead.
 func (Registration_Mode) EnumDescriptor() ([]byte, []int) {
-	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{19, 0}
+	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{21, 0}
 }
 
 // State of the instance.
@@ -149,8 +150,10 @@ const (
 	Registration_STATE_ACTIVE Registration_State = 2
 	// Gets no new tasks.
 	Registration_STATE_DRAINING Registration_State = 3
-	// Fails its health check or its circuit breaker is open.
+	// Fails its health check, or the circuit breaker of one of its types is open.
 	Registration_STATE_UNHEALTHY Registration_State = 4
+	// Gone without a word: its stream broke, or its lease ran out.
+	Registration_STATE_LOST Registration_State = 5
 )
 
 // Enum value maps for Registration_State.
@@ -161,6 +164,7 @@ var (
 		2: "STATE_ACTIVE",
 		3: "STATE_DRAINING",
 		4: "STATE_UNHEALTHY",
+		5: "STATE_LOST",
 	}
 	Registration_State_value = map[string]int32{
 		"STATE_UNSPECIFIED": 0,
@@ -168,6 +172,7 @@ var (
 		"STATE_ACTIVE":      2,
 		"STATE_DRAINING":    3,
 		"STATE_UNHEALTHY":   4,
+		"STATE_LOST":        5,
 	}
 )
 
@@ -195,42 +200,42 @@ func (x Registration_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Registration_State.Descriptor instead.
 func (Registration_State) EnumDescriptor() ([]byte, []int) {
-	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{19, 1}
+	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{21, 1}
 }
 
-// ConnectRequest is one frame from a worker.
-type ConnectRequest struct {
+// AttachRequest is one frame from a worker.
+type AttachRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The frame. The first one must be hello. The server skips cases that it
 	// does not know.
 	//
 	// Types that are valid to be assigned to Frame:
 	//
-	//	*ConnectRequest_Hello
-	//	*ConnectRequest_Completed
-	//	*ConnectRequest_Progress
-	//	*ConnectRequest_Credit
-	//	*ConnectRequest_Draining
-	//	*ConnectRequest_Pong
-	Frame         isConnectRequest_Frame `protobuf_oneof:"frame"`
+	//	*AttachRequest_Hello
+	//	*AttachRequest_Completed
+	//	*AttachRequest_Progress
+	//	*AttachRequest_Credit
+	//	*AttachRequest_Draining
+	//	*AttachRequest_Pong
+	Frame         isAttachRequest_Frame `protobuf_oneof:"frame"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ConnectRequest) Reset() {
-	*x = ConnectRequest{}
+func (x *AttachRequest) Reset() {
+	*x = AttachRequest{}
 	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ConnectRequest) String() string {
+func (x *AttachRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ConnectRequest) ProtoMessage() {}
+func (*AttachRequest) ProtoMessage() {}
 
-func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
+func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -242,117 +247,117 @@ func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ConnectRequest.ProtoReflect.Descriptor instead.
-func (*ConnectRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
+func (*AttachRequest) Descriptor() ([]byte, []int) {
 	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *ConnectRequest) GetFrame() isConnectRequest_Frame {
+func (x *AttachRequest) GetFrame() isAttachRequest_Frame {
 	if x != nil {
 		return x.Frame
 	}
 	return nil
 }
 
-func (x *ConnectRequest) GetHello() *WorkerHello {
+func (x *AttachRequest) GetHello() *WorkerHello {
 	if x != nil {
-		if x, ok := x.Frame.(*ConnectRequest_Hello); ok {
+		if x, ok := x.Frame.(*AttachRequest_Hello); ok {
 			return x.Hello
 		}
 	}
 	return nil
 }
 
-func (x *ConnectRequest) GetCompleted() *TaskCompleted {
+func (x *AttachRequest) GetCompleted() *TaskCompleted {
 	if x != nil {
-		if x, ok := x.Frame.(*ConnectRequest_Completed); ok {
+		if x, ok := x.Frame.(*AttachRequest_Completed); ok {
 			return x.Completed
 		}
 	}
 	return nil
 }
 
-func (x *ConnectRequest) GetProgress() *TaskProgress {
+func (x *AttachRequest) GetProgress() *TaskProgress {
 	if x != nil {
-		if x, ok := x.Frame.(*ConnectRequest_Progress); ok {
+		if x, ok := x.Frame.(*AttachRequest_Progress); ok {
 			return x.Progress
 		}
 	}
 	return nil
 }
 
-func (x *ConnectRequest) GetCredit() *CreditGrant {
+func (x *AttachRequest) GetCredit() *CreditGrant {
 	if x != nil {
-		if x, ok := x.Frame.(*ConnectRequest_Credit); ok {
+		if x, ok := x.Frame.(*AttachRequest_Credit); ok {
 			return x.Credit
 		}
 	}
 	return nil
 }
 
-func (x *ConnectRequest) GetDraining() *WorkerDraining {
+func (x *AttachRequest) GetDraining() *WorkerDraining {
 	if x != nil {
-		if x, ok := x.Frame.(*ConnectRequest_Draining); ok {
+		if x, ok := x.Frame.(*AttachRequest_Draining); ok {
 			return x.Draining
 		}
 	}
 	return nil
 }
 
-func (x *ConnectRequest) GetPong() *Pong {
+func (x *AttachRequest) GetPong() *Pong {
 	if x != nil {
-		if x, ok := x.Frame.(*ConnectRequest_Pong); ok {
+		if x, ok := x.Frame.(*AttachRequest_Pong); ok {
 			return x.Pong
 		}
 	}
 	return nil
 }
 
-type isConnectRequest_Frame interface {
-	isConnectRequest_Frame()
+type isAttachRequest_Frame interface {
+	isAttachRequest_Frame()
 }
 
-type ConnectRequest_Hello struct {
+type AttachRequest_Hello struct {
 	// Introduces the worker.
 	Hello *WorkerHello `protobuf:"bytes,1,opt,name=hello,proto3,oneof"`
 }
 
-type ConnectRequest_Completed struct {
+type AttachRequest_Completed struct {
 	// A task is done.
 	Completed *TaskCompleted `protobuf:"bytes,2,opt,name=completed,proto3,oneof"`
 }
 
-type ConnectRequest_Progress struct {
+type AttachRequest_Progress struct {
 	// Progress of a task.
 	Progress *TaskProgress `protobuf:"bytes,3,opt,name=progress,proto3,oneof"`
 }
 
-type ConnectRequest_Credit struct {
+type AttachRequest_Credit struct {
 	// Allows the server to send more tasks.
 	Credit *CreditGrant `protobuf:"bytes,4,opt,name=credit,proto3,oneof"`
 }
 
-type ConnectRequest_Draining struct {
+type AttachRequest_Draining struct {
 	// The worker wants no new tasks and will close when it has finished.
 	Draining *WorkerDraining `protobuf:"bytes,5,opt,name=draining,proto3,oneof"`
 }
 
-type ConnectRequest_Pong struct {
+type AttachRequest_Pong struct {
 	// Answers a ping.
 	Pong *Pong `protobuf:"bytes,6,opt,name=pong,proto3,oneof"`
 }
 
-func (*ConnectRequest_Hello) isConnectRequest_Frame() {}
+func (*AttachRequest_Hello) isAttachRequest_Frame() {}
 
-func (*ConnectRequest_Completed) isConnectRequest_Frame() {}
+func (*AttachRequest_Completed) isAttachRequest_Frame() {}
 
-func (*ConnectRequest_Progress) isConnectRequest_Frame() {}
+func (*AttachRequest_Progress) isAttachRequest_Frame() {}
 
-func (*ConnectRequest_Credit) isConnectRequest_Frame() {}
+func (*AttachRequest_Credit) isAttachRequest_Frame() {}
 
-func (*ConnectRequest_Draining) isConnectRequest_Frame() {}
+func (*AttachRequest_Draining) isAttachRequest_Frame() {}
 
-func (*ConnectRequest_Pong) isConnectRequest_Frame() {}
+func (*AttachRequest_Pong) isAttachRequest_Frame() {}
 
 // WorkerHello introduces a worker.
 type WorkerHello struct {
@@ -361,9 +366,11 @@ type WorkerHello struct {
 	Plugin *PluginInfo `protobuf:"bytes,1,opt,name=plugin,proto3" json:"plugin,omitempty"`
 	// Unique per process, for example a UUID made at start.
 	InstanceId string `protobuf:"bytes,2,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
-	// Tasks that the server may have open at a time before more credit. The
-	// server never sends a task without credit, so a slow worker holds up
-	// nobody else.
+	// Tasks that the server may have open at a time before more credit, 0 or more.
+	// Usually max_concurrency. With 0 the worker gets no task before its first
+	// CreditGrant; below 0 is INVALID_ARGUMENT; above 10,000 counts as 10,000. The
+	// server never sends a task without credit, so a slow worker holds up nobody
+	// else.
 	InitialCredit int32 `protobuf:"varint,3,opt,name=initial_credit,json=initialCredit,proto3" json:"initial_credit,omitempty"`
 	// Session that broke, when there was one. A server may ignore it: a session
 	// with the same instance_id takes the place of the earlier one.
@@ -430,7 +437,9 @@ func (x *WorkerHello) GetResumeSessionId() string {
 	return ""
 }
 
-// TaskCompleted carries the output of a task. It gives back one credit.
+// TaskCompleted carries the output of a task. It gives back one credit. Every
+// task is completed exactly once, a cancelled one too: its output is ignored,
+// but its credit comes back only so.
 type TaskCompleted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the task.
@@ -597,9 +606,10 @@ func (x *CreditGrant) GetDelta() int32 {
 }
 
 // WorkerDraining announces that a worker stops. It finishes its open tasks and
-// then half-closes its side of the stream. A type that nobody else offers stays
-// listed, as unavailable, for the lease time of the server, and then leaves the
-// catalogue; the type of a worker whose stream just breaks stays listed.
+// then half-closes its side of the stream. Its types stay in the catalogue as
+// after Deregister. A worker whose stream ends without this frame, while the
+// server goes on, is lost: it is listed as such, and the server's log has a
+// warning.
 type WorkerDraining struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The reason, for the operator.
@@ -746,38 +756,38 @@ func (x *Pong) GetActiveTasks() int32 {
 	return 0
 }
 
-// ConnectResponse is one frame from the server.
-type ConnectResponse struct {
+// AttachResponse is one frame from the server.
+type AttachResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The frame. The first one is welcome. The worker skips cases that it does
 	// not know.
 	//
 	// Types that are valid to be assigned to Frame:
 	//
-	//	*ConnectResponse_Welcome
-	//	*ConnectResponse_Task
-	//	*ConnectResponse_CancelTaskId
-	//	*ConnectResponse_Ping
-	//	*ConnectResponse_Draining
-	Frame         isConnectResponse_Frame `protobuf_oneof:"frame"`
+	//	*AttachResponse_Welcome
+	//	*AttachResponse_Task
+	//	*AttachResponse_CancelTaskId
+	//	*AttachResponse_Ping
+	//	*AttachResponse_Draining
+	Frame         isAttachResponse_Frame `protobuf_oneof:"frame"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ConnectResponse) Reset() {
-	*x = ConnectResponse{}
+func (x *AttachResponse) Reset() {
+	*x = AttachResponse{}
 	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ConnectResponse) String() string {
+func (x *AttachResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ConnectResponse) ProtoMessage() {}
+func (*AttachResponse) ProtoMessage() {}
 
-func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
+func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -789,101 +799,102 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
-func (*ConnectResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
+func (*AttachResponse) Descriptor() ([]byte, []int) {
 	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *ConnectResponse) GetFrame() isConnectResponse_Frame {
+func (x *AttachResponse) GetFrame() isAttachResponse_Frame {
 	if x != nil {
 		return x.Frame
 	}
 	return nil
 }
 
-func (x *ConnectResponse) GetWelcome() *ServerWelcome {
+func (x *AttachResponse) GetWelcome() *ServerWelcome {
 	if x != nil {
-		if x, ok := x.Frame.(*ConnectResponse_Welcome); ok {
+		if x, ok := x.Frame.(*AttachResponse_Welcome); ok {
 			return x.Welcome
 		}
 	}
 	return nil
 }
 
-func (x *ConnectResponse) GetTask() *EvaluationTask {
+func (x *AttachResponse) GetTask() *EvaluationTask {
 	if x != nil {
-		if x, ok := x.Frame.(*ConnectResponse_Task); ok {
+		if x, ok := x.Frame.(*AttachResponse_Task); ok {
 			return x.Task
 		}
 	}
 	return nil
 }
 
-func (x *ConnectResponse) GetCancelTaskId() string {
+func (x *AttachResponse) GetCancelTaskId() string {
 	if x != nil {
-		if x, ok := x.Frame.(*ConnectResponse_CancelTaskId); ok {
+		if x, ok := x.Frame.(*AttachResponse_CancelTaskId); ok {
 			return x.CancelTaskId
 		}
 	}
 	return ""
 }
 
-func (x *ConnectResponse) GetPing() *Ping {
+func (x *AttachResponse) GetPing() *Ping {
 	if x != nil {
-		if x, ok := x.Frame.(*ConnectResponse_Ping); ok {
+		if x, ok := x.Frame.(*AttachResponse_Ping); ok {
 			return x.Ping
 		}
 	}
 	return nil
 }
 
-func (x *ConnectResponse) GetDraining() *ServerDraining {
+func (x *AttachResponse) GetDraining() *ServerDraining {
 	if x != nil {
-		if x, ok := x.Frame.(*ConnectResponse_Draining); ok {
+		if x, ok := x.Frame.(*AttachResponse_Draining); ok {
 			return x.Draining
 		}
 	}
 	return nil
 }
 
-type isConnectResponse_Frame interface {
-	isConnectResponse_Frame()
+type isAttachResponse_Frame interface {
+	isAttachResponse_Frame()
 }
 
-type ConnectResponse_Welcome struct {
+type AttachResponse_Welcome struct {
 	// Accepts the worker.
 	Welcome *ServerWelcome `protobuf:"bytes,1,opt,name=welcome,proto3,oneof"`
 }
 
-type ConnectResponse_Task struct {
+type AttachResponse_Task struct {
 	// Work to do.
 	Task *EvaluationTask `protobuf:"bytes,2,opt,name=task,proto3,oneof"`
 }
 
-type ConnectResponse_CancelTaskId struct {
-	// Stop the task of this id. Its output, if any, is ignored.
+type AttachResponse_CancelTaskId struct {
+	// Stop the task of this id, and complete it all the same, at once: with any
+	// output, which is ignored.
 	CancelTaskId string `protobuf:"bytes,3,opt,name=cancel_task_id,json=cancelTaskId,proto3,oneof"`
 }
 
-type ConnectResponse_Ping struct {
+type AttachResponse_Ping struct {
 	// Asks for a pong.
 	Ping *Ping `protobuf:"bytes,4,opt,name=ping,proto3,oneof"`
 }
 
-type ConnectResponse_Draining struct {
+type AttachResponse_Draining struct {
 	// The server stops: finish, then connect again, elsewhere if possible.
 	Draining *ServerDraining `protobuf:"bytes,5,opt,name=draining,proto3,oneof"`
 }
 
-func (*ConnectResponse_Welcome) isConnectResponse_Frame() {}
+func (*AttachResponse_Welcome) isAttachResponse_Frame() {}
 
-func (*ConnectResponse_Task) isConnectResponse_Frame() {}
+func (*AttachResponse_Task) isAttachResponse_Frame() {}
 
-func (*ConnectResponse_CancelTaskId) isConnectResponse_Frame() {}
+func (*AttachResponse_CancelTaskId) isAttachResponse_Frame() {}
 
-func (*ConnectResponse_Ping) isConnectResponse_Frame() {}
+func (*AttachResponse_Ping) isAttachResponse_Frame() {}
 
-func (*ConnectResponse_Draining) isConnectResponse_Frame() {}
+func (*AttachResponse_Draining) isAttachResponse_Frame() {}
 
 // ServerWelcome accepts a worker.
 type ServerWelcome struct {
@@ -1285,9 +1296,12 @@ type KeepAliveResponse struct {
 	// Time left, when the lease is live.
 	Ttl *durationpb.Duration `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// Id of the server process.
-	ServerId      string `protobuf:"bytes,4,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ServerId string `protobuf:"bytes,4,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"`
+	// Why the server cannot reach the plugin at its target now, although the lease
+	// is active: the plugin gets no tasks. Empty while it is reached.
+	UnreachableReason string `protobuf:"bytes,5,opt,name=unreachable_reason,json=unreachableReason,proto3" json:"unreachable_reason,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *KeepAliveResponse) Reset() {
@@ -1344,6 +1358,13 @@ func (x *KeepAliveResponse) GetTtl() *durationpb.Duration {
 func (x *KeepAliveResponse) GetServerId() string {
 	if x != nil {
 		return x.ServerId
+	}
+	return ""
+}
+
+func (x *KeepAliveResponse) GetUnreachableReason() string {
+	if x != nil {
+		return x.UnreachableReason
 	}
 	return ""
 }
@@ -1411,9 +1432,12 @@ type RenewLeaseResponse struct {
 	// Time left, when the lease is live.
 	Ttl *durationpb.Duration `protobuf:"bytes,2,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// Id of the server process.
-	ServerId      string `protobuf:"bytes,3,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ServerId string `protobuf:"bytes,3,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"`
+	// Why the server cannot reach the plugin at its target now, although the lease
+	// is active: the plugin gets no tasks. Empty while it is reached.
+	UnreachableReason string `protobuf:"bytes,4,opt,name=unreachable_reason,json=unreachableReason,proto3" json:"unreachable_reason,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *RenewLeaseResponse) Reset() {
@@ -1463,6 +1487,13 @@ func (x *RenewLeaseResponse) GetTtl() *durationpb.Duration {
 func (x *RenewLeaseResponse) GetServerId() string {
 	if x != nil {
 		return x.ServerId
+	}
+	return ""
+}
+
+func (x *RenewLeaseResponse) GetUnreachableReason() string {
+	if x != nil {
+		return x.UnreachableReason
 	}
 	return ""
 }
@@ -1570,6 +1601,98 @@ func (*DeregisterResponse) Descriptor() ([]byte, []int) {
 	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{18}
 }
 
+// ForgetTypeRequest names a type that no instance offers.
+type ForgetTypeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The type.
+	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	// Only this version of it, when set.
+	Version       string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetTypeRequest) Reset() {
+	*x = ForgetTypeRequest{}
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetTypeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetTypeRequest) ProtoMessage() {}
+
+func (x *ForgetTypeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetTypeRequest.ProtoReflect.Descriptor instead.
+func (*ForgetTypeRequest) Descriptor() ([]byte, []int) {
+	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ForgetTypeRequest) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *ForgetTypeRequest) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+// ForgetTypeResponse is empty.
+type ForgetTypeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetTypeResponse) Reset() {
+	*x = ForgetTypeResponse{}
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetTypeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetTypeResponse) ProtoMessage() {}
+
+func (x *ForgetTypeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetTypeResponse.ProtoReflect.Descriptor instead.
+func (*ForgetTypeResponse) Descriptor() ([]byte, []int) {
+	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{20}
+}
+
 // Registration is one instance as the server sees it.
 type Registration struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1589,19 +1712,21 @@ type Registration struct {
 	LastSeenTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=last_seen_time,json=lastSeenTime,proto3" json:"last_seen_time,omitempty"`
 	// When its lease ends, when it has one.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
-	// Tasks that it is working on.
+	// Tasks that it is working on; of a lost one, those that it had open.
 	ActiveTasks int32 `protobuf:"varint,9,opt,name=active_tasks,json=activeTasks,proto3" json:"active_tasks,omitempty"`
-	// Last error, for the operator.
+	// Last error, for the operator; of a lost one, why it was lost.
 	LastError string `protobuf:"bytes,10,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	// Server process that holds its session, when there are several.
-	ServerId      string `protobuf:"bytes,11,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"`
+	ServerId string `protobuf:"bytes,11,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"`
+	// When it was lost, in STATE_LOST.
+	LostTime      *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=lost_time,json=lostTime,proto3" json:"lost_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Registration) Reset() {
 	*x = Registration{}
-	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[19]
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1613,7 +1738,7 @@ func (x *Registration) String() string {
 func (*Registration) ProtoMessage() {}
 
 func (x *Registration) ProtoReflect() protoreflect.Message {
-	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[19]
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1626,7 +1751,7 @@ func (x *Registration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registration.ProtoReflect.Descriptor instead.
 func (*Registration) Descriptor() ([]byte, []int) {
-	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{19}
+	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Registration) GetInstanceId() string {
@@ -1706,6 +1831,86 @@ func (x *Registration) GetServerId() string {
 	return ""
 }
 
+func (x *Registration) GetLostTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LostTime
+	}
+	return nil
+}
+
+// RememberedType is a type that was offered, in one version.
+type RememberedType struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As it was offered last.
+	EvaluatorType *v1.EvaluatorType `protobuf:"bytes,1,opt,name=evaluator_type,json=evaluatorType,proto3" json:"evaluator_type,omitempty"`
+	// Name of the plugin that offered it last.
+	Plugin string `protobuf:"bytes,2,opt,name=plugin,proto3" json:"plugin,omitempty"`
+	// Principal that offered it last; empty on a server without credentials.
+	Principal string `protobuf:"bytes,3,opt,name=principal,proto3" json:"principal,omitempty"`
+	// When it was offered for the first time.
+	OfferTime     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=offer_time,json=offerTime,proto3" json:"offer_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RememberedType) Reset() {
+	*x = RememberedType{}
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RememberedType) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RememberedType) ProtoMessage() {}
+
+func (x *RememberedType) ProtoReflect() protoreflect.Message {
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RememberedType.ProtoReflect.Descriptor instead.
+func (*RememberedType) Descriptor() ([]byte, []int) {
+	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *RememberedType) GetEvaluatorType() *v1.EvaluatorType {
+	if x != nil {
+		return x.EvaluatorType
+	}
+	return nil
+}
+
+func (x *RememberedType) GetPlugin() string {
+	if x != nil {
+		return x.Plugin
+	}
+	return ""
+}
+
+func (x *RememberedType) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *RememberedType) GetOfferTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OfferTime
+	}
+	return nil
+}
+
 // ListRegistrationsRequest asks for a page of instances.
 type ListRegistrationsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1721,7 +1926,7 @@ type ListRegistrationsRequest struct {
 
 func (x *ListRegistrationsRequest) Reset() {
 	*x = ListRegistrationsRequest{}
-	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[20]
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +1938,7 @@ func (x *ListRegistrationsRequest) String() string {
 func (*ListRegistrationsRequest) ProtoMessage() {}
 
 func (x *ListRegistrationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[20]
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +1951,7 @@ func (x *ListRegistrationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRegistrationsRequest.ProtoReflect.Descriptor instead.
 func (*ListRegistrationsRequest) Descriptor() ([]byte, []int) {
-	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{20}
+	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListRegistrationsRequest) GetPageSize() int32 {
@@ -1778,14 +1983,19 @@ type ListRegistrationsResponse struct {
 	// Token of the next page; empty on the last one.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Registry revision that the page shows.
-	Revision      int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// On the first page: types that were offered and that no instance offers now.
+	UnofferedTypes []*RememberedType `protobuf:"bytes,4,rep,name=unoffered_types,json=unofferedTypes,proto3" json:"unoffered_types,omitempty"`
+	// On the first page: lost instances, each until one with its types takes its
+	// place, or the server restarts.
+	Lost          []*Registration `protobuf:"bytes,5,rep,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListRegistrationsResponse) Reset() {
 	*x = ListRegistrationsResponse{}
-	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[21]
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1797,7 +2007,7 @@ func (x *ListRegistrationsResponse) String() string {
 func (*ListRegistrationsResponse) ProtoMessage() {}
 
 func (x *ListRegistrationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[21]
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1810,7 +2020,7 @@ func (x *ListRegistrationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRegistrationsResponse.ProtoReflect.Descriptor instead.
 func (*ListRegistrationsResponse) Descriptor() ([]byte, []int) {
-	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{21}
+	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListRegistrationsResponse) GetRegistrations() []*Registration {
@@ -1834,6 +2044,20 @@ func (x *ListRegistrationsResponse) GetRevision() int64 {
 	return 0
 }
 
+func (x *ListRegistrationsResponse) GetUnofferedTypes() []*RememberedType {
+	if x != nil {
+		return x.UnofferedTypes
+	}
+	return nil
+}
+
+func (x *ListRegistrationsResponse) GetLost() []*Registration {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
+}
+
 // WatchRegistrationsRequest starts a watch.
 type WatchRegistrationsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1846,7 +2070,7 @@ type WatchRegistrationsRequest struct {
 
 func (x *WatchRegistrationsRequest) Reset() {
 	*x = WatchRegistrationsRequest{}
-	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[22]
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1858,7 +2082,7 @@ func (x *WatchRegistrationsRequest) String() string {
 func (*WatchRegistrationsRequest) ProtoMessage() {}
 
 func (x *WatchRegistrationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[22]
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1871,7 +2095,7 @@ func (x *WatchRegistrationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRegistrationsRequest.ProtoReflect.Descriptor instead.
 func (*WatchRegistrationsRequest) Descriptor() ([]byte, []int) {
-	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{22}
+	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WatchRegistrationsRequest) GetAfterRevision() int64 {
@@ -1900,7 +2124,7 @@ type WatchRegistrationsResponse struct {
 
 func (x *WatchRegistrationsResponse) Reset() {
 	*x = WatchRegistrationsResponse{}
-	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[23]
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +2136,7 @@ func (x *WatchRegistrationsResponse) String() string {
 func (*WatchRegistrationsResponse) ProtoMessage() {}
 
 func (x *WatchRegistrationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[23]
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +2149,7 @@ func (x *WatchRegistrationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRegistrationsResponse.ProtoReflect.Descriptor instead.
 func (*WatchRegistrationsResponse) Descriptor() ([]byte, []int) {
-	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{23}
+	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WatchRegistrationsResponse) GetRevision() int64 {
@@ -2003,7 +2227,7 @@ type SnapshotComplete struct {
 
 func (x *SnapshotComplete) Reset() {
 	*x = SnapshotComplete{}
-	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[24]
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2015,7 +2239,7 @@ func (x *SnapshotComplete) String() string {
 func (*SnapshotComplete) ProtoMessage() {}
 
 func (x *SnapshotComplete) ProtoReflect() protoreflect.Message {
-	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[24]
+	mi := &file_evald_plugin_v1_registry_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2028,15 +2252,15 @@ func (x *SnapshotComplete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotComplete.ProtoReflect.Descriptor instead.
 func (*SnapshotComplete) Descriptor() ([]byte, []int) {
-	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{24}
+	return file_evald_plugin_v1_registry_service_proto_rawDescGZIP(), []int{27}
 }
 
 var File_evald_plugin_v1_registry_service_proto protoreflect.FileDescriptor
 
 const file_evald_plugin_v1_registry_service_proto_rawDesc = "" +
 	"\n" +
-	"&evald/plugin/v1/registry_service.proto\x12\x0fevald.plugin.v1\x1a\x1aevald/plugin/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf0\x02\n" +
-	"\x0eConnectRequest\x124\n" +
+	"&evald/plugin/v1/registry_service.proto\x12\x0fevald.plugin.v1\x1a\x1aevald/plugin/v1/task.proto\x1a\x18evald/v1/evaluator.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xef\x02\n" +
+	"\rAttachRequest\x124\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1c.evald.plugin.v1.WorkerHelloH\x00R\x05hello\x12>\n" +
 	"\tcompleted\x18\x02 \x01(\v2\x1e.evald.plugin.v1.TaskCompletedH\x00R\tcompleted\x12;\n" +
 	"\bprogress\x18\x03 \x01(\v2\x1d.evald.plugin.v1.TaskProgressH\x00R\bprogress\x126\n" +
@@ -2066,8 +2290,8 @@ const file_evald_plugin_v1_registry_service_proto_rawDesc = "" +
 	"\x05nonce\x18\x01 \x01(\x03R\x05nonce\"?\n" +
 	"\x04Pong\x12\x14\n" +
 	"\x05nonce\x18\x01 \x01(\x03R\x05nonce\x12!\n" +
-	"\factive_tasks\x18\x02 \x01(\x05R\vactiveTasks\"\xa1\x02\n" +
-	"\x0fConnectResponse\x12:\n" +
+	"\factive_tasks\x18\x02 \x01(\x05R\vactiveTasks\"\xa0\x02\n" +
+	"\x0eAttachResponse\x12:\n" +
 	"\awelcome\x18\x01 \x01(\v2\x1e.evald.plugin.v1.ServerWelcomeH\x00R\awelcome\x125\n" +
 	"\x04task\x18\x02 \x01(\v2\x1f.evald.plugin.v1.EvaluationTaskH\x00R\x04task\x12&\n" +
 	"\x0ecancel_task_id\x18\x03 \x01(\tH\x00R\fcancelTaskId\x12+\n" +
@@ -2103,25 +2327,31 @@ const file_evald_plugin_v1_registry_service_proto_rawDesc = "" +
 	"\tserver_id\x18\x05 \x01(\tR\bserverId\"P\n" +
 	"\x10KeepAliveRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12!\n" +
-	"\factive_tasks\x18\x02 \x01(\x05R\vactiveTasks\"\xab\x01\n" +
+	"\factive_tasks\x18\x02 \x01(\x05R\vactiveTasks\"\xda\x01\n" +
 	"\x11KeepAliveResponse\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x121\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1b.evald.plugin.v1.LeaseStateR\x05state\x12+\n" +
 	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x1b\n" +
-	"\tserver_id\x18\x04 \x01(\tR\bserverId\"Q\n" +
+	"\tserver_id\x18\x04 \x01(\tR\bserverId\x12-\n" +
+	"\x12unreachable_reason\x18\x05 \x01(\tR\x11unreachableReason\"Q\n" +
 	"\x11RenewLeaseRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12!\n" +
-	"\factive_tasks\x18\x02 \x01(\x05R\vactiveTasks\"\x91\x01\n" +
+	"\factive_tasks\x18\x02 \x01(\x05R\vactiveTasks\"\xc0\x01\n" +
 	"\x12RenewLeaseResponse\x121\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1b.evald.plugin.v1.LeaseStateR\x05state\x12+\n" +
 	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x1b\n" +
-	"\tserver_id\x18\x03 \x01(\tR\bserverId\"e\n" +
+	"\tserver_id\x18\x03 \x01(\tR\bserverId\x12-\n" +
+	"\x12unreachable_reason\x18\x04 \x01(\tR\x11unreachableReason\"e\n" +
 	"\x11DeregisterRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x14\n" +
 	"\x05drain\x18\x02 \x01(\bR\x05drain\x12\x1f\n" +
 	"\vinstance_id\x18\x03 \x01(\tR\n" +
 	"instanceId\"\x14\n" +
-	"\x12DeregisterResponse\"\xd4\x05\n" +
+	"\x12DeregisterResponse\"A\n" +
+	"\x11ForgetTypeRequest\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\"\x14\n" +
+	"\x12ForgetTypeResponse\"\x9d\x06\n" +
 	"\fRegistration\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x123\n" +
@@ -2137,27 +2367,38 @@ const file_evald_plugin_v1_registry_service_proto_rawDesc = "" +
 	"\n" +
 	"last_error\x18\n" +
 	" \x01(\tR\tlastError\x12\x1b\n" +
-	"\tserver_id\x18\v \x01(\tR\bserverId\"V\n" +
+	"\tserver_id\x18\v \x01(\tR\bserverId\x127\n" +
+	"\tlost_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\blostTime\"V\n" +
 	"\x04Mode\x12\x14\n" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eMODE_CONNECTED\x10\x01\x12\x13\n" +
 	"\x0fMODE_REGISTERED\x10\x02\x12\x0f\n" +
-	"\vMODE_STATIC\x10\x03\"l\n" +
+	"\vMODE_STATIC\x10\x03\"|\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_PENDING\x10\x01\x12\x10\n" +
 	"\fSTATE_ACTIVE\x10\x02\x12\x12\n" +
 	"\x0eSTATE_DRAINING\x10\x03\x12\x13\n" +
-	"\x0fSTATE_UNHEALTHY\x10\x04\"j\n" +
+	"\x0fSTATE_UNHEALTHY\x10\x04\x12\x0e\n" +
+	"\n" +
+	"STATE_LOST\x10\x05\"\xc1\x01\n" +
+	"\x0eRememberedType\x12>\n" +
+	"\x0eevaluator_type\x18\x01 \x01(\v2\x17.evald.v1.EvaluatorTypeR\revaluatorType\x12\x16\n" +
+	"\x06plugin\x18\x02 \x01(\tR\x06plugin\x12\x1c\n" +
+	"\tprincipal\x18\x03 \x01(\tR\tprincipal\x129\n" +
+	"\n" +
+	"offer_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tofferTime\"j\n" +
 	"\x18ListRegistrationsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x12\n" +
-	"\x04type\x18\x03 \x01(\tR\x04type\"\xa4\x01\n" +
+	"\x04type\x18\x03 \x01(\tR\x04type\"\xa1\x02\n" +
 	"\x19ListRegistrationsResponse\x12C\n" +
 	"\rregistrations\x18\x01 \x03(\v2\x1d.evald.plugin.v1.RegistrationR\rregistrations\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x03R\brevision\"B\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\x12H\n" +
+	"\x0funoffered_types\x18\x04 \x03(\v2\x1f.evald.plugin.v1.RememberedTypeR\x0eunofferedTypes\x121\n" +
+	"\x04lost\x18\x05 \x03(\v2\x1d.evald.plugin.v1.RegistrationR\x04lost\"B\n" +
 	"\x19WatchRegistrationsRequest\x12%\n" +
 	"\x0eafter_revision\x18\x01 \x01(\x03R\rafterRevision\"\x82\x02\n" +
 	"\x1aWatchRegistrationsResponse\x12\x1a\n" +
@@ -2172,15 +2413,17 @@ const file_evald_plugin_v1_registry_service_proto_rawDesc = "" +
 	"\x17LEASE_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12LEASE_STATE_ACTIVE\x10\x01\x12\x17\n" +
 	"\x13LEASE_STATE_EXPIRED\x10\x02\x12\x17\n" +
-	"\x13LEASE_STATE_REVOKED\x10\x032\xab\x05\n" +
-	"\x0fRegistryService\x12P\n" +
-	"\aConnect\x12\x1f.evald.plugin.v1.ConnectRequest\x1a .evald.plugin.v1.ConnectResponse(\x010\x01\x12T\n" +
+	"\x13LEASE_STATE_REVOKED\x10\x032\x84\x06\n" +
+	"\x0fRegistryService\x12M\n" +
+	"\x06Attach\x12\x1e.evald.plugin.v1.AttachRequest\x1a\x1f.evald.plugin.v1.AttachResponse(\x010\x01\x12T\n" +
 	"\bRegister\x12 .evald.plugin.v1.RegisterRequest\x1a!.evald.plugin.v1.RegisterResponse\"\x03\x90\x02\x02\x12V\n" +
 	"\tKeepAlive\x12!.evald.plugin.v1.KeepAliveRequest\x1a\".evald.plugin.v1.KeepAliveResponse(\x010\x01\x12Z\n" +
 	"\n" +
 	"RenewLease\x12\".evald.plugin.v1.RenewLeaseRequest\x1a#.evald.plugin.v1.RenewLeaseResponse\"\x03\x90\x02\x02\x12Z\n" +
 	"\n" +
-	"Deregister\x12\".evald.plugin.v1.DeregisterRequest\x1a#.evald.plugin.v1.DeregisterResponse\"\x03\x90\x02\x02\x12o\n" +
+	"Deregister\x12\".evald.plugin.v1.DeregisterRequest\x1a#.evald.plugin.v1.DeregisterResponse\"\x03\x90\x02\x02\x12Z\n" +
+	"\n" +
+	"ForgetType\x12\".evald.plugin.v1.ForgetTypeRequest\x1a#.evald.plugin.v1.ForgetTypeResponse\"\x03\x90\x02\x02\x12o\n" +
 	"\x11ListRegistrations\x12).evald.plugin.v1.ListRegistrationsRequest\x1a*.evald.plugin.v1.ListRegistrationsResponse\"\x03\x90\x02\x01\x12o\n" +
 	"\x12WatchRegistrations\x12*.evald.plugin.v1.WatchRegistrationsRequest\x1a+.evald.plugin.v1.WatchRegistrationsResponse0\x01B\xb9\x01\n" +
 	"\x13com.evald.plugin.v1B\x14RegistryServiceProtoP\x01Z.example.com/evald/gen/evald/plugin/v1;pluginv1\xa2\x02\x03EPX\xaa\x02\x0fEvald.Plugin.V1\xca\x02\x0fEvald\\Plugin\\V1\xe2\x02\x1bEvald\\Plugin\\V1\\GPBMetadata\xea\x02\x11Evald::Plugin::V1b\x06proto3"
@@ -2198,12 +2441,12 @@ func file_evald_plugin_v1_registry_service_proto_rawDescGZIP() []byte {
 }
 
 var file_evald_plugin_v1_registry_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_evald_plugin_v1_registry_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_evald_plugin_v1_registry_service_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_evald_plugin_v1_registry_service_proto_goTypes = []any{
 	(LeaseState)(0),                    // 0: evald.plugin.v1.LeaseState
 	(Registration_Mode)(0),             // 1: evald.plugin.v1.Registration.Mode
 	(Registration_State)(0),            // 2: evald.plugin.v1.Registration.State
-	(*ConnectRequest)(nil),             // 3: evald.plugin.v1.ConnectRequest
+	(*AttachRequest)(nil),              // 3: evald.plugin.v1.AttachRequest
 	(*WorkerHello)(nil),                // 4: evald.plugin.v1.WorkerHello
 	(*TaskCompleted)(nil),              // 5: evald.plugin.v1.TaskCompleted
 	(*TaskProgress)(nil),               // 6: evald.plugin.v1.TaskProgress
@@ -2211,7 +2454,7 @@ var file_evald_plugin_v1_registry_service_proto_goTypes = []any{
 	(*WorkerDraining)(nil),             // 8: evald.plugin.v1.WorkerDraining
 	(*Ping)(nil),                       // 9: evald.plugin.v1.Ping
 	(*Pong)(nil),                       // 10: evald.plugin.v1.Pong
-	(*ConnectResponse)(nil),            // 11: evald.plugin.v1.ConnectResponse
+	(*AttachResponse)(nil),             // 11: evald.plugin.v1.AttachResponse
 	(*ServerWelcome)(nil),              // 12: evald.plugin.v1.ServerWelcome
 	(*ServerDraining)(nil),             // 13: evald.plugin.v1.ServerDraining
 	(*RegisterRequest)(nil),            // 14: evald.plugin.v1.RegisterRequest
@@ -2222,71 +2465,82 @@ var file_evald_plugin_v1_registry_service_proto_goTypes = []any{
 	(*RenewLeaseResponse)(nil),         // 19: evald.plugin.v1.RenewLeaseResponse
 	(*DeregisterRequest)(nil),          // 20: evald.plugin.v1.DeregisterRequest
 	(*DeregisterResponse)(nil),         // 21: evald.plugin.v1.DeregisterResponse
-	(*Registration)(nil),               // 22: evald.plugin.v1.Registration
-	(*ListRegistrationsRequest)(nil),   // 23: evald.plugin.v1.ListRegistrationsRequest
-	(*ListRegistrationsResponse)(nil),  // 24: evald.plugin.v1.ListRegistrationsResponse
-	(*WatchRegistrationsRequest)(nil),  // 25: evald.plugin.v1.WatchRegistrationsRequest
-	(*WatchRegistrationsResponse)(nil), // 26: evald.plugin.v1.WatchRegistrationsResponse
-	(*SnapshotComplete)(nil),           // 27: evald.plugin.v1.SnapshotComplete
-	(*PluginInfo)(nil),                 // 28: evald.plugin.v1.PluginInfo
-	(*EvaluationOutput)(nil),           // 29: evald.plugin.v1.EvaluationOutput
-	(*EvaluationTask)(nil),             // 30: evald.plugin.v1.EvaluationTask
-	(*durationpb.Duration)(nil),        // 31: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),      // 32: google.protobuf.Timestamp
+	(*ForgetTypeRequest)(nil),          // 22: evald.plugin.v1.ForgetTypeRequest
+	(*ForgetTypeResponse)(nil),         // 23: evald.plugin.v1.ForgetTypeResponse
+	(*Registration)(nil),               // 24: evald.plugin.v1.Registration
+	(*RememberedType)(nil),             // 25: evald.plugin.v1.RememberedType
+	(*ListRegistrationsRequest)(nil),   // 26: evald.plugin.v1.ListRegistrationsRequest
+	(*ListRegistrationsResponse)(nil),  // 27: evald.plugin.v1.ListRegistrationsResponse
+	(*WatchRegistrationsRequest)(nil),  // 28: evald.plugin.v1.WatchRegistrationsRequest
+	(*WatchRegistrationsResponse)(nil), // 29: evald.plugin.v1.WatchRegistrationsResponse
+	(*SnapshotComplete)(nil),           // 30: evald.plugin.v1.SnapshotComplete
+	(*PluginInfo)(nil),                 // 31: evald.plugin.v1.PluginInfo
+	(*EvaluationOutput)(nil),           // 32: evald.plugin.v1.EvaluationOutput
+	(*EvaluationTask)(nil),             // 33: evald.plugin.v1.EvaluationTask
+	(*durationpb.Duration)(nil),        // 34: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),      // 35: google.protobuf.Timestamp
+	(*v1.EvaluatorType)(nil),           // 36: evald.v1.EvaluatorType
 }
 var file_evald_plugin_v1_registry_service_proto_depIdxs = []int32{
-	4,  // 0: evald.plugin.v1.ConnectRequest.hello:type_name -> evald.plugin.v1.WorkerHello
-	5,  // 1: evald.plugin.v1.ConnectRequest.completed:type_name -> evald.plugin.v1.TaskCompleted
-	6,  // 2: evald.plugin.v1.ConnectRequest.progress:type_name -> evald.plugin.v1.TaskProgress
-	7,  // 3: evald.plugin.v1.ConnectRequest.credit:type_name -> evald.plugin.v1.CreditGrant
-	8,  // 4: evald.plugin.v1.ConnectRequest.draining:type_name -> evald.plugin.v1.WorkerDraining
-	10, // 5: evald.plugin.v1.ConnectRequest.pong:type_name -> evald.plugin.v1.Pong
-	28, // 6: evald.plugin.v1.WorkerHello.plugin:type_name -> evald.plugin.v1.PluginInfo
-	29, // 7: evald.plugin.v1.TaskCompleted.output:type_name -> evald.plugin.v1.EvaluationOutput
-	12, // 8: evald.plugin.v1.ConnectResponse.welcome:type_name -> evald.plugin.v1.ServerWelcome
-	30, // 9: evald.plugin.v1.ConnectResponse.task:type_name -> evald.plugin.v1.EvaluationTask
-	9,  // 10: evald.plugin.v1.ConnectResponse.ping:type_name -> evald.plugin.v1.Ping
-	13, // 11: evald.plugin.v1.ConnectResponse.draining:type_name -> evald.plugin.v1.ServerDraining
-	31, // 12: evald.plugin.v1.ServerWelcome.ping_interval:type_name -> google.protobuf.Duration
-	31, // 13: evald.plugin.v1.ServerWelcome.ping_timeout:type_name -> google.protobuf.Duration
-	31, // 14: evald.plugin.v1.ServerDraining.reconnect_delay:type_name -> google.protobuf.Duration
-	31, // 15: evald.plugin.v1.ServerDraining.grace_period:type_name -> google.protobuf.Duration
-	28, // 16: evald.plugin.v1.RegisterRequest.plugin:type_name -> evald.plugin.v1.PluginInfo
-	31, // 17: evald.plugin.v1.RegisterRequest.ttl:type_name -> google.protobuf.Duration
-	31, // 18: evald.plugin.v1.RegisterResponse.ttl:type_name -> google.protobuf.Duration
-	31, // 19: evald.plugin.v1.RegisterResponse.renew_interval:type_name -> google.protobuf.Duration
+	4,  // 0: evald.plugin.v1.AttachRequest.hello:type_name -> evald.plugin.v1.WorkerHello
+	5,  // 1: evald.plugin.v1.AttachRequest.completed:type_name -> evald.plugin.v1.TaskCompleted
+	6,  // 2: evald.plugin.v1.AttachRequest.progress:type_name -> evald.plugin.v1.TaskProgress
+	7,  // 3: evald.plugin.v1.AttachRequest.credit:type_name -> evald.plugin.v1.CreditGrant
+	8,  // 4: evald.plugin.v1.AttachRequest.draining:type_name -> evald.plugin.v1.WorkerDraining
+	10, // 5: evald.plugin.v1.AttachRequest.pong:type_name -> evald.plugin.v1.Pong
+	31, // 6: evald.plugin.v1.WorkerHello.plugin:type_name -> evald.plugin.v1.PluginInfo
+	32, // 7: evald.plugin.v1.TaskCompleted.output:type_name -> evald.plugin.v1.EvaluationOutput
+	12, // 8: evald.plugin.v1.AttachResponse.welcome:type_name -> evald.plugin.v1.ServerWelcome
+	33, // 9: evald.plugin.v1.AttachResponse.task:type_name -> evald.plugin.v1.EvaluationTask
+	9,  // 10: evald.plugin.v1.AttachResponse.ping:type_name -> evald.plugin.v1.Ping
+	13, // 11: evald.plugin.v1.AttachResponse.draining:type_name -> evald.plugin.v1.ServerDraining
+	34, // 12: evald.plugin.v1.ServerWelcome.ping_interval:type_name -> google.protobuf.Duration
+	34, // 13: evald.plugin.v1.ServerWelcome.ping_timeout:type_name -> google.protobuf.Duration
+	34, // 14: evald.plugin.v1.ServerDraining.reconnect_delay:type_name -> google.protobuf.Duration
+	34, // 15: evald.plugin.v1.ServerDraining.grace_period:type_name -> google.protobuf.Duration
+	31, // 16: evald.plugin.v1.RegisterRequest.plugin:type_name -> evald.plugin.v1.PluginInfo
+	34, // 17: evald.plugin.v1.RegisterRequest.ttl:type_name -> google.protobuf.Duration
+	34, // 18: evald.plugin.v1.RegisterResponse.ttl:type_name -> google.protobuf.Duration
+	34, // 19: evald.plugin.v1.RegisterResponse.renew_interval:type_name -> google.protobuf.Duration
 	0,  // 20: evald.plugin.v1.KeepAliveResponse.state:type_name -> evald.plugin.v1.LeaseState
-	31, // 21: evald.plugin.v1.KeepAliveResponse.ttl:type_name -> google.protobuf.Duration
+	34, // 21: evald.plugin.v1.KeepAliveResponse.ttl:type_name -> google.protobuf.Duration
 	0,  // 22: evald.plugin.v1.RenewLeaseResponse.state:type_name -> evald.plugin.v1.LeaseState
-	31, // 23: evald.plugin.v1.RenewLeaseResponse.ttl:type_name -> google.protobuf.Duration
-	28, // 24: evald.plugin.v1.Registration.plugin:type_name -> evald.plugin.v1.PluginInfo
+	34, // 23: evald.plugin.v1.RenewLeaseResponse.ttl:type_name -> google.protobuf.Duration
+	31, // 24: evald.plugin.v1.Registration.plugin:type_name -> evald.plugin.v1.PluginInfo
 	1,  // 25: evald.plugin.v1.Registration.mode:type_name -> evald.plugin.v1.Registration.Mode
 	2,  // 26: evald.plugin.v1.Registration.state:type_name -> evald.plugin.v1.Registration.State
-	32, // 27: evald.plugin.v1.Registration.register_time:type_name -> google.protobuf.Timestamp
-	32, // 28: evald.plugin.v1.Registration.last_seen_time:type_name -> google.protobuf.Timestamp
-	32, // 29: evald.plugin.v1.Registration.expire_time:type_name -> google.protobuf.Timestamp
-	22, // 30: evald.plugin.v1.ListRegistrationsResponse.registrations:type_name -> evald.plugin.v1.Registration
-	22, // 31: evald.plugin.v1.WatchRegistrationsResponse.upserted:type_name -> evald.plugin.v1.Registration
-	27, // 32: evald.plugin.v1.WatchRegistrationsResponse.snapshot_complete:type_name -> evald.plugin.v1.SnapshotComplete
-	3,  // 33: evald.plugin.v1.RegistryService.Connect:input_type -> evald.plugin.v1.ConnectRequest
-	14, // 34: evald.plugin.v1.RegistryService.Register:input_type -> evald.plugin.v1.RegisterRequest
-	16, // 35: evald.plugin.v1.RegistryService.KeepAlive:input_type -> evald.plugin.v1.KeepAliveRequest
-	18, // 36: evald.plugin.v1.RegistryService.RenewLease:input_type -> evald.plugin.v1.RenewLeaseRequest
-	20, // 37: evald.plugin.v1.RegistryService.Deregister:input_type -> evald.plugin.v1.DeregisterRequest
-	23, // 38: evald.plugin.v1.RegistryService.ListRegistrations:input_type -> evald.plugin.v1.ListRegistrationsRequest
-	25, // 39: evald.plugin.v1.RegistryService.WatchRegistrations:input_type -> evald.plugin.v1.WatchRegistrationsRequest
-	11, // 40: evald.plugin.v1.RegistryService.Connect:output_type -> evald.plugin.v1.ConnectResponse
-	15, // 41: evald.plugin.v1.RegistryService.Register:output_type -> evald.plugin.v1.RegisterResponse
-	17, // 42: evald.plugin.v1.RegistryService.KeepAlive:output_type -> evald.plugin.v1.KeepAliveResponse
-	19, // 43: evald.plugin.v1.RegistryService.RenewLease:output_type -> evald.plugin.v1.RenewLeaseResponse
-	21, // 44: evald.plugin.v1.RegistryService.Deregister:output_type -> evald.plugin.v1.DeregisterResponse
-	24, // 45: evald.plugin.v1.RegistryService.ListRegistrations:output_type -> evald.plugin.v1.ListRegistrationsResponse
-	26, // 46: evald.plugin.v1.RegistryService.WatchRegistrations:output_type -> evald.plugin.v1.WatchRegistrationsResponse
-	40, // [40:47] is the sub-list for method output_type
-	33, // [33:40] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	35, // 27: evald.plugin.v1.Registration.register_time:type_name -> google.protobuf.Timestamp
+	35, // 28: evald.plugin.v1.Registration.last_seen_time:type_name -> google.protobuf.Timestamp
+	35, // 29: evald.plugin.v1.Registration.expire_time:type_name -> google.protobuf.Timestamp
+	35, // 30: evald.plugin.v1.Registration.lost_time:type_name -> google.protobuf.Timestamp
+	36, // 31: evald.plugin.v1.RememberedType.evaluator_type:type_name -> evald.v1.EvaluatorType
+	35, // 32: evald.plugin.v1.RememberedType.offer_time:type_name -> google.protobuf.Timestamp
+	24, // 33: evald.plugin.v1.ListRegistrationsResponse.registrations:type_name -> evald.plugin.v1.Registration
+	25, // 34: evald.plugin.v1.ListRegistrationsResponse.unoffered_types:type_name -> evald.plugin.v1.RememberedType
+	24, // 35: evald.plugin.v1.ListRegistrationsResponse.lost:type_name -> evald.plugin.v1.Registration
+	24, // 36: evald.plugin.v1.WatchRegistrationsResponse.upserted:type_name -> evald.plugin.v1.Registration
+	30, // 37: evald.plugin.v1.WatchRegistrationsResponse.snapshot_complete:type_name -> evald.plugin.v1.SnapshotComplete
+	3,  // 38: evald.plugin.v1.RegistryService.Attach:input_type -> evald.plugin.v1.AttachRequest
+	14, // 39: evald.plugin.v1.RegistryService.Register:input_type -> evald.plugin.v1.RegisterRequest
+	16, // 40: evald.plugin.v1.RegistryService.KeepAlive:input_type -> evald.plugin.v1.KeepAliveRequest
+	18, // 41: evald.plugin.v1.RegistryService.RenewLease:input_type -> evald.plugin.v1.RenewLeaseRequest
+	20, // 42: evald.plugin.v1.RegistryService.Deregister:input_type -> evald.plugin.v1.DeregisterRequest
+	22, // 43: evald.plugin.v1.RegistryService.ForgetType:input_type -> evald.plugin.v1.ForgetTypeRequest
+	26, // 44: evald.plugin.v1.RegistryService.ListRegistrations:input_type -> evald.plugin.v1.ListRegistrationsRequest
+	28, // 45: evald.plugin.v1.RegistryService.WatchRegistrations:input_type -> evald.plugin.v1.WatchRegistrationsRequest
+	11, // 46: evald.plugin.v1.RegistryService.Attach:output_type -> evald.plugin.v1.AttachResponse
+	15, // 47: evald.plugin.v1.RegistryService.Register:output_type -> evald.plugin.v1.RegisterResponse
+	17, // 48: evald.plugin.v1.RegistryService.KeepAlive:output_type -> evald.plugin.v1.KeepAliveResponse
+	19, // 49: evald.plugin.v1.RegistryService.RenewLease:output_type -> evald.plugin.v1.RenewLeaseResponse
+	21, // 50: evald.plugin.v1.RegistryService.Deregister:output_type -> evald.plugin.v1.DeregisterResponse
+	23, // 51: evald.plugin.v1.RegistryService.ForgetType:output_type -> evald.plugin.v1.ForgetTypeResponse
+	27, // 52: evald.plugin.v1.RegistryService.ListRegistrations:output_type -> evald.plugin.v1.ListRegistrationsResponse
+	29, // 53: evald.plugin.v1.RegistryService.WatchRegistrations:output_type -> evald.plugin.v1.WatchRegistrationsResponse
+	46, // [46:54] is the sub-list for method output_type
+	38, // [38:46] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_evald_plugin_v1_registry_service_proto_init() }
@@ -2296,22 +2550,22 @@ func file_evald_plugin_v1_registry_service_proto_init() {
 	}
 	file_evald_plugin_v1_task_proto_init()
 	file_evald_plugin_v1_registry_service_proto_msgTypes[0].OneofWrappers = []any{
-		(*ConnectRequest_Hello)(nil),
-		(*ConnectRequest_Completed)(nil),
-		(*ConnectRequest_Progress)(nil),
-		(*ConnectRequest_Credit)(nil),
-		(*ConnectRequest_Draining)(nil),
-		(*ConnectRequest_Pong)(nil),
+		(*AttachRequest_Hello)(nil),
+		(*AttachRequest_Completed)(nil),
+		(*AttachRequest_Progress)(nil),
+		(*AttachRequest_Credit)(nil),
+		(*AttachRequest_Draining)(nil),
+		(*AttachRequest_Pong)(nil),
 	}
 	file_evald_plugin_v1_registry_service_proto_msgTypes[3].OneofWrappers = []any{}
 	file_evald_plugin_v1_registry_service_proto_msgTypes[8].OneofWrappers = []any{
-		(*ConnectResponse_Welcome)(nil),
-		(*ConnectResponse_Task)(nil),
-		(*ConnectResponse_CancelTaskId)(nil),
-		(*ConnectResponse_Ping)(nil),
-		(*ConnectResponse_Draining)(nil),
+		(*AttachResponse_Welcome)(nil),
+		(*AttachResponse_Task)(nil),
+		(*AttachResponse_CancelTaskId)(nil),
+		(*AttachResponse_Ping)(nil),
+		(*AttachResponse_Draining)(nil),
 	}
-	file_evald_plugin_v1_registry_service_proto_msgTypes[23].OneofWrappers = []any{
+	file_evald_plugin_v1_registry_service_proto_msgTypes[26].OneofWrappers = []any{
 		(*WatchRegistrationsResponse_Upserted)(nil),
 		(*WatchRegistrationsResponse_RemovedInstanceId)(nil),
 		(*WatchRegistrationsResponse_SnapshotComplete)(nil),
@@ -2322,7 +2576,7 @@ func file_evald_plugin_v1_registry_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_evald_plugin_v1_registry_service_proto_rawDesc), len(file_evald_plugin_v1_registry_service_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   25,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

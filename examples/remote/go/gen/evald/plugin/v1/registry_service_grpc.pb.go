@@ -19,11 +19,12 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	RegistryService_Connect_FullMethodName            = "/evald.plugin.v1.RegistryService/Connect"
+	RegistryService_Attach_FullMethodName             = "/evald.plugin.v1.RegistryService/Attach"
 	RegistryService_Register_FullMethodName           = "/evald.plugin.v1.RegistryService/Register"
 	RegistryService_KeepAlive_FullMethodName          = "/evald.plugin.v1.RegistryService/KeepAlive"
 	RegistryService_RenewLease_FullMethodName         = "/evald.plugin.v1.RegistryService/RenewLease"
 	RegistryService_Deregister_FullMethodName         = "/evald.plugin.v1.RegistryService/Deregister"
+	RegistryService_ForgetType_FullMethodName         = "/evald.plugin.v1.RegistryService/ForgetType"
 	RegistryService_ListRegistrations_FullMethodName  = "/evald.plugin.v1.RegistryService/ListRegistrations"
 	RegistryService_WatchRegistrations_FullMethodName = "/evald.plugin.v1.RegistryService/WatchRegistrations"
 )
@@ -35,7 +36,7 @@ const (
 // RegistryService registers evaluator processes. There are two ways, for the
 // same PluginInfo:
 //
-//   - Connect: the plugin dials out and keeps one stream; tasks come down it.
+//   - Attach: the plugin dials out and keeps one stream; tasks come down it.
 //     No listening port, no address to reach back to, works behind NAT and on a
 //     laptop. The stream is the lease.
 //   - Register + KeepAlive: the plugin listens and gives its address; the
@@ -45,8 +46,8 @@ const (
 // A third way needs no call at all: the operator names the address in the
 // server's config file.
 type RegistryServiceClient interface {
-	// Connect opens a worker session. First frames: hello, then welcome.
-	Connect(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConnectRequest, ConnectResponse], error)
+	// Attach opens a worker session. First frames: hello, then welcome.
+	Attach(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AttachRequest, AttachResponse], error)
 	// Register grants a lease to a listening plugin. Repeating it with the same
 	// instance_id replaces the earlier registration. PERMISSION_DENIED when the
 	// address or the type's prefix is not allowed to the caller; ALREADY_EXISTS
@@ -57,12 +58,20 @@ type RegistryServiceClient interface {
 	// RenewLease is KeepAlive for clients without streams.
 	RenewLease(ctx context.Context, in *RenewLeaseRequest, opts ...grpc.CallOption) (*RenewLeaseResponse, error)
 	// Deregister ends a lease at once. OK also when there was no such lease;
-	// NOT_FOUND when there is no such instance. A type that nobody else offers
-	// stays listed, as unavailable, for the time of that lease, and then leaves
-	// the catalogue; one whose lease runs out stays listed. An instance that came
-	// over Connect or from the config file has no lease to end: INVALID_ARGUMENT.
+	// NOT_FOUND when there is no such instance. Its types stay in the catalogue, as
+	// unavailable, until somebody offers them again or ForgetType removes them; a
+	// version leaves by itself after the time of that lease when instances offer
+	// another version of its type. An instance that came over Attach or from the
+	// config file has no lease to end: INVALID_ARGUMENT.
 	Deregister(ctx context.Context, in *DeregisterRequest, opts ...grpc.CallOption) (*DeregisterResponse, error)
-	// ListRegistrations lists live and draining instances, for operators.
+	// ForgetType removes a type that no instance offers any more from the catalogue,
+	// for admins. The server remembers every type that was offered, across restarts,
+	// so that calls of it are errors of that evaluator alone and its loss stays
+	// visible. NOT_FOUND when no such type is remembered; FAILED_PRECONDITION when
+	// an instance offers it.
+	ForgetType(ctx context.Context, in *ForgetTypeRequest, opts ...grpc.CallOption) (*ForgetTypeResponse, error)
+	// ListRegistrations lists live and draining instances, those that were lost, and
+	// the types that nobody offers now, for operators.
 	ListRegistrations(ctx context.Context, in *ListRegistrationsRequest, opts ...grpc.CallOption) (*ListRegistrationsResponse, error)
 	// WatchRegistrations sends the instances and then their changes.
 	WatchRegistrations(ctx context.Context, in *WatchRegistrationsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRegistrationsResponse], error)
@@ -76,18 +85,18 @@ func NewRegistryServiceClient(cc grpc.ClientConnInterface) RegistryServiceClient
 	return &registryServiceClient{cc}
 }
 
-func (c *registryServiceClient) Connect(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConnectRequest, ConnectResponse], error) {
+func (c *registryServiceClient) Attach(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AttachRequest, AttachResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &RegistryService_ServiceDesc.Streams[0], RegistryService_Connect_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &RegistryService_ServiceDesc.Streams[0], RegistryService_Attach_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[ConnectRequest, ConnectResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[AttachRequest, AttachResponse]{ClientStream: stream}
 	return x, nil
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type RegistryService_ConnectClient = grpc.BidiStreamingClient[ConnectRequest, ConnectResponse]
+type RegistryService_AttachClient = grpc.BidiStreamingClient[AttachRequest, AttachResponse]
 
 func (c *registryServiceClient) Register(ctx context.Context, in *RegisterRequest, opts ...grpc.CallOption) (*RegisterResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -132,6 +141,16 @@ func (c *registryServiceClient) Deregister(ctx context.Context, in *DeregisterRe
 	return out, nil
 }
 
+func (c *registryServiceClient) ForgetType(ctx context.Context, in *ForgetTypeRequest, opts ...grpc.CallOption) (*ForgetTypeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ForgetTypeResponse)
+	err := c.cc.Invoke(ctx, RegistryService_ForgetType_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *registryServiceClient) ListRegistrations(ctx context.Context, in *ListRegistrationsRequest, opts ...grpc.CallOption) (*ListRegistrationsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListRegistrationsResponse)
@@ -168,7 +187,7 @@ type RegistryService_WatchRegistrationsClient = grpc.ServerStreamingClient[Watch
 // RegistryService registers evaluator processes. There are two ways, for the
 // same PluginInfo:
 //
-//   - Connect: the plugin dials out and keeps one stream; tasks come down it.
+//   - Attach: the plugin dials out and keeps one stream; tasks come down it.
 //     No listening port, no address to reach back to, works behind NAT and on a
 //     laptop. The stream is the lease.
 //   - Register + KeepAlive: the plugin listens and gives its address; the
@@ -178,8 +197,8 @@ type RegistryService_WatchRegistrationsClient = grpc.ServerStreamingClient[Watch
 // A third way needs no call at all: the operator names the address in the
 // server's config file.
 type RegistryServiceServer interface {
-	// Connect opens a worker session. First frames: hello, then welcome.
-	Connect(grpc.BidiStreamingServer[ConnectRequest, ConnectResponse]) error
+	// Attach opens a worker session. First frames: hello, then welcome.
+	Attach(grpc.BidiStreamingServer[AttachRequest, AttachResponse]) error
 	// Register grants a lease to a listening plugin. Repeating it with the same
 	// instance_id replaces the earlier registration. PERMISSION_DENIED when the
 	// address or the type's prefix is not allowed to the caller; ALREADY_EXISTS
@@ -190,12 +209,20 @@ type RegistryServiceServer interface {
 	// RenewLease is KeepAlive for clients without streams.
 	RenewLease(context.Context, *RenewLeaseRequest) (*RenewLeaseResponse, error)
 	// Deregister ends a lease at once. OK also when there was no such lease;
-	// NOT_FOUND when there is no such instance. A type that nobody else offers
-	// stays listed, as unavailable, for the time of that lease, and then leaves
-	// the catalogue; one whose lease runs out stays listed. An instance that came
-	// over Connect or from the config file has no lease to end: INVALID_ARGUMENT.
+	// NOT_FOUND when there is no such instance. Its types stay in the catalogue, as
+	// unavailable, until somebody offers them again or ForgetType removes them; a
+	// version leaves by itself after the time of that lease when instances offer
+	// another version of its type. An instance that came over Attach or from the
+	// config file has no lease to end: INVALID_ARGUMENT.
 	Deregister(context.Context, *DeregisterRequest) (*DeregisterResponse, error)
-	// ListRegistrations lists live and draining instances, for operators.
+	// ForgetType removes a type that no instance offers any more from the catalogue,
+	// for admins. The server remembers every type that was offered, across restarts,
+	// so that calls of it are errors of that evaluator alone and its loss stays
+	// visible. NOT_FOUND when no such type is remembered; FAILED_PRECONDITION when
+	// an instance offers it.
+	ForgetType(context.Context, *ForgetTypeRequest) (*ForgetTypeResponse, error)
+	// ListRegistrations lists live and draining instances, those that were lost, and
+	// the types that nobody offers now, for operators.
 	ListRegistrations(context.Context, *ListRegistrationsRequest) (*ListRegistrationsResponse, error)
 	// WatchRegistrations sends the instances and then their changes.
 	WatchRegistrations(*WatchRegistrationsRequest, grpc.ServerStreamingServer[WatchRegistrationsResponse]) error
@@ -209,8 +236,8 @@ type RegistryServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedRegistryServiceServer struct{}
 
-func (UnimplementedRegistryServiceServer) Connect(grpc.BidiStreamingServer[ConnectRequest, ConnectResponse]) error {
-	return status.Error(codes.Unimplemented, "method Connect not implemented")
+func (UnimplementedRegistryServiceServer) Attach(grpc.BidiStreamingServer[AttachRequest, AttachResponse]) error {
+	return status.Error(codes.Unimplemented, "method Attach not implemented")
 }
 func (UnimplementedRegistryServiceServer) Register(context.Context, *RegisterRequest) (*RegisterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Register not implemented")
@@ -223,6 +250,9 @@ func (UnimplementedRegistryServiceServer) RenewLease(context.Context, *RenewLeas
 }
 func (UnimplementedRegistryServiceServer) Deregister(context.Context, *DeregisterRequest) (*DeregisterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Deregister not implemented")
+}
+func (UnimplementedRegistryServiceServer) ForgetType(context.Context, *ForgetTypeRequest) (*ForgetTypeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ForgetType not implemented")
 }
 func (UnimplementedRegistryServiceServer) ListRegistrations(context.Context, *ListRegistrationsRequest) (*ListRegistrationsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRegistrations not implemented")
@@ -251,12 +281,12 @@ func RegisterRegistryServiceServer(s grpc.ServiceRegistrar, srv RegistryServiceS
 	s.RegisterService(&RegistryService_ServiceDesc, srv)
 }
 
-func _RegistryService_Connect_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(RegistryServiceServer).Connect(&grpc.GenericServerStream[ConnectRequest, ConnectResponse]{ServerStream: stream})
+func _RegistryService_Attach_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(RegistryServiceServer).Attach(&grpc.GenericServerStream[AttachRequest, AttachResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type RegistryService_ConnectServer = grpc.BidiStreamingServer[ConnectRequest, ConnectResponse]
+type RegistryService_AttachServer = grpc.BidiStreamingServer[AttachRequest, AttachResponse]
 
 func _RegistryService_Register_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RegisterRequest)
@@ -319,6 +349,24 @@ func _RegistryService_Deregister_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RegistryService_ForgetType_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ForgetTypeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RegistryServiceServer).ForgetType(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RegistryService_ForgetType_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RegistryServiceServer).ForgetType(ctx, req.(*ForgetTypeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _RegistryService_ListRegistrations_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListRegistrationsRequest)
 	if err := dec(in); err != nil {
@@ -368,14 +416,18 @@ var RegistryService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _RegistryService_Deregister_Handler,
 		},
 		{
+			MethodName: "ForgetType",
+			Handler:    _RegistryService_ForgetType_Handler,
+		},
+		{
 			MethodName: "ListRegistrations",
 			Handler:    _RegistryService_ListRegistrations_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
-			StreamName:    "Connect",
-			Handler:       _RegistryService_Connect_Handler,
+			StreamName:    "Attach",
+			Handler:       _RegistryService_Attach_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

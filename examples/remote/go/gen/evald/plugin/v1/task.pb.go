@@ -189,7 +189,12 @@ type EvaluationTask struct {
 	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
 	// Version to run.
 	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
-	// The turn, with messages always in typed form.
+	// The turn, with messages always in typed form. Its answer is the last assistant
+	// message after the last user message that has text. A turn of tool calls alone
+	// has no answer, and never an earlier turn's: an assertion on text FAILS with
+	// the reason "No assistant message with text", and unproven set; a length is 0.
+	// Without any assistant message the reason is "No assistant message found", and
+	// a metric answers value 0 with it.
 	Context *v1.EvaluatorContext `protobuf:"bytes,4,opt,name=context,proto3" json:"context,omitempty"`
 	// Config, already checked by the server against the type's
 	// config_schema_json. A plugin need not check that again. Rules that no
