@@ -30,7 +30,6 @@ from .shapes import (
     PROJECT,
     PROJECT_CONFIG,
     STATUS,
-    TEXT,
     derived,
     list_of,
     type_to_json,
