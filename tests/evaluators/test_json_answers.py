@@ -72,7 +72,11 @@ def test_an_answer_that_is_no_json_is_told_apart(answer: str) -> None:
 
 
 def test_a_turn_without_an_answer_fails() -> None:
-    for evaluator, config in ((JsonSchema, {"schema": {}}), (IsJson, {}), (JsonMatch, {"expected": 1})):
+    for evaluator, config in (
+        (JsonSchema, {"schema": {"items": True}}),
+        (IsJson, {}),
+        (JsonMatch, {"expected": 1}),
+    ):
         result = run(evaluator, config, context([{"role": "user", "content": "1"}]))
         assert (result.verdict, result.reason) == (FAILED, "No assistant message found")
 
@@ -133,7 +137,7 @@ def test_a_long_or_surrogate_value_never_breaks_the_reason() -> None:
     ],
 )
 def test_json_may_be_extracted(extract: str, answer: str, found: Any) -> None:
-    schema = {"const": found} if found is not None else {}
+    schema = {"const": found} if found is not None else {"items": True}
     result = run(JsonSchema, {"schema": schema, "extract": extract}, answered(answer))
     assert result.verdict is (PASSED if found is not None else FAILED), result.reason
 

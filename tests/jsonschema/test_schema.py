@@ -484,7 +484,7 @@ def test_the_cost_of_a_doubling_schema_doubles() -> None:
             "/items/anyOf/0/typ",
             "unknown keyword",
         ),
-        ({"strict": True, "name": "x"}, "/strict", "x-"),
+        ({"strict": True}, "/strict", "x-"),
         ({"additionalItems": False}, "/additionalItems", "no such keyword"),
         (
             {"$schema": "http://json-schema.org/draft-07/schema#", "prefixItems": [False]},
@@ -590,32 +590,36 @@ def test_nullable_true_accepts_null(schema: Any, valid: list[Any], invalid: list
 @pytest.mark.parametrize(
     "schema",
     [
-        *(
-            {},
-            True,
-            {"title": "x"},
-            {"$schema": NEWEST},
-            {"$ref": "#"},
-            {"x-a": 1},
-            {"default": 1},
-            {"format": "money"},
-        ),
-        *({"properties": {"a": {}}}, {"items": True}, {"additionalProperties": True}, {"required": []}),
-        *(
-            {"allOf": [{}, {"title": "x"}]},
-            {"anyOf": [{"type": "string"}, {}]},
-            {"oneOf": [True]},
-            {"minItems": 0},
-        ),
+        *({}, True, {"title": "x"}, {"$schema": NEWEST}, {"$ref": "#"}, {"x-a": 1}, {"default": 1}),
+        *({"allOf": [{}, {"title": "x"}]}, {"anyOf": [{"type": "string"}, {}]}, {"oneOf": [True]}),
+        *({"minItems": 0}, {"required": []}, {"format": "money"}, {"not": False}, {"pattern": ""}),
         {"$ref": "#/$defs/a", "$defs": {"a": {"description": "x"}}},
         {"type": ["string", "number", "boolean", "null", "array", "object"]},
-        *({"if": {"type": "string"}}, {"then": False}, {"not": False}, {"not": {"not": {}}}, {"pattern": ""}),
-        {"properties": {"a": {"properties": {"b": {"items": {}}}}}},
+        {"not": {"not": {}}},
     ],
 )
 def test_a_schema_that_accepts_everything_is_refused(schema: Any) -> None:
     with pytest.raises(InvalidConfig, match="is-json"):
         Schema.of_spec(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        *(
+            {"properties": {"a": {}}},
+            {"items": True},
+            {"additionalProperties": True},
+            {"if": {"type": "string"}},
+        ),
+        *({"then": False}, {"dependentRequired": {"a": []}}, {"contains": {}, "minContains": 0}),
+        {"properties": {"a": {"properties": {"b": {"items": {}}}}}},
+    ],
+)
+def test_a_schema_that_names_parts_and_says_nothing_of_them_is_known_to_accept_everything(
+    schema: Any,
+) -> None:
+    assert Schema.of_spec(schema).vacuous
 
 
 @pytest.mark.parametrize(
@@ -639,4 +643,4 @@ def test_a_schema_that_accepts_everything_is_refused(schema: Any) -> None:
     ],
 )
 def test_a_schema_that_can_refuse_a_value_is_not(schema: Any) -> None:
-    assert Schema.of_spec(schema)
+    assert not Schema.of_spec(schema).vacuous

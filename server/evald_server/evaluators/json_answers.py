@@ -24,7 +24,6 @@ Extract = Literal["none", "fenced", "first", "object"]
 """The place of the JSON in the answer."""
 
 _NOT_FINAL: Final = skipped("Skipped (not final turn)")
-_MATCHES: Final = passed("Response matches JSON schema", 1.0)
 _IS_JSON: Final = passed("Response is valid JSON", 1.0)
 
 # Characters that `first` and `object` may read: this many times the answer, plus a hundred attempts at braces without JSON.
@@ -198,9 +197,16 @@ class JsonSchema(JsonAnswer, type="json-schema", kind=ASSERTION, label="JSON Sch
     def _compiled(self) -> Schema:
         return Schema.of_spec(self.schema_)
 
+    @cached_property
+    def _matches(self) -> Result:
+        warning = (
+            "the schema accepts every JSON, so nothing else was checked" if self._compiled.vacuous else ""
+        )
+        return passed("Response matches JSON schema", 1.0, warning=warning)
+
     def prepare(self) -> None:
         """Compile the schema."""
-        _ = self._compiled
+        _ = self._matches
 
     def evaluate(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
         """Check the answer on the event loop, or in a worker process if it may take long."""
@@ -258,7 +264,7 @@ class JsonSchema(JsonAnswer, type="json-schema", kind=ASSERTION, label="JSON Sch
             return self._evaluate_in_worker(text)
         try:
             if schema.is_valid(data):
-                return _MATCHES
+                return self._matches
             return _mismatch(schema.errors(data, text))
         except UnicodeEncodeError:
             return _not_json(_HALF_CHARACTER)
@@ -279,7 +285,7 @@ class JsonSchema(JsonAnswer, type="json-schema", kind=ASSERTION, label="JSON Sch
             )
         if errors is None:
             return _not_json(_HALF_CHARACTER)
-        return _mismatch(errors) if errors else _MATCHES
+        return _mismatch(errors) if errors else self._matches
 
 
 def _mismatch(errors: Sequence[SchemaError]) -> Result:

@@ -67,6 +67,10 @@ _OF_PARTS: Final = (
     *("unevaluatedItems", "unevaluatedProperties", "allOf"),
 )
 
+_CONDITIONAL: Final = frozenset(
+    {*_BY_NAME, *_OF_PARTS, "contains", "dependentRequired", "if", "then", "else"} - {"allOf"}
+)
+
 _MAX_UNKNOWN: Final = 20
 
 
@@ -166,6 +170,11 @@ def with_nulls(schema: dict[str, Any], where: str) -> None:
             )
         if moved:
             subschema["anyOf"] = [{"type": "null"}, moved]
+
+
+def names_parts(schema: Mapping[str, Any]) -> bool:
+    """Return whether the schema names parts of a value or conditions, even if it says nothing of them."""
+    return not _CONDITIONAL.isdisjoint(schema)
 
 
 def accepts_everything(schema: Any, root: Any, draft: str) -> bool:

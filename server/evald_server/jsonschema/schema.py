@@ -15,7 +15,14 @@ from evald_server.untrusted import encodable, shorten
 
 from .check import DRAFTS, NEWEST, SchemaError, compile_schema, json_pointer, list_errors
 from .cost import estimate, pattern_size, patterns, subschemas
-from .keywords import accepts_everything, literal_problem, unknown_keywords, unwrapped, with_nulls
+from .keywords import (
+    accepts_everything,
+    literal_problem,
+    names_parts,
+    unknown_keywords,
+    unwrapped,
+    with_nulls,
+)
 from .pool import KillablePool
 
 MAX_BYTES: Final = 64 * 1024
@@ -84,7 +91,8 @@ class Schema:
         compiled = cls(schema, where)
         if compiled.unknown:
             raise InvalidConfig([ConfigProblem(f"{where}{at}", problem) for at, problem in compiled.unknown])
-        if compiled.vacuous:
+        # Schemas such as {"properties": {"a": {}}} are written, and pass with a warning.
+        if compiled.vacuous and not (isinstance(schema, dict) and names_parts(schema)):
             raise InvalidConfig.at(
                 where,
                 "accepts every JSON, so that nothing would be checked; write is-json if any JSON may pass, or a schema "
