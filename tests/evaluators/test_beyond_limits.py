@@ -95,12 +95,13 @@ def test_an_answer_beyond_the_limits_is_an_error(name: str, beyond: str) -> None
 def test_a_number_beyond_a_double_keeps_to_no_bound_of_a_schema(number: str) -> None:
     for schema in ({"maximum": 100}, {"minimum": -100}, {"type": ["number", "null"]}):
         bounded = {"type": "json-schema", "config": {"schema": {"properties": {"amount": schema}}}}
-        _is_too_large(evaluate(_both_ways(bounded), answered(f'{{"amount": {number}}}')))
         padded = f'{{"a": "{"e" * 99_980}", "amount": {number}}}'
-        _is_too_large(evaluate([bounded], answered(padded)))
+        for text in (f'{{"amount": {number}}}', padded):
+            verdicts = [result.verdict for result in evaluate(_both_ways(bounded), answered(text)).results]
+            assert verdicts == [Verdict.FAILED, ERROR]
 
 
-@pytest.mark.parametrize("text", ['{"amount": 1e308}', '{"id": "5e9999"}', '{"id": ' + "1" * 400 + "}"])
+@pytest.mark.parametrize("text", ['{"amount": 1e308}', '{"id": "5e9999"}', '{"id": ' + "1" * 300 + "}"])
 def test_what_only_looks_like_such_a_number_is_read(text: str) -> None:
     schema = {"type": "json-schema", "config": {"schema": {"type": "object"}}}
     assert evaluate([schema], answered(text)).results[0].verdict == Verdict.PASSED
