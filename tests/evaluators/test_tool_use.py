@@ -119,7 +119,7 @@ def test_partial_compares_arrays_element_by_element() -> None:
 @pytest.mark.parametrize(
     "rule", [{"args": {}}, {"args": {"x": 1}}, {"args": {"x": 1}, "argsMatch": ["x"]}], ids=str
 )
-@pytest.mark.parametrize("made", ["[1]", "null", '"x"', "1"])
+@pytest.mark.parametrize("made", ["[1]", '"x"', "1"])
 def test_arguments_that_are_no_object_never_fit(rule: dict[str, Any], made: str) -> None:
     for mode in (
         rule,

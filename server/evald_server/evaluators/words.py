@@ -97,9 +97,8 @@ MAX_NORMALIZED: Final = 500_000
 
 def normalized(text: str, forms: Sequence[str]) -> str:
     """Return the text in these forms."""
-    for form in ("nfkc", "nfc"):
-        if form in forms:
-            text = unicodedata.normalize(form.upper(), text)
+    if "nfc" in forms or "nfkc" in forms:
+        text = unicodedata.normalize("NFKC" if "nfkc" in forms else "NFC", text)
     return " ".join(text.split()) if "whitespace" in forms else text
 
 
@@ -130,7 +129,7 @@ def explain(relation: str, answer: str, expected: str, holds: Callable[[str, str
     names = list(_DIFFERENCES)
     if not holds_with(names):
         return ""
-    for name in reversed(_DIFFERENCES):
+    for name in reversed(list(_DIFFERENCES)):
         fewer = [other for other in names if other != name]
         if holds_with(fewer):
             names = fewer
