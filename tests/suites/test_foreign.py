@@ -588,11 +588,6 @@ BAD: dict[str, tuple[str, int, str]] = {
         4,
         "is no file of text; wanted a name that ends in .txt",
     ),
-    "promptfoo: a schema that no object of several may match": (
-        "prompts: [x]\nproviders: [echo]\ntests:\n  - assert: [{type: not-contains-json, value: {required: [a]}}]\n",
-        4,
-        "every object would have to be checked",
-    ),
     "promptfoo: a program that writes the prompt": (
         "prompts: ['exec:./prompt.sh']\nproviders: [echo]\ntests: [{assert: [{type: is-json}]}]\n",
         1,
