@@ -187,19 +187,17 @@ class EvaluatorContext:
             self._serialized = pb.SerializeToString()
         return self._serialized
 
-    @staticmethod
-    def _marked(pb: "context_pb2.EvaluatorContext") -> "context_pb2.EvaluatorContext":
-        """Return the turn with the calls that are not understood in its messages' `unread_calls`."""
-        own = pb.last_invocation.messages
-        start = max(0, len(pb.messages) - len(own))
-        marks = _unread_calls(pb.messages), _unread_calls(own, pb.messages[:start])
+    def _marked(self, pb: "context_pb2.EvaluatorContext") -> "context_pb2.EvaluatorContext":
+        """Return this turn, possibly stripped, with the calls that are not understood in `unread_calls`."""
+        messages, own = self._pb.messages, self._pb.last_invocation.messages
+        marks = _unread_calls(messages), _unread_calls(own, messages[: max(0, len(messages) - len(own))])
         if not any(marks):
             return pb
         marked = type(pb)()
         marked.CopyFrom(pb)
-        for messages, paths in zip((marked.messages, marked.last_invocation.messages), marks, strict=True):
+        for into, paths in zip((marked.messages, marked.last_invocation.messages), marks, strict=True):
             for index, path in paths.items():
-                messages[index].unread_calls.append(path)
+                into[index].unread_calls.append(path)
         return marked
 
     def _stripped(self) -> "context_pb2.EvaluatorContext":
