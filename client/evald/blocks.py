@@ -1,13 +1,16 @@
-"""Content blocks: which contain text, which contain none, and which are unreadable.
+"""Content blocks: which contain text, which contain none, and which are not understood.
 
-A block of an unknown type that resembles a text or a tool call is rejected:
-if evaluators ignored it, every check for absence would pass.
+Evaluators that read the text of a message with a block of an unknown type that holds text get an error, and so do
+those that read its tool calls where the block holds a call: if the block were ignored, every check for absence would
+pass. Unknown blocks without either are kept.
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from .call_shapes import is_arguments, is_tool_name, unread_calls
 from .errors import InvalidInput
+from .fields import snake
+from .structs import struct_to_dict
 
 if TYPE_CHECKING:
     from .v1 import message_pb2
@@ -66,36 +69,10 @@ KNOWN_BLOCKS: Final = frozenset(
     )
 )
 
-_TEXT_KEYS: Final = (
-    "text",
-    "content",
-    "value",
-    "markdown",
-    "html",
-    "parts",
-    "message",
-    "output_text",
-    "transcript",
+# The last words of keys whose texts are no text of a message.
+_NO_TEXTS: Final = frozenset(
+    ("type", "id", "url", "uri", "name", "kind", "format", "status", "state", "role", "signature", "version")
 )
-_CALL_KEYS: Final = (
-    "arguments",
-    "args",
-    "input",
-    "function",
-    "function_call",
-    "functionCall",
-    "tool_calls",
-    "toolCalls",
-    "tool_call",
-    "toolCall",
-    "tool_call_id",
-    "toolCallId",
-    "tool_name",
-    "toolName",
-    "tool_use_id",
-    "toolUseId",
-)
-_CALL_WORDS: Final = ("tool", "call", "function")
 
 
 class TooMany(InvalidInput):
@@ -115,21 +92,12 @@ class TooMany(InvalidInput):
 
 
 class UnreadableContent(InvalidInput):
-    """A message contains a content block of an unknown type that resembles a text or a tool call."""
-
-
-def resemblance(kind: str, keys: Mapping[str, Any]) -> str:
-    """Return a description of what a block of an unknown type resembles; "" if neither text nor tool call."""
-    if any(word in kind for word in _CALL_WORDS) or any(keys.get(key) is not None for key in _CALL_KEYS):
-        return "which looks like a tool call"
-    if "text" in kind or any(isinstance(keys.get(key), str | list) for key in _TEXT_KEYS):
-        return "which looks like text"
-    return ""
+    """A message contains a text or a tool call that is not understood."""
 
 
 def block_text(pb: "message_pb2.ChatMessage") -> str:
     """Return the text blocks of a message, joined without a separator. Raises UnreadableContent and TooMany."""
-    check_blocks(pb)
+    check_texts(pb)
     return "".join(block.text for block in pb.blocks.items if block.type in TEXT_BLOCKS)
 
 
@@ -138,38 +106,67 @@ def has_text(pb: "message_pb2.ChatMessage") -> bool:
     return any(block.type in TEXT_BLOCKS or block.type == "refusal" for block in pb.blocks.items)
 
 
-def check_blocks(pb: "message_pb2.ChatMessage") -> None:
-    """Raise UnreadableContent for a block that evaluators would ignore, and TooMany for too many blocks."""
+def check_texts(pb: "message_pb2.ChatMessage") -> None:
+    """Raise UnreadableContent for a text that evaluators would ignore, and TooMany for too many blocks."""
     blocks = pb.blocks.items
     if len(blocks) > MAX_BLOCKS:
         raise TooMany("blocks", "content blocks", len(blocks), MAX_BLOCKS)
     for index, block in enumerate(blocks):
-        kind = block.type
-        if kind in TEXT_BLOCKS:
-            if not block.text and not block.HasField("text"):
-                _check(block, kind, index)
-        elif kind not in KNOWN_BLOCKS:
-            _check(block, kind, index)
+        if block.type not in TEXT_BLOCKS:
+            problem = "which looks like text" if not is_known(block.type) and _holds_text(block) else ""
+        else:
+            silent = not block.text and not block.HasField("text")
+            problem = "whose text is not in `text`" if silent and _holds_text(block) else ""
+        if problem:
+            raise UnreadableContent(
+                f"blocks.items[{index}].type",
+                f"got {block.type!r:.80}, {problem}",
+                "text in a block of type text, input_text or output_text",
+            )
 
 
-def _check(block: "message_pb2.ContentBlock", kind: str, index: int) -> None:
-    """Raise UnreadableContent for a block whose text or tool call evaluators would ignore."""
-    fields = block.fields.fields
-    keys: dict[str, Any] = {key: True for key in _CALL_KEYS if key in fields}
-    keys |= {
-        key: ""
-        for key in _TEXT_KEYS
-        if key in fields and fields[key].WhichOneof("kind") in ("string_value", "list_value")
-    }
-    if block.HasField("text"):
-        keys["text"] = block.text
-    problem = resemblance(kind.lower().replace("-", "_"), keys) if kind not in TEXT_BLOCKS else ""
-    if not problem and kind in TEXT_BLOCKS and keys:
-        problem = "whose text is not in `text`"
-    if problem:
-        raise UnreadableContent(
-            f"blocks.items[{index}].type",
-            f"got {kind!r:.80}, {problem}",
-            "text in a block of type text, input_text or output_text, and tool calls in tool_calls; "
-            "or send the messages as messages_json, which supports the block types of other libraries",
-        )
+def unread_block(pb: "message_pb2.ChatMessage") -> tuple[str, str] | None:
+    """Return the path and type of the first block with a tool call, which belongs into `tool_calls`; None if none."""
+    for index, block in enumerate(pb.blocks.items):
+        fields, kind = block.fields.fields, snake(block.type)
+        if not fields and (kind in TEXT_BLOCKS or is_known(kind)):
+            continue
+        data = {"type": block.type or "text", **struct_to_dict(block.fields)}
+        typed = not is_known(kind) and not {"tool", "call", "function"}.isdisjoint(kind.split("_"))
+        if typed or unread_calls({"block": data}, [calls_of(pb)]):
+            return f"blocks.items[{index}].type", block.type
+    return None
+
+
+def calls_of(pb: "message_pb2.ChatMessage") -> dict[str, Any]:
+    """Return a message's role, tool calls and answered call in the contract's JSON form."""
+    calls = [
+        {"id": call.id or None, "name": call.function.name, "arguments": call.function.arguments}
+        for call in pb.tool_calls
+    ]
+    return {"role": pb.role, "tool_calls": calls, "tool_call_id": pb.tool_call_id or None}
+
+
+def is_known(kind: str) -> bool:
+    """Return whether a type of blocks is known to contain neither a message's text nor a tool call."""
+    kind = snake(kind)
+    return kind in KNOWN_BLOCKS or kind.startswith("data_")
+
+
+def _holds_text(block: "message_pb2.ContentBlock") -> bool:
+    """Return whether a block has a text, at any depth, beside names, ids, addresses and a call's arguments."""
+    if block.text:
+        return True
+    waiting: list[Any] = [struct_to_dict(block.fields)] if block.fields.fields else []
+    while waiting:
+        value = waiting.pop()
+        items = value.items() if isinstance(value, dict) else (("", item) for item in value)
+        for key, item in items:
+            name = snake(key)
+            if name.rpartition("_")[2] in _NO_TEXTS or is_tool_name(name) or is_arguments(name):
+                continue
+            if isinstance(item, str) and item.strip():
+                return True
+            if isinstance(item, dict | list):
+                waiting.append(item)
+    return False

@@ -1,11 +1,18 @@
 """Chat messages and tool calls for evaluators: views of the received message."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from .blocks import TEXT_BLOCKS, UnreadableContent, block_text, check_blocks, has_text
-from .errors import InvalidInput, errors_below
-from .fields import shown
+from .blocks import (
+    MAX_BLOCKS,
+    TEXT_BLOCKS,
+    TooMany,
+    UnreadableContent,
+    block_text,
+    has_text,
+    unread_block,
+)
+from .errors import InvalidInput
 from .reasoning import answer_text, split_reasoning
 from .strict_json import parse_json
 from .structs import duration_ms, struct_to_dict
@@ -31,7 +38,7 @@ def message_text(pb: "message_pb2.ChatMessage") -> str:
 def whole_text(pb: "message_pb2.ChatMessage") -> str:
     """Return the text of a message's content: the string, or all text blocks joined; "" for null.
 
-    Raises UnreadableContent for a block of an unknown type that resembles a text or a tool call, and TooMany.
+    Raises UnreadableContent for a block of an unknown type that holds text, and TooMany.
     """
     text = pb.text
     if text or not pb.HasField("blocks"):
@@ -173,17 +180,10 @@ class Message:
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The tool calls, in order. Raises UnreadableContent for a content block that resembles one."""
-        if self._pb.HasField("blocks"):
-            check_blocks(self._pb)
+        """The tool calls, in order, whatever the role. Raises UnreadableContent for one that is not understood."""
+        if (unread := _unread_in(self._pb)) is not None:
+            raise UnreadableContent(*unread)
         return [ToolCall(call) for call in self._pb.tool_calls]
-
-    def agent_calls(self, check: Callable[[], None]) -> list[ToolCall]:
-        """Return the tool calls of an assistant message; none for other known roles.
-
-        check, Raises: as in `collect_tool_calls`, but paths in errors have index 0.
-        """
-        return collect_tool_calls([self._pb], check)
 
     @property
     def tool_call_id(self) -> str | None:
@@ -214,37 +214,114 @@ class Message:
         return f"Message({self.role}: {self.text[:60]!r})"
 
 
+_IN_CALLS: Final = "it in `tool_calls` of an assistant message"
+
+
+def _unread_in(pb: "message_pb2.ChatMessage") -> tuple[str, str, str] | None:
+    """Return the path, the problem and the wanted form of a message's first call that is not understood."""
+    if pb.unread_calls:
+        return pb.unread_calls[0], "looks like a tool call that evald does not read", _IN_CALLS
+    if pb.HasField("blocks"):
+        if len(pb.blocks.items) > MAX_BLOCKS:
+            raise TooMany("blocks", "content blocks", len(pb.blocks.items), MAX_BLOCKS)
+        block = unread_block(pb)
+        if block is not None:
+            return block[0], f"got {block[1]!r:.80}, which looks like a tool call", _IN_CALLS
+    for index, call in enumerate(pb.tool_calls):
+        if not call.function.name:
+            return f"tool_calls[{index}].function.name", "empty", "the name of the function that is called"
+    return None
+
+
+class CallReader:
+    """Reads the tool calls of a conversation, message by message, and knows which results answer them.
+
+    earlier: messages before the first one, whose calls may be answered.
+    """
+
+    __slots__ = ("_anonymous", "_earlier", "_ids", "_names")
+
+    def __init__(self, earlier: "Iterable[message_pb2.ChatMessage]" = ()) -> None:
+        self._earlier = earlier
+        self._ids: set[str] = set()
+        self._names: set[str] = set()
+        self._anonymous: set[str] = set()  # names of calls without an id
+
+    def read(self, pb: "message_pb2.ChatMessage") -> "Sequence[message_pb2.ToolCall]":
+        """Return the calls of the next message if it is the agent's. Raises UnreadableContent."""
+        unread = self.unread(pb)
+        if unread is not None:
+            raise UnreadableContent(*unread)
+        return pb.tool_calls if pb.role == "assistant" else ()
+
+    def unread(self, pb: "message_pb2.ChatMessage") -> tuple[str, str, str] | None:
+        """Return the path, the problem and the wanted form of what is not understood in the next message."""
+        unread = _unread_in(pb)
+        if unread is not None:
+            return unread
+        role = pb.role
+        if role == "assistant":
+            self._remember(pb)
+        elif role not in ROLES:
+            return "role", f"got {role!r:.80}, which may call tools", " or ".join(map(repr, ROLES))
+        elif pb.tool_calls:
+            return "tool_calls", f"tool calls of role {role!r}", _IN_CALLS
+        elif role == "tool" and not self._answers(pb):
+            for message in self._earlier:
+                if message.role == "assistant":
+                    self._remember(message)
+            self._earlier = ()
+            if not self._answers(pb):
+                got = f"the result of a call that is not there: id {pb.tool_call_id!r:.80}, name {pb.name!r:.80}"
+                return "tool_call_id", got, "the call in an assistant message before it"
+        return None
+
+    def _remember(self, pb: "message_pb2.ChatMessage") -> None:
+        for call in pb.tool_calls:
+            name = call.function.name
+            self._names.add(name)
+            if call.id:
+                self._ids.add(call.id)
+            else:
+                self._anonymous.add(name)
+
+    def _answers(self, pb: "message_pb2.ChatMessage") -> bool:
+        """Return whether the call that a result answers was read: by its id, else by the tool's name, if given."""
+        if pb.tool_call_id in self._ids:
+            return True
+        names = self._anonymous if pb.tool_call_id else self._names
+        return pb.name in names if pb.name else bool(names)
+
+
 def collect_tool_calls(
     messages: Sequence["message_pb2.ChatMessage"],
     check: Callable[[], None] = lambda: None,
     *,
+    reader: CallReader | None = None,
     first: int = 0,
     path: str = "messages",
 ) -> list[ToolCall]:
-    """Return the tool calls of assistant messages, in order. Ignores tool calls of other known roles.
+    """Return the tool calls of assistant messages, in order.
 
     check: called after every 128 calls; may raise to stop the work.
+    reader: the reader of the messages before.
     first, path: index of the first message and location of the messages, for errors.
 
-    Raises UnreadableContent for a content block of an unknown type that resembles a text or a tool call, and for
-    tool calls of an unknown role such as "Assistant", also in blocks.
+    Raises UnreadableContent for what looks like a tool call and is not understood: `unread_calls`, content blocks,
+    calls of another role, an unknown role, a result without its call.
     """
-    found: list[ToolCall] = []
+    reader = reader or CallReader()
+    calls: list[ToolCall] = []
     for index, pb in enumerate(messages, first):
-        role = pb.role
-        known = role in ROLES
-        if pb.HasField("blocks") and (role == "assistant" or not known):
-            with errors_below(f"{path}[{index}]"):
-                check_blocks(pb)
-        if role == "assistant":
-            for call in pb.tool_calls:
-                found.append(ToolCall(call))
-                if not len(found) & 127:
-                    check()
-        elif not known and pb.tool_calls:
-            got = f"{shown(role)}, with tool calls"
-            raise UnreadableContent(f"{path}[{index}].role", got, '"assistant"')
-    return found
+        try:
+            of_message = reader.read(pb)
+        except InvalidInput as problem:
+            raise problem.below(f"{path}[{index}]") from None
+        for call in of_message:
+            calls.append(ToolCall(call))
+            if not len(calls) & 127:
+                check()
+    return calls
 
 
 class Conversation:
@@ -253,10 +330,11 @@ class Conversation:
     Each message is read once, so turn 100 of a session takes as long as turn 2.
     """
 
-    __slots__ = ("_found", "_messages")
+    __slots__ = ("_found", "_messages", "_reader")
 
     def __init__(self, messages: Sequence["message_pb2.ChatMessage"]) -> None:
         self._messages = messages
+        self._reader = CallReader()
         self._found: tuple[int, list[ToolCall]] = (0, [])  # number of messages read, and their calls
 
     def tool_calls(self, check: Callable[[], None] = lambda: None) -> list[ToolCall]:
@@ -265,6 +343,6 @@ class Conversation:
         seen, calls = self._found
         total = len(self._messages)
         if seen < total:
-            calls = calls + collect_tool_calls(self._messages[seen:], check, first=seen)
+            calls = calls + collect_tool_calls(self._messages[seen:], check, reader=self._reader, first=seen)
             self._found = total, calls
         return calls

@@ -17,18 +17,20 @@ Terms:
   not part of its text, but in its metadata. A turn whose last message is
   nothing but unfinished reasoning has no answer.
 
-Reading a content block of an unknown type that resembles a text or a tool call
-raises UnreadableContent.
+Reading the text of a content block of an unknown type, and reading the tool
+calls where something looks like a call and is not understood, raises
+UnreadableContent.
 """
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from .blocks import MAX_BLOCKS, TooMany, check_blocks
+from .blocks import MAX_BLOCKS, TooMany, check_texts
 from .chat import (
     UNREAD,
+    CallReader,
     Conversation,
     Message,
     ToolCall,
@@ -61,6 +63,15 @@ NO_TEXT: Final = "No assistant message with text"
 _ROLES_SHOWN: Final = 5
 
 _NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
+
+
+def _unread_calls(
+    messages: "Sequence[message_pb2.ChatMessage]", earlier: "Iterable[message_pb2.ChatMessage]" = ()
+) -> dict[int, str]:
+    """Return the paths of calls that are not understood, by the index of their message, without those it names itself."""
+    reader = CallReader(earlier)
+    unread = {index: reader.unread(pb) for index, pb in enumerate(messages) if not pb.unread_calls}
+    return {index: problem[0] for index, problem in unread.items() if problem is not None}
 
 
 class OutOfTime(Exception):
@@ -166,14 +177,28 @@ class EvaluatorContext:
     def serialized(self) -> bytes:
         """Return the turn as bytes of evald.v1.EvaluatorContext, encoded once for all evaluators that forward it.
 
-        Raises UnreadableContent, and TooMany for too many content blocks.
+        What looks like a tool call and is not understood is in its messages' `unread_calls`. Raises
+        UnreadableContent for a text that is not understood, and TooMany for too many content blocks.
         """
         if self._serialized is None:
             self._check(self._pb.messages, "messages")
             self._check(self._pb.last_invocation.messages, "last_invocation.messages")
-            pb = self._pb if self._keeps_reasoning else self._stripped()
+            pb = self._marked(self._pb if self._keeps_reasoning else self._stripped())
             self._serialized = pb.SerializeToString()
         return self._serialized
+
+    def _marked(self, pb: "context_pb2.EvaluatorContext") -> "context_pb2.EvaluatorContext":
+        """Return this turn, possibly stripped, with the calls that are not understood in `unread_calls`."""
+        messages, own = self._pb.messages, self._pb.last_invocation.messages
+        marks = _unread_calls(messages), _unread_calls(own, messages[: max(0, len(messages) - len(own))])
+        if not any(marks):
+            return pb
+        marked = type(pb)()
+        marked.CopyFrom(pb)
+        for into, paths in zip((marked.messages, marked.last_invocation.messages), marks, strict=True):
+            for index, path in paths.items():
+                into[index].unread_calls.append(path)
+        return marked
 
     def _stripped(self) -> "context_pb2.EvaluatorContext":
         """Return the turn without the reasoning in its texts; the received message itself if it has none."""
@@ -190,12 +215,12 @@ class EvaluatorContext:
         return self._pb if stripped is None else stripped
 
     def _check(self, messages: "Sequence[message_pb2.ChatMessage]", path: str) -> None:
-        """Raise UnreadableContent for blocks that the receiver would ignore."""
+        """Raise UnreadableContent for texts that the receiver would ignore."""
         self._count_blocks(messages)
         for index, pb in enumerate(messages):
             if pb.HasField("blocks"):
                 with errors_below(f"{path}[{index}]"):
-                    check_blocks(pb)
+                    check_texts(pb)
 
     @staticmethod
     def _count_blocks(messages: "Sequence[message_pb2.ChatMessage]") -> None:
@@ -374,11 +399,21 @@ class EvaluatorContext:
         """The tool calls of the turn, in order. Do not modify the list. Raises UnreadableContent."""
         if self._turn_calls is None:
             turn = self._of_turn()
-            if self._pb.last_invocation.messages:
-                path, first = "last_invocation.messages", 0
-            else:
-                path, first = "messages", len(self._pb.messages) - len(turn)
-            self._turn_calls = collect_tool_calls(turn, self.check_time, first=first, path=path)
+            start = max(0, len(self._pb.messages) - len(turn))
+            own = bool(self._pb.last_invocation.messages)
+            messages, asked = self._pb.messages, start
+            # What came between the last answer and this turn may hold calls that are not understood.
+            while asked and messages[asked - 1].role != "assistant":
+                asked -= 1
+            reader = CallReader(messages[:asked])
+            collect_tool_calls(messages[asked:start], self.check_time, reader=reader, first=asked)
+            self._turn_calls = collect_tool_calls(
+                turn,
+                self.check_time,
+                reader=reader,
+                first=0 if own else start,
+                path="last_invocation.messages" if own else "messages",
+            )
         return self._turn_calls
 
     @property

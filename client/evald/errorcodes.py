@@ -43,8 +43,9 @@ CODES: dict[str, CodeInfo] = {
     "UNREADABLE_CONTENT": CodeInfo(
         Category.CONFIG,
         False,
-        "A message that the evaluator reads has a content block that looks like text or a tool call, but has an "
-        "unknown type; or a negated evaluator cannot read the answer's JSON or number in one way.",
+        "The messages have a text that the evaluator reads, or something that looks like a tool call where it reads "
+        "tool calls, in a form that evald does not understand; or a negated evaluator cannot read the answer's JSON or "
+        "number in one way.",
     ),
     "UNKNOWN_TYPE": CodeInfo(
         Category.CONFIG, False, "The plugin that was called does not offer that type or version."

@@ -11,7 +11,8 @@ This module reads OpenAI's format. `shapes` first converts all other formats,
 and content blocks, to it.
 
 Unknown keys of a message are stored in its metadata; unknown keys of a tool
-call are dropped. Unknown data that resemble a text or a tool call are rejected.
+call are dropped. What looks like a tool call and is not read goes to the
+message's `unread_calls`.
 Invalid data raise InvalidInput with their path.
 """
 
@@ -20,7 +21,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from .blocks import MAX_BLOCKS, TooMany
+from .blocks import MAX_BLOCKS, TooMany, calls_of
+from .call_shapes import unread_calls
 from .chat import ROLES
 from .errors import InvalidInput, errors_below
 from .fields import duration_to_pb, milliseconds, plain, seconds, shown, snake, text
@@ -57,10 +59,12 @@ _TEXT_ELSEWHERE: Final = frozenset(
         "completion",
     )
 )
-CALLS_ELSEWHERE: Final = frozenset(
-    ("tool_call", "tool_use", "tool_uses", "tool_invocations", "function_calls", "functions_called", "calls")
+# The keys of calls that are read.
+_CALL_KEYS: Final = frozenset(("tool_calls", "function_call"))
+
+_READ_OF_CALLS: Final = frozenset(
+    ("id", "type", "function", "custom", "name", "tool", "arguments", "args", "input")
 )
-"""Keys that other frameworks use for the data of `tool_calls`."""
 
 _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)|[,:\[{]', re.DOTALL)
 
@@ -134,6 +138,7 @@ def fill_messages(
     levels = MAX_DEPTH - 2  # without the levels of the list and the message
     offset, blocks = len(into), 0
     found: Any = None
+    ids: set[str] = set()
     whole = _is_one(messages, path)
     for index, message in enumerate((messages,) if whole else messages):
         try:
@@ -142,7 +147,7 @@ def fill_messages(
                 continue
             from .shapes import Readings, read_item
 
-            reading = read_item(message)
+            reading = read_item(message, ids)
             start = len(into)
             if max_messages is not None and start - offset + len(reading.messages) > max_messages:
                 raise TooMany("", "messages", start - offset + len(reading.messages), max_messages)
@@ -246,6 +251,13 @@ def fill_message(message: Any, pb: Any, levels: int) -> None:
         if len(others) > MAX_UNKNOWN_KEYS:
             raise TooMany("", "unknown keys", len(others), MAX_UNKNOWN_KEYS)
         _fill_others(others, pb, levels)
+        if "unread_calls" not in others:  # else a reader of another format has looked for them
+            data = {key: value for key, value in message.items() if _key(key) not in _CALL_KEYS}
+            pb.unread_calls.extend(unread_calls(data, [calls_of(pb)]))
+
+
+def _key(key: Any) -> Any:
+    return snake(key) if isinstance(key, str) else key
 
 
 def _fill_others(others: dict[Any, Any], pb: Any, levels: int) -> None:
@@ -253,7 +265,7 @@ def _fill_others(others: dict[Any, Any], pb: Any, levels: int) -> None:
     unknown: dict[Any, Any] = {}
     metadata: Mapping[Any, Any] = {}
     for key, value in others.items():
-        name = snake(key) if isinstance(key, str) else key
+        name = _key(key)
         if name in ("id", "refusal", "tool_call_id"):
             setattr(pb, name, _text(value, key))
         elif name == "tool_calls":
@@ -261,6 +273,8 @@ def _fill_others(others: dict[Any, Any], pb: Any, levels: int) -> None:
         elif name == "function_call":
             with errors_below(key):
                 _fill_tool_call(value, pb.tool_calls.add(), levels - 1)
+        elif name == "unread_calls":
+            pb.unread_calls.extend(_paths(value, key))
         elif name == "metadata":
             if not isinstance(value, Mapping):
                 raise InvalidInput(key, shown(value), "an object")
@@ -268,7 +282,8 @@ def _fill_others(others: dict[Any, Any], pb: Any, levels: int) -> None:
         else:
             unknown[key] = value
     if unknown:
-        _check_unknown(unknown, pb)
+        if not pb.tool_calls and pb.WhichOneof("content") is None and not pb.refusal:
+            _check_text(unknown)
         # levels + 1: these keys are on the message's own level.
         fill_fields({key: unknown[key] for key in unknown.keys() - metadata}, pb.metadata.fields, levels + 1)
     if metadata:
@@ -276,24 +291,10 @@ def _fill_others(others: dict[Any, Any], pb: Any, levels: int) -> None:
             fill_fields(metadata, pb.metadata.fields, levels)
 
 
-def _check_unknown(unknown: Mapping[Any, Any], pb: Any) -> None:
-    """Raise InvalidInput for an unknown key with the tool calls, or with the text of an otherwise empty message."""
-    silent = not pb.tool_calls and pb.WhichOneof("content") is None and not pb.refusal
+def _check_text(unknown: Mapping[str, Any]) -> None:
+    """Raise InvalidInput for an unknown key with the text of an otherwise empty message."""
     for key, value in unknown.items():
-        name = snake(key) if isinstance(key, str) else ""
-        if not value or not isinstance(value, str | list | Mapping):
-            continue
-        if name in CALLS_ELSEWHERE and pb.role == "assistant":
-            raise InvalidInput(
-                key, "looks like tool calls, under a key that evald does not know", "`tool_calls`"
-            )
-        if name == "additional_kwargs" and isinstance(value, Mapping) and not pb.tool_calls:  # LangChain
-            hidden = next((inner for inner in ("tool_calls", "function_call") if value.get(inner)), None)
-            if hidden:
-                raise InvalidInput(
-                    f"{key}.{hidden}", "not read in a message with a role", "it in `tool_calls`"
-                )
-        if silent and name in _TEXT_ELSEWHERE:
+        if _key(key) in _TEXT_ELSEWHERE and value and isinstance(value, str | list | Mapping):
             raise InvalidInput(
                 key, "looks like the text of a message that has no `content`", "it in `content`"
             )
@@ -303,6 +304,12 @@ def _text(value: Any, path: str) -> str:
     if value.__class__ is str:
         return value
     return text(value, path)
+
+
+def _paths(value: Any, key: str) -> list[str]:
+    if not isinstance(value, list | tuple):
+        raise InvalidInput(key, shown(value), "a list of paths")
+    return [_text(path, f"{key}[{index}]") for index, path in enumerate(value)]
 
 
 def _fill_content(content: Any, pb: Any, levels: int) -> None:
@@ -354,6 +361,9 @@ def _fill_tool_calls(calls: Any, pb: Any, levels: int) -> None:
             _fill_tool_call(call, add(), levels - 2)
         except InvalidInput as problem:
             raise problem.below(f"tool_calls[{index}]") from None
+        if isinstance(call, Mapping) and not _READ_OF_CALLS.issuperset(call):
+            others = {key: value for key, value in call.items() if key not in _READ_OF_CALLS}
+            pb.unread_calls.extend(unread_calls({f"tool_calls[{index}]": others}, []))
 
 
 def _fill_tool_call(call: Any, pb: Any, levels: int) -> None:

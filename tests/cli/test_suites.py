@@ -596,6 +596,26 @@ def test_each_trial_asks_the_judge_although_its_answer_is_the_same(
     assert f'name="cached_judge_answers" value="{asked[1]}"' in files[3].read_text()
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_calls_that_are_not_understood_are_no_absence_of_calls(
+    cli: Any, tmp_path: Path, recorded: bool
+) -> None:
+    messages = json.dumps(
+        [{"role": "assistant", "content": "The order.", "steps": [{"tool": "refund", "input": {}}]}]
+    )
+    never = "{type: tool-use, config: {expectations: [{name: refund, maxCalls: 0}]}}"
+    output = "" if recorded else f", output: {messages}"
+    case = f"{{id: a, input: Where?{output}}}"
+    suite = _file(
+        tmp_path, f"evaluators: [{{type: contains, config: {{text: order}}}}, {never}]\ncases: [{case}]"
+    )
+    rows = f'{{"id": "a", "output": {messages}}}'
+    transcripts = ("--transcripts", _file(tmp_path, rows, "rows.jsonl")) if recorded else ()
+    shown = re.sub(r"[\s│]+", " ", cli("test", suite, *transcripts, code=3))
+    assert "UNREADABLE_CONTENT" in shown or "steps[0]" in shown
+    assert "ERROR" in shown
+
+
 def test_a_suite_runs_on_a_server_that_keeps_it(evald: Any, tmp_path: Path) -> None:
     with server_process(stderr=subprocess.DEVNULL) as server:
         done = evald("test", _file(tmp_path, SUITE), "--server", server.grpc)

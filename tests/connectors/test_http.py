@@ -156,6 +156,36 @@ async def test_a_call_in_the_older_form_beside_a_text_is_read() -> None:
     assert (message.text, message.tool_calls[0].function.name) == ("fine", "book")
 
 
+STEPS = [{"tool": "book", "input": {}}]
+UNREAD: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
+    # config, the agent's answer, what looks like a call and is not read
+    "beside-a-text": ({}, {"text": "fine", "toolUses": STEPS}, ["toolUses[0]"]),
+    "around-a-message": ({}, {"output": {"content": "fine"}, "trace": {"steps": STEPS}}, ["trace.steps[0]"]),
+    "at-no-path": ({"textPath": "a"}, {"a": "fine", "toolCalls": STEPS}, ["toolCalls[0]"]),
+    "only-once": (
+        {"textPath": "a", "toolCallsPath": "b"},
+        {"a": "fine", "b": [CALL], "again": [CALL], "others": STEPS},
+        ["others[0]"],
+    ),
+    "the-part-is-chosen": (
+        {"messagesPath": "m"},
+        {"m": [{"role": "assistant", "content": "fine"}], "old": STEPS},
+        [],
+    ),
+    "events": ({"stream": "sse"}, {"toolUses": STEPS}, ["events[0].toolUses[0]"]),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+async def test_calls_that_are_not_read_are_named(name: str) -> None:
+    config, body, paths = UNREAD[name]
+    said = answer(200, events(body, {"text": "fine", "toolUses": []}) if "stream" in config else body)
+    async with wire(said) as server, built("http", server.base_url, config) as agent:
+        invocation = await agent.invoke(turn())
+    assert texts(invocation) == [("assistant", "fine")]
+    assert list(invocation.messages[0].unread_calls) == paths
+
+
 async def test_what_is_sent_is_the_conversation_and_can_be_said_in_a_template() -> None:
     said = (
         "Hi",
@@ -393,11 +423,6 @@ FAULTS: dict[str, tuple[Answer, str, str]] = {
     },
     "an-error-further-in": (answer(200, {"output": {"error": "broken", "text": "x"}}), BAD, "broken"),
     "a-status-of-a-failure": (answer(200, {"message": "no", "status": "failed"}), BAD, "reports an error"),
-    "calls-under-another-key": (
-        answer(200, {"text": "x", "toolUses": [{"name": "book"}]}),
-        BAD,
-        "answer.toolUses: looks like tool calls",
-    ),
     "another-role": (answer(200, {"role": "banana", "content": "x"}), BAD, "role"),
     "two-texts": (
         answer(200, {"role": "assistant", "content": "x", "parts": [{"type": "text", "text": "y"}]}),
@@ -515,12 +540,6 @@ STREAM_FAULTS: dict[str, tuple[str, Answer, str, str]] = {
         answer(200, events({"text": "fi"}, {"type": "error", "message": "no"})),
         BAD,
         "an error",
-    ),
-    "calls-under-another-key": (
-        "sse",
-        answer(200, events({"tool_call": BOOK}, {"text": "fine", "tool_call": None})),
-        BAD,
-        "answer.tool_call: looks like tool calls",
     ),
     "a-message-of-the-user": ("sse", answer(200, events({"role": "user", "text": "x"})), BAD, "got 'user'"),
     "an-error-before-the-end": (

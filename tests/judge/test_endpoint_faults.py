@@ -91,6 +91,19 @@ FINAL: dict[str, tuple[Answer, str, str]] = {
         "JUDGE_REFUSED",
         "refused to judge",
     ),
+    "refusal as a part of the content": (
+        answer(200, completion([{"type": "refusal", "refusal": "No."}])),
+        "JUDGE_REFUSED",
+        "refused to judge",
+    ),
+    "refusal beside a verdict": (
+        answer(
+            200,
+            completion([{"type": "text", "text": '{"score": 1}'}, {"type": "refusal", "refusal": ""}]),
+        ),
+        "JUDGE_REFUSED",
+        "refused to judge",
+    ),
     "filtered answer": (answer(200, completion("", "content_filter")), "JUDGE_REFUSED", "filter"),
     "length": (answer(200, completion('{"score": 0.', "length")), "JUDGE_TRUNCATED", "limit of 1024 tokens"),
     "no JSON": (answer(200, completion("A fine answer!")), "JUDGE_UNPARSEABLE", "not the JSON object"),

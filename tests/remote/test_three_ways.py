@@ -62,6 +62,36 @@ async def _check(live: Live, instance_id: str) -> None:
     assert json.loads(entry.config_schema_json) == SCHEMA
 
 
+async def test_a_plugin_is_told_which_calls_are_not_understood() -> None:
+    tasks: list[task_pb2.EvaluationTask] = []
+
+    async def behave(task: task_pb2.EvaluationTask) -> task_pb2.EvaluationOutput:
+        tasks.append(task)
+        return await said(task)
+
+    call = {"id": "1", "name": "refund", "args": {}}
+    messages = [
+        {"role": "user", "content": "hi", "tool_calls": [call]},
+        {"role": "assistant", "content": "hm", "steps": [call]},
+        {"role": "tool", "tool_call_id": "2", "content": "ok"},
+        {"role": "narrator", "content": "hello"},
+        {"role": "assistant", "content": "hello"},
+    ]
+    asked = request(spec("acme.word", {"word": "hello"}))
+    asked.context.ClearField("messages")
+    asked.context.messages_json = json.dumps(messages)
+    async with serving() as live, worker(live, "acme.word", behave=behave):
+        (result,) = (await live.unary(asked)).summary.results
+    assert result.verdict == result_pb2.VERDICT_PASSED
+    assert [list(message.unread_calls) for message in tasks[0].context.messages] == [
+        ["tool_calls"],
+        ["steps[0]"],
+        ["tool_call_id"],
+        ["role"],
+        [],
+    ]
+
+
 async def test_a_plugin_that_dials_out_evaluates() -> None:
     async with serving() as live, worker(live, "acme.word", behave=said):
         await _check(live, "worker-1")

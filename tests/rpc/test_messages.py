@@ -24,7 +24,6 @@ ABSENCE: list[dict[str, Any]] = [
     {"type": "tool-use", "config": {"expectations": [{"name": "get_weather", "maxCalls": 0}]}},
     {"type": "tool-call-budget", "config": {"maxCalls": 0}},
 ]
-ABOUT_CALLS = {"tool-use", "tool-call-budget"}
 
 
 # Somebody else's evaluator.
@@ -58,8 +57,6 @@ def sent(block: dict[str, Any]) -> evald.Turn:
 
 
 UNREADABLE = {
-    "Anthropic's call": {"type": "tool_use", "id": "c", "name": "get_weather", "input": {"city": "Paris"}},
-    "AI SDK's call": {"type": "tool-call", "toolCallId": "c", "toolName": "get_weather", "input": {}},
     "text of an unknown type": {"type": "prose", "text": "18 degrees"},
     "text among the fields": {"type": "text", "content": "18 degrees"},
 }
@@ -77,35 +74,6 @@ def test_an_unreadable_block_passes_no_check_for_absence(block: dict[str, Any], 
         assert f"messages[1].blocks.items[0].type: got '{block['type']}'" in result.error.message
     # What reads no message is not concerned.
     assert evaluation.results[-1].verdict is Verdict.PASSED
-
-
-@pytest.mark.parametrize("role", ["Assistant", "robot"])
-def test_calls_of_an_unknown_role_pass_no_check_for_absence(role: str, client: evald.Client) -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "delete", "arguments": "{}"}}
-    never = {"type": "tool-use", "config": {"expectations": [{"name": "delete", "maxCalls": 0}]}}
-    answer = {"role": "assistant", "content": "Done."}
-    evaluation = client.evaluate([QUESTION, {"role": role, "tool_calls": [call]}, answer], [never])
-    error = evaluation.results[0].error
-    assert error
-    assert error.code == "UNREADABLE_CONTENT"
-    assert f"messages[1].role: got '{role}'" in error.message
-
-
-@pytest.mark.parametrize("kind", ["tool_use", "tool-call", "function_call"])
-def test_calls_in_blocks_of_an_unknown_role_pass_no_check_for_absence(
-    kind: str, client: evald.Client
-) -> None:
-    turn = sent({"type": kind, "id": "c", "name": "get_weather", "input": {}})
-    messages = turn.to_proto().messages
-    messages[1].role = "Assistant"
-    messages.add(role="assistant", text="Done.")
-    for result in client.evaluate(turn, [spec for spec in ABSENCE if spec["type"] in ABOUT_CALLS]).results:
-        assert result.error
-        assert result.error.code == "UNREADABLE_CONTENT"
-        assert (
-            f"messages[1].blocks.items[0].type: got '{kind}', which looks like a tool call"
-            in result.error.message
-        )
 
 
 CALLED = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "delete", "arguments": "{}"}}]}
@@ -152,26 +120,14 @@ def test_a_turn_may_be_the_tail_of_the_conversation_or_all_there_is(client: eval
         assert client.evaluate(turn, [never]).verdict is Verdict.FAILED
 
 
-@pytest.mark.parametrize("block", UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_the_same_in_json_is_read_or_refused(block: dict[str, Any], client: evald.Client) -> None:
-    text = json.dumps([QUESTION, {"role": "assistant", "content": [block]}])
-    if block["type"] == "prose":
-        with pytest.raises(evald.errors.InvalidRequest, match="'prose', which looks like text") as refused:
-            client.evaluate(text, ABSENCE)
-        assert refused.value.violations[0].field == "context.messages_json[1].content[0].type"
-    else:
-        assert client.evaluate(text, ABSENCE).failures
-
-
 @pytest.mark.parametrize("scope", ["turn", "conversation"])
 @pytest.mark.parametrize(
     ("messages", "why"),
     [
         ([], "No assistant message found"),
         ([QUESTION], "No assistant message found"),
-        ([QUESTION, {"role": "bot", "content": "Done."}], "No assistant message found: only of 'bot'"),
     ],
-    ids=["nothing", "a question", "a role that is not known"],
+    ids=["nothing", "a question"],
 )
 def test_where_the_agent_has_said_nothing_no_check_of_its_calls_passes(
     messages: list[Any], why: str, scope: str, client: evald.Client

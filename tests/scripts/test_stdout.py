@@ -32,9 +32,9 @@ def read(data: Any, **options: Any) -> Any:
         pytest.param({"score": 0.79}, FAILED, 0.79, "Score 0.79, wanted at least 0.8", id="score below"),
         pytest.param({"score": 0.7 + 0.1}, PASSED, 0.7 + 0.1, None, id="score on the line but for rounding"),
         pytest.param({"score": 0}, FAILED, 0, "Score 0, wanted at least 0.8", id="score 0"),
-        pytest.param(
-            {"score": 1, "pass": False}, FAILED, 1, "Score 1, wanted at least 0.8", id="pass outranks score"
-        ),
+        pytest.param({"score": 0.9, "pass": True}, PASSED, 0.9, None, id="a verdict and a score, passed"),
+        pytest.param({"score": 0.7, "pass": False}, FAILED, 0.7, None, id="a verdict and a score, failed"),
+        pytest.param({"score": 0.7, "verdict": "skip"}, SKIPPED, 0.7, None, id="a skip and a score"),
         pytest.param(
             {"score": 0.5, "hits": ["a"], "misses": ["b"], "reasoning": "half"},
             FAILED,
@@ -105,8 +105,8 @@ def test_checks_metadata_and_spending_are_kept() -> None:
         (b'{"verdict": "fail", "checks": [{"text": "a", "pass": true}]}', Verdict.FAILED, None),
         (b'{"pass": false, "hits": ["a"], "misses": ["b"]}', Verdict.FAILED, 0.5),
         (b'{"pass": true, "hits": ["a"], "misses": ["b"]}', Verdict.PASSED, 0.5),
-        (b'{"pass": false, "score": 1, "hits": ["a"]}', Verdict.FAILED, 1.0),
-        (b'{"pass": true, "score": 0.3, "hits": ["a"]}', Verdict.PASSED, 0.3),
+        (b'{"pass": false, "score": 0.7, "hits": ["a"]}', Verdict.FAILED, 0.7),
+        (b'{"pass": true, "score": 0.8, "misses": ["a"]}', Verdict.PASSED, 0.8),
         (b'{"pass": false, "hits": ["a", "b", "c", "d"], "misses": ["e"]}', Verdict.FAILED, None),
     ],
 )
@@ -147,6 +147,10 @@ def test_only_a_failure_is_pending() -> None:
         (b'{"pass": 1}', "pass: a number, wanted true or false"),
         (b'{"success": true, "pass": false}', "pass and success contradict each other"),
         (b'{"verdict": "pass", "success": false}', "success and verdict contradict each other"),
+        (b'{"pass": true, "score": 0}', "passed and score 0 contradict each other: the passing score is 0.8"),
+        (b'{"success": true, "score": 0.79}', "passed and score 0.79 contradict each other"),
+        (b'{"pass": false, "score": 1}', "failed and score 1 contradict each other"),
+        (b'{"verdict": "fail", "score": 0.8, "misses": ["a"]}', "failed and score 0.8 contradict each other"),
         (b'{"verdict": "great"}', "verdict: wanted pass, fail or skip"),
         (b'{"verdict": 1}', "verdict: wanted pass, fail or skip"),
         (b'{"score": true}', "score: a boolean, wanted a number"),

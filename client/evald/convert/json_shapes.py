@@ -167,6 +167,8 @@ def message_to_json(pb: message_pb2.ChatMessage) -> dict[str, Any]:
         found["id"] = pb.id
     if pb.metadata.fields:
         found["metadata"] = _struct_to_json(pb.metadata)
+    if pb.unread_calls:
+        found["unread_calls"] = list(pb.unread_calls)
     return found
 
 
@@ -356,6 +358,7 @@ MESSAGE_SCHEMA: Final = {
         "refusal": _TEXT,
         "id": _TEXT,
         "metadata": _OBJECT,
+        "unread_calls": _list_of(_TEXT),
     },
     "required": ["role"],
 }

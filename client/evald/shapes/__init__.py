@@ -8,6 +8,7 @@ that it does not recognise. A complete response is read in `responses`; larger f
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
+from ..call_shapes import call_ids, unread_calls
 from ..errors import InvalidInput, errors_below
 from ..fields import plain, shown
 from . import (
@@ -86,26 +87,45 @@ def _is_pair(value: Any) -> bool:
     )
 
 
-def read_item(value: Any) -> Reading:
-    """Read one item of a list of messages. Raises InvalidInput, also if no family recognises it."""
+def read_item(value: Any, ids: set[str] | None = None) -> Reading:
+    """Read one item of a list of messages. What looks like a tool call and was not read is in `unread_calls`.
+
+    ids: the ids of calls in the items before; those of this item are added.
+
+    Raises InvalidInput, also if no family recognises the item.
+    """
     reading = read_one(value)
+    data = plain(value)
     if reading is None:
-        data = plain(value)
         if isinstance(data, Mapping):
             role = data.get("role")
             got = "missing" if role is None else shown(role)
             raise InvalidInput("role", f"{got}, in {shown(data).removeprefix('got ')}", _WANTED)
         raise InvalidInput("", shown(value), _WANTED)
+    messages, ids = reading.messages, set() if ids is None else ids
+    ids.update(call_ids(messages))
+    if messages and isinstance(data, Mapping):
+        if "role" not in data:  # a list of messages, each of which was looked at
+            data = {key: item for key, item in data.items() if key not in _ITEMS}
+        unread = unread_calls(data, messages, ids)
+        marked = next((m for m in reversed(messages) if m["role"] == "assistant"), messages[-1])
+        for message in messages:
+            message.setdefault("unread_calls", [])
+        marked["unread_calls"] = [*marked["unread_calls"], *unread]
     return reading
+
+
+_ITEMS: Final = frozenset(("messages", "inner_messages", "chat_message"))
 
 
 def read_all(values: Iterable[Any], path: str) -> Reading:
     """Read several values as one reading. Raises InvalidInput with the path of the invalid one."""
     found = Readings()
     messages: list[dict[str, Any]] = []
+    ids: set[str] = set()
     for index, value in enumerate(values):
         with errors_below(f"{path}[{index}]"):
-            reading = read_item(value)
+            reading = read_item(value, ids)
         found.add(len(messages), reading)
         messages.extend(reading.messages)
     start = turn_start([message["role"] for message in messages])

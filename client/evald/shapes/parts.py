@@ -1,14 +1,13 @@
 """Read the parts of a message, also called content blocks, in the spellings of all frameworks.
 
-A part is text, a tool call, a tool result, reasoning, or other content (an image, a file), which remains an
-unchanged block of the message. A part that resembles text or a tool call but has an unknown form raises
-InvalidInput: if it were ignored, every check for absence would pass.
+A part is text, a tool call, a tool result, reasoning, or other content (an image, a file, a part of an unknown
+type), which remains an unchanged block of the message: `blocks` says which of those evaluators do not understand.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ..blocks import KNOWN_BLOCKS, MAX_BLOCKS, TEXT_BLOCKS, TooMany, resemblance
+from ..blocks import KNOWN_BLOCKS, MAX_BLOCKS, TEXT_BLOCKS, TooMany
 from ..errors import InvalidInput, errors_below
 from ..fields import plain, shown, snake, text
 from .reading import first, json_text, mapping
@@ -65,17 +64,8 @@ _BY_KEY: Final = (
     "citations_content",
     "json",
 )
-_CALL_KEYS: Final = frozenset(
-    ("function_call", "functionCall", "tool_use", "toolUse", "executable_code", "executableCode")
-)
 # Keys of media to keep. Never the bytes.
 _MEDIA_FACTS: Final = frozenset(("mime_type", "display_name", "file_uri", "format", "name", "uri"))
-
-_WANTED: Final = (
-    "text, a tool call (tool_call, tool-call, tool_use, function_call, toolUse, functionCall), a tool's result, "
-    "reasoning, or an image, file or other block that contains no text; or put its text into `content` and its calls "
-    "into `tool_calls`"
-)
 
 
 class Parts:
@@ -145,15 +135,7 @@ def read_part(part: Any, found: Parts) -> None:
         _keep(part, written, kind, found)
 
 
-def _check_one(part: Mapping[str, Any], kind: str) -> None:
-    """Raise InvalidInput for a part of this kind that also has a tool call, which checks of calls would not see."""
-    for key in part.keys() & _CALL_KEYS:
-        if part[key] is not None and snake(key) != kind:
-            raise InvalidInput(key, f"a tool call in a part that is {kind}", "a part of its own")
-
-
 def _read_text(part: Mapping[str, Any], kind: str, found: Parts) -> None:
-    _check_one(part, kind)
     key = next((key for key in ("text", "content") if part.get(key) is not None), None)
     value = None if key is None else part[key]
     if isinstance(value, Mapping):  # Assistants API: {"value", "annotations"}
@@ -178,7 +160,6 @@ def _read_untyped(part: Mapping[str, Any], found: Parts) -> None:
         if part.keys() <= {"thought", "thought_signature", "thoughtSignature"}:
             return
         raise InvalidInput("type", "missing", 'text such as "text" or "image_url"')
-    _check_one(part, kind)
     key = named[kind]
     inner = plain(part[key])
     with errors_below(key):
@@ -212,18 +193,13 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def _keep(part: Mapping[str, Any], written: str, kind: str, found: Parts) -> None:
-    """Keep images, files and unknown parts as blocks. Raises InvalidInput if one may hold text or a tool call."""
+    """Keep images, files and unknown parts as blocks. Evaluators see whether those hold text or a tool call."""
     transcript = (
         first(part, "transcript", "refusal") if kind in ("audio", "output_audio", "input_audio") else None
     )
     if isinstance(transcript, str):
         found.blocks.append({"type": "text", "text": transcript})
         return
-    problem = None if kind in KNOWN_BLOCKS or kind.startswith("data_") else resemblance(kind, part)
-    if problem:
-        raise InvalidInput(
-            "type", f"got {written!r:.80}, {problem} but is not a type that evald reads", _WANTED
-        )
     found.blocks.append({"type": written, **{key: value for key, value in part.items() if key != "type"}})
 
 

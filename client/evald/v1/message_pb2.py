@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65vald/v1/message.proto\x12\x08\x65vald.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xb9\x02\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12,\n\x06\x62locks\x18\x03 \x01(\x0b\x32\x1a.evald.v1.ContentBlockListH\x00\x12&\n\ntool_calls\x18\x04 \x03(\x0b\x32\x12.evald.v1.ToolCall\x12\x19\n\x0ctool_call_id\x18\x05 \x01(\tH\x01\x88\x01\x01\x12\x11\n\x04name\x18\x06 \x01(\tH\x02\x88\x01\x01\x12\x0f\n\x02id\x18\x07 \x01(\tH\x03\x88\x01\x01\x12\x14\n\x07refusal\x18\x08 \x01(\tH\x04\x88\x01\x01\x12)\n\x08metadata\x18\t \x01(\x0b\x32\x17.google.protobuf.StructB\t\n\x07\x63ontentB\x0f\n\r_tool_call_idB\x07\n\x05_nameB\x05\n\x03_idB\n\n\x08_refusal\"9\n\x10\x43ontentBlockList\x12%\n\x05items\x18\x01 \x03(\x0b\x32\x16.evald.v1.ContentBlock\"a\n\x0c\x43ontentBlock\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x11\n\x04text\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\'\n\x06\x66ields\x18\x03 \x01(\x0b\x32\x17.google.protobuf.StructB\x07\n\x05_text\"{\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12(\n\x08\x66unction\x18\x03 \x01(\x0b\x32\x16.evald.v1.FunctionCall\x12+\n\x08\x64uration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"/\n\x0c\x46unctionCall\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\targuments\x18\x02 \x01(\t\"\x80\x02\n\nTokenUsage\x12\x19\n\x0cinput_tokens\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1a\n\routput_tokens\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0ctotal_tokens\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12 \n\x13\x63\x61\x63hed_input_tokens\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\x1d\n\x10reasoning_tokens\x18\x05 \x01(\x03H\x04\x88\x01\x01\x42\x0f\n\r_input_tokensB\x10\n\x0e_output_tokensB\x0f\n\r_total_tokensB\x16\n\x14_cached_input_tokensB\x13\n\x11_reasoning_tokens\"-\n\x04\x43ost\x12\x15\n\rcurrency_code\x18\x01 \x01(\t\x12\x0e\n\x06\x61mount\x18\x02 \x01(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65vald/v1/message.proto\x12\x08\x65vald.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xcf\x02\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12,\n\x06\x62locks\x18\x03 \x01(\x0b\x32\x1a.evald.v1.ContentBlockListH\x00\x12&\n\ntool_calls\x18\x04 \x03(\x0b\x32\x12.evald.v1.ToolCall\x12\x19\n\x0ctool_call_id\x18\x05 \x01(\tH\x01\x88\x01\x01\x12\x11\n\x04name\x18\x06 \x01(\tH\x02\x88\x01\x01\x12\x0f\n\x02id\x18\x07 \x01(\tH\x03\x88\x01\x01\x12\x14\n\x07refusal\x18\x08 \x01(\tH\x04\x88\x01\x01\x12)\n\x08metadata\x18\t \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x14\n\x0cunread_calls\x18\n \x03(\tB\t\n\x07\x63ontentB\x0f\n\r_tool_call_idB\x07\n\x05_nameB\x05\n\x03_idB\n\n\x08_refusal\"9\n\x10\x43ontentBlockList\x12%\n\x05items\x18\x01 \x03(\x0b\x32\x16.evald.v1.ContentBlock\"a\n\x0c\x43ontentBlock\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x11\n\x04text\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\'\n\x06\x66ields\x18\x03 \x01(\x0b\x32\x17.google.protobuf.StructB\x07\n\x05_text\"{\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12(\n\x08\x66unction\x18\x03 \x01(\x0b\x32\x16.evald.v1.FunctionCall\x12+\n\x08\x64uration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"/\n\x0c\x46unctionCall\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\targuments\x18\x02 \x01(\t\"\x80\x02\n\nTokenUsage\x12\x19\n\x0cinput_tokens\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1a\n\routput_tokens\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0ctotal_tokens\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12 \n\x13\x63\x61\x63hed_input_tokens\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\x1d\n\x10reasoning_tokens\x18\x05 \x01(\x03H\x04\x88\x01\x01\x42\x0f\n\r_input_tokensB\x10\n\x0e_output_tokensB\x0f\n\r_total_tokensB\x16\n\x14_cached_input_tokensB\x13\n\x11_reasoning_tokens\"-\n\x04\x43ost\x12\x15\n\rcurrency_code\x18\x01 \x01(\t\x12\x0e\n\x06\x61mount\x18\x02 \x01(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,17 +34,17 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'evald.v1.message_pb2', _glo
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CHATMESSAGE']._serialized_start=99
-  _globals['_CHATMESSAGE']._serialized_end=412
-  _globals['_CONTENTBLOCKLIST']._serialized_start=414
-  _globals['_CONTENTBLOCKLIST']._serialized_end=471
-  _globals['_CONTENTBLOCK']._serialized_start=473
-  _globals['_CONTENTBLOCK']._serialized_end=570
-  _globals['_TOOLCALL']._serialized_start=572
-  _globals['_TOOLCALL']._serialized_end=695
-  _globals['_FUNCTIONCALL']._serialized_start=697
-  _globals['_FUNCTIONCALL']._serialized_end=744
-  _globals['_TOKENUSAGE']._serialized_start=747
-  _globals['_TOKENUSAGE']._serialized_end=1003
-  _globals['_COST']._serialized_start=1005
-  _globals['_COST']._serialized_end=1050
+  _globals['_CHATMESSAGE']._serialized_end=434
+  _globals['_CONTENTBLOCKLIST']._serialized_start=436
+  _globals['_CONTENTBLOCKLIST']._serialized_end=493
+  _globals['_CONTENTBLOCK']._serialized_start=495
+  _globals['_CONTENTBLOCK']._serialized_end=592
+  _globals['_TOOLCALL']._serialized_start=594
+  _globals['_TOOLCALL']._serialized_end=717
+  _globals['_FUNCTIONCALL']._serialized_start=719
+  _globals['_FUNCTIONCALL']._serialized_end=766
+  _globals['_TOKENUSAGE']._serialized_start=769
+  _globals['_TOKENUSAGE']._serialized_end=1025
+  _globals['_COST']._serialized_start=1027
+  _globals['_COST']._serialized_end=1072
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ChatMessage(_message.Message):
-    __slots__ = ("role", "text", "blocks", "tool_calls", "tool_call_id", "name", "id", "refusal", "metadata")
+    __slots__ = ("role", "text", "blocks", "tool_calls", "tool_call_id", "name", "id", "refusal", "metadata", "unread_calls")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class ChatMessage(_message.Message):
     ID_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_CALLS_FIELD_NUMBER: _ClassVar[int]
     role: str
     text: str
     blocks: ContentBlockList
@@ -27,7 +28,8 @@ class ChatMessage(_message.Message):
     id: str
     refusal: str
     metadata: _struct_pb2.Struct
-    def __init__(self, role: _Optional[str] = ..., text: _Optional[str] = ..., blocks: _Optional[_Union[ContentBlockList, _Mapping]] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., tool_call_id: _Optional[str] = ..., name: _Optional[str] = ..., id: _Optional[str] = ..., refusal: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    unread_calls: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, role: _Optional[str] = ..., text: _Optional[str] = ..., blocks: _Optional[_Union[ContentBlockList, _Mapping]] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., tool_call_id: _Optional[str] = ..., name: _Optional[str] = ..., id: _Optional[str] = ..., refusal: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., unread_calls: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ContentBlockList(_message.Message):
     __slots__ = ("items",)

@@ -6,11 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from evald.blocks import calls_of
+from evald.call_shapes import unread_calls
 from evald.chat import is_answer, message_text
 from evald.convert.context import TurnData, turn_to_pb
 from evald.errors import InvalidInput
-from evald.fields import duration_to_pb, first_of, shown, snake
-from evald.messages import CALLS_ELSEWHERE, check_nodes
+from evald.fields import duration_to_pb, first_of, shown
+from evald.messages import check_nodes
 from evald.shapes import read_one
 from evald.strict_json import TooLarge, parse_json
 from evald.v1 import context_pb2
@@ -104,15 +106,10 @@ def find_response(data: Any, depth: int = 3) -> TurnData:
     except InvalidInput as problem:
         if text is None or "role" in data:  # a message is read whole or not at all
             raise bad_answer(str(problem)) from None
-    calls = first_of(data, CALL_LISTS)
-    if text is not None or calls:
-        # Calls under other keys are read or refused, as in any message.
-        others = {
-            key: data[key] for key in data if snake(key) in CALLS_ELSEWHERE or snake(key) == "function_call"
-        }
-        return about._replace(
-            response={**others, "role": "assistant", "content": text, "tool_calls": calls or None}
-        )
+    calls, legacy = first_of(data, CALL_LISTS), first_of(data, ("function_call", "functionCall"))
+    if text is not None or calls or legacy:
+        message = {"role": "assistant", "content": text, "tool_calls": calls or None, "function_call": legacy}
+        return about._replace(response=message)
     for key in _NESTED:
         inner = data.get(key)
         if depth and (isinstance(inner, list) or (isinstance(inner, Mapping) and inner)):
@@ -141,8 +138,10 @@ def to_cost(value: Any, path: str) -> float:
         raise bad_answer(f"{path}: got a number of hundreds of digits, wanted US dollars") from None
 
 
-def to_invocation(found: TurnData, max_messages: int) -> context_pb2.Invocation:
+def to_invocation(found: TurnData, max_messages: int, source: Any = None) -> context_pb2.Invocation:
     """Convert the found data to the answer of a turn: only messages after the user's last one.
+
+    source: the whole answer of the agent, if calls may be in it beside the found data.
 
     Raises ConnectorFailure.
     """
@@ -158,6 +157,7 @@ def to_invocation(found: TurnData, max_messages: int) -> context_pb2.Invocation:
     invocation.ClearField("messages")
     invocation.messages.extend(context.messages[start:])
     check_messages(invocation, max_messages)
+    invocation.messages[-1].unread_calls.extend(unread_calls(source, map(calls_of, context.messages)))
     return invocation
 
 

@@ -147,7 +147,9 @@ class HttpEndpoint(HttpAgent):
         return invocation
 
     def _read(self, data: Any) -> context_pb2.Invocation:
-        return to_invocation(self._found(data), self._options.max_messages)
+        # config.messagesPath says which part of the answer is the turn.
+        source = data if self._config.messages_path is None else None
+        return to_invocation(self._found(data), self._options.max_messages, source)
 
     def _found(self, data: Any) -> TurnData:
         """Find messages, usage, cost and model at the config's paths, else where agents usually have them."""

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
+from evald.call_shapes import call_shapes
 from evald.errors import InvalidInput
 from evald.fields import shown, snake
 from evald.messages import check_nodes
@@ -208,6 +209,7 @@ class TextPieces:
         self._chunks: ChatChunks | None = None
         self._calls: dict[Any, Any] = {}  # by id; later events may repeat calls
         self._others: dict[str, Any] = {}
+        self._shaped: list[Mapping[str, Any]] = []  # events that may hold a call
 
     def add(self, event: Any) -> None:
         """Add an event. Raises ConnectorFailure."""
@@ -225,6 +227,8 @@ class TextPieces:
 
     def _add_event(self, event: Mapping[str, Any]) -> None:
         self._others |= {key: value for key, value in event.items() if value is not None}
+        if next(call_shapes({"event": event}), None) is not None:
+            self._shaped.append(event)
         found: list[Any] = [event] if _kind(event) in CALL_PARTS else []
         for key in CALL_LISTS:
             calls = event.get(key)
@@ -286,7 +290,7 @@ class TextPieces:
         left_out = (*_PIECES, *CALL_LISTS, "role")
         known = {key: value for key, value in self._others.items() if key not in left_out}
         text = self._text() if self._texts else None
-        return known | {"content": text, "tool_calls": list(self._calls.values())}
+        return known | {"content": text, "tool_calls": list(self._calls.values()), "events": self._shaped}
 
 
 def _kind(event: Mapping[str, Any]) -> str:

@@ -218,8 +218,8 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
         work = 0
         for position in range(max(len(wanted), len(made))):
             check()
-            mine = _calls_of(made, position, check)
-            known = [self._rule_of(call, check) for call in _calls_of(wanted, position, check)]
+            mine = _calls_of(made, position)
+            known = [self._rule_of(call, check) for call in _calls_of(wanted, position)]
             work += len(known) * len(mine)
             if work > _MAX_WORK:
                 raise TooLarge(
@@ -335,13 +335,12 @@ class Trajectory(Evaluator, type="trajectory", kind=ASSERTION, aliases={"tool-tr
         if self.mode in _MISSING_ALLOWED:
             return not calls
         if self.mode == "strict" and self._rules is None:
-            wanted, made, check = ctx.expected.messages, ctx.messages, ctx.check_time
+            wanted, made = ctx.expected.messages, ctx.messages
             return (
                 len(made) < len(wanted)
                 and all(_role(wanted, place) == message.role for place, message in enumerate(made))
                 and all(
-                    len(_calls_of(made, p, check)) == len(_calls_of(wanted, p, check))
-                    for p in range(len(made))
+                    len(_calls_of(made, place)) == len(_calls_of(wanted, place)) for place in range(len(made))
                 )
                 and len(pairs) == len(calls)
             )
@@ -433,8 +432,9 @@ def _pair_by_position(rules: Sequence[CallMatcher], calls: Sequence[ToolCall], c
     return pairs
 
 
-def _calls_of(messages: Sequence[Message], position: int, check: CheckTime) -> list[ToolCall]:
-    return messages[position].agent_calls(check) if position < len(messages) else []
+def _calls_of(messages: Sequence[Message], position: int) -> list[ToolCall]:
+    message = messages[position] if position < len(messages) else None
+    return message.tool_calls if message is not None and message.role == "assistant" else []
 
 
 def _role(messages: Sequence[Message], position: int) -> str:

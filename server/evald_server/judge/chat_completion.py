@@ -143,7 +143,7 @@ class _Choice:
 
     def add(self, message: Mapping[str, Any], finish: Any) -> None:
         """Add a message or a delta. finish: its finish reason, None when it has none."""
-        text, refusal = _text(message.get("content")), _text(message.get("refusal"))
+        text, refusal = _text(message.get("content")), _refusal(message)
         if text is not None:
             self.texts.append(text)
         if refusal is not None:
@@ -229,6 +229,16 @@ def _text(content: Any) -> str | None:
             if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
         )
     return None
+
+
+def _refusal(message: Mapping[str, Any]) -> str | None:
+    """Return the refusal of a message or of a part of its content; None if there is none."""
+    refusal = _text(message.get("refusal"))
+    content = message.get("content")
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, Mapping) and part.get("type") == "refusal":
+            refusal = f"{refusal or ''}{_text(part.get('refusal')) or _text(part.get('text')) or 'no reason given'}"
+    return refusal
 
 
 def _usage(usage: Any) -> TokenUsage | None:

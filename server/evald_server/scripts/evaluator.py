@@ -79,7 +79,7 @@ class Code(
         PASS_SCORE,
         gt=0,
         le=1,
-        description="Minimum score that passes, for a script that returns a score and no verdict.",
+        description="Minimum score that passes. A script that gives a verdict as well must not contradict it.",
     )
     config: dict[str, Any] = Field(
         default_factory=dict, description="Passed to the script unchanged, under the key `config`."

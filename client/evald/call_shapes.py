@@ -1,0 +1,238 @@
+"""Recognise tool calls by their shape, under whatever key a caller's data have them.
+
+A call has a name and arguments, or a tool's name, a call's id or a type such as `tool_call`. What describes a tool (a
+name and a schema) is no call. Nothing below `metadata` and `documents` is a call, and nothing in a call's arguments
+and results.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from .fields import plain, snake
+
+# A caller's own data.
+_NOT_READ: Final = frozenset(("metadata", "documents"))
+# What a call returned is data.
+_RESULTS: Final = frozenset(("output", "result", "response", "content", "artifact", "error"))
+_ARGUMENTS: Final = frozenset(("args", "arg", "kwargs", "input", "inputs", "params", "parameters", "payload"))
+_BEFORE_ARGUMENTS: Final = frozenset(
+    ("tool", "function", "func", "fn", "call", "action", "method", "input", "raw")
+)
+_SCHEMAS: Final = frozenset(
+    ("input_schema", "output_schema", "schema", "json_schema", "parameters_json_schema")
+)
+_TOOL_WORDS: Final = frozenset(("tool", "function", "func", "fn"))
+_CALL_WORDS: Final = frozenset(("call", "calls", "called", "invocation", "invocations"))
+# A name under one of these keys is that of a call if arguments are beside it.
+_NAMES: Final = ("name", "action", "method", "command", "type", "kind")
+# Types with the data of a call that are none, or announce one that is written elsewhere.
+_NO_CALLS: Final = frozenset(
+    (
+        "tool_reference",
+        "tool_choice",
+        "mcp_list_tools",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "tool_approval_request",
+        "tool_approval_response",
+        "retry_prompt",
+    )
+)
+
+
+class CallShape(NamedTuple):
+    """What looks like a call, or like the result of one. id, name: None if there is none."""
+
+    path: str
+    id: str | None
+    name: str | None
+    arguments: Any
+    is_result: bool
+
+
+def call_shapes(data: Any, path: str = "") -> Iterator[CallShape]:
+    """Yield what looks like a call at any depth, with its path, in the order of the data."""
+    waiting = [(data, path)]
+    while waiting:
+        value, place = waiting.pop()
+        if isinstance(value, Mapping):
+            if _is_definition(value):
+                continue
+            shape = call_shape(value, place)
+            if shape is not None:
+                yield shape
+            below = [
+                (item, f"{place}.{key}" if place else str(key))
+                for key, item in value.items()
+                if isinstance(item, Mapping | list | tuple) and _may_hold_calls(str(key), shape)
+            ]
+            if value.get("type") == "document":
+                continue
+        elif isinstance(value, list | tuple):
+            below = [
+                (item, f"{place}[{index}]")
+                for index, item in enumerate(value)
+                if isinstance(item, Mapping | list | tuple)
+            ]
+        else:
+            continue
+        waiting.extend(reversed(below))
+
+
+def _may_hold_calls(key: str, shape: CallShape | None) -> bool:
+    key = snake(key)
+    if key in _NOT_READ:
+        return False
+    return shape is None or not (is_arguments(key) or key in _RESULTS or key in ("function", "custom"))
+
+
+def call_shape(data: Mapping[Any, Any], path: str = "") -> CallShape | None:
+    """Return the call that an object itself is; None if it is none.
+
+    path: "" for a message, whose type and ids are not those of a call.
+    """
+    kind = data.get("type", data.get("part_kind"))
+    kind = snake(kind) if isinstance(kind, str) else ""
+    if kind in _NO_CALLS:
+        return None
+    call_id = name = tool = arguments = place = None
+    for written, value in data.items():
+        key = snake(str(written))
+        if key in ("function", "custom", "tool") and isinstance(value, Mapping):
+            if _is_definition(value):
+                return None
+            inner = call_shape(value, "inner")
+            name = value.get("name")
+            if inner is not None:
+                tool, arguments, place = inner.name, inner.arguments, written
+        elif is_tool_name(key):
+            tool = value if isinstance(value, str) else tool
+        elif is_arguments(key) and not isinstance(value, int | float):
+            arguments, place = (value if value is not None else arguments), written
+        elif is_call_id(key) and isinstance(value, str):
+            call_id = value
+    names = _NAMES if path else () if data.get("role") in _NAMED_AUTHORS else ("name",)
+    if name is None and tool is None:
+        name = next((data[key] for key in names if isinstance(data.get(key), str)), None)
+    named = tool is not None or name is not None or "name" in data.keys() & {*names}
+    marked = path and (is_call_type(kind) or call_id is not None or tool is not None)
+    if not marked and not (named and place is not None):
+        return None
+    if call_id is None and isinstance(data.get("id"), str):
+        call_id = data["id"]
+    name = name if tool is None else tool
+    name = None if name == data.get("type") else name
+    is_result = place is None and not _RESULTS.isdisjoint(data)
+    return CallShape(path or str(place), call_id, name, arguments, is_result)
+
+
+# In their messages `name` is the author.
+_NAMED_AUTHORS: Final = ("user", "system", "developer", "tool", "function")
+
+
+def is_tool_name(key: str) -> bool:
+    """Return whether a key in snake_case is that of a tool's name, such as `tool` and `function_name`."""
+    words = set(key.split("_"))
+    return bool(words & _TOOL_WORDS) and words <= {*_TOOL_WORDS, "name", "call"}
+
+
+def is_arguments(key: str) -> bool:
+    """Return whether a key in snake_case is that of a call's arguments, such as `args` and `tool_input`."""
+    *before, last = key.split("_")
+    return "arguments" in key or (last in _ARGUMENTS and _BEFORE_ARGUMENTS.issuperset(before))
+
+
+def is_call_id(key: str) -> bool:
+    """Return whether a key in snake_case is that of a call's id, such as `tool_call_id` and `tool_use_id`."""
+    return key in ("call_id", "tool_call_id", "tool_use_id", "tool_invocation_id", "function_call_id")
+
+
+def is_call_type(kind: str) -> bool:
+    """Return whether a type in snake_case is that of a call or a result, such as `tool_use` and `web_search_call`."""
+    words = kind.split("_")
+    return kind not in _NO_CALLS and (
+        not _CALL_WORDS.isdisjoint(words) or (len(words) > 1 and not _TOOL_WORDS.isdisjoint(words))
+    )
+
+
+def _is_definition(data: Mapping[Any, Any]) -> bool:
+    """Return whether an object describes a tool: it has a schema, and no arguments."""
+    keys = {snake(str(key)): value for key, value in data.items()}
+    schema = keys.get("parameters")
+    described = not _SCHEMAS.isdisjoint(keys) or (
+        isinstance(schema.get("properties"), Mapping) or str(schema.get("type")).lower() == "object"
+        if isinstance(schema, Mapping)
+        else bool(schema) and isinstance(schema, list)
+    )
+    return described and not any(is_arguments(key) and key != "parameters" for key in keys)
+
+
+def unread_calls(data: Any, messages: Iterable[Mapping[str, Any]], ids: Iterable[str] = ()) -> list[str]:
+    """Return the paths of the calls and results in the data that are not among those of the messages.
+
+    data: the caller's data. messages: what was read from them. ids: ids of calls that were read before.
+    """
+    shapes = list(call_shapes(data))
+    if not shapes:
+        return []
+    messages = list(messages)
+    calls = [call for message in messages for call in _read_calls(message)]
+    known = {*ids, *call_ids(messages)}
+    names = {call.name for call in calls if call.name is not None}
+    results = any(message.get("role") == "tool" for message in messages)
+    unread: list[str] = []
+    times: Counter[tuple[str, str | None, str]] = Counter()
+    for shape in shapes:
+        if shape.id is not None and shape.id in known:
+            continue
+        if shape.is_result:
+            if shape.id is not None or not (results or shape.name in names):
+                unread.append(shape.path)
+            continue
+        # The same call may be written in several places, but not oftener in one of them than it was read.
+        where = _place(shape.path), shape.name, _json(shape.arguments)
+        times[where] += 1
+        same = sum(
+            (shape.id is None or call.id is None)
+            and shape.name in (None, call.name)
+            and where[2] == _json(call.arguments)
+            for call in calls
+        )
+        if times[where] > same:
+            unread.append(shape.path)
+    return unread
+
+
+def call_ids(messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the ids of the calls, and of the calls that are answered, in messages in the contract's JSON form."""
+    for message in messages:
+        yield from (call.id for call in _read_calls(message) if isinstance(call.id, str))
+        if isinstance(message.get("tool_call_id"), str):
+            yield message["tool_call_id"]
+
+
+def _read_calls(message: Mapping[str, Any]) -> Iterator[CallShape]:
+    legacy = message.get("function_call") or message.get("functionCall")
+    for written in (*(message.get("tool_calls") or message.get("toolCalls") or ()), legacy):
+        call = plain(written)
+        if isinstance(call, Mapping):
+            bare = CallShape("", call.get("id"), call.get("name"), None, is_result=False)  # without arguments
+            yield call_shape(call, "call") or bare
+
+
+def _place(path: str) -> str:
+    """Return the path without its indices, so that all elements of a list have the same."""
+    return "".join(part.partition("]")[2] if number else part for number, part in enumerate(path.split("[")))
+
+
+def _json(arguments: Any) -> str:
+    """Return arguments as text that is the same for the same arguments."""
+    if isinstance(arguments, str):
+        written = arguments
+        try:
+            arguments = json.loads(written) if written.strip() else None
+        except (ValueError, RecursionError):
+            return written
+    return json.dumps(arguments or None, sort_keys=True, default=str)
