@@ -6,13 +6,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-oldest=$(.venv/bin/python -c 'import sys; print(sys.executable)')
-
-# The newest Python of this machine, where there are several.
-newest=$oldest
-for candidate in "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[1-9].*/bin/python3 python3.12 python3.13 python3.14; do
-  if "$candidate" -c 'import venv' 2>/dev/null; then newest=$candidate; fi
-done
+# With the oldest packages the oldest Python of this machine, else the newest.
+oldest=$(.ci/pythons.sh | head -n 1 | cut -d ' ' -f 2)
+newest=$(.ci/pythons.sh | tail -n 1 | cut -d ' ' -f 2)
 
 .venv/bin/pip wheel --quiet --no-deps --wheel-dir "$work/dist" .
 wheel=$(ls "$work"/dist/evald-*.whl)
@@ -67,12 +63,9 @@ at_most 37 newest
 echo "-- oldest packages"
 pip_in oldest list --format=freeze | grep -E '^(grpcio|protobuf|pydantic)=='
 .ci/smoke.sh "$work/oldest/bin"
-# What depends on their versions: protobuf, grpc and pydantic in the SDK, in calls and in remote evaluators; jsonschema-rs;
-# SQLAlchemy, Alembic and psycopg in the store; joserfc.
-.ci/pytest.sh "$work/oldest/bin" -n 2 --dist worksteal -m "not alone and not interop and not frameworks and not thorough" \
-  --ignore=tests/remote/test_processes.py --ignore=tests/worker/test_real_server.py \
-  --ignore=tests/sdk/test_pytest_plugin.py --ignore=tests/store/test_kill.py \
-  tests/auth/test_tokens.py tests/sdk tests/worker tests/remote tests/store tests/jsonschema/test_{schema,second_opinion}.py tests/rpc/test_{evaluation,sessions,batches,catalog,registry,lifecycle,messages}.py
+# What depends on their versions depends on the interpreter, too: protobuf, grpc and pydantic in the SDK, in calls and in
+# remote evaluators; jsonschema-rs; SQLAlchemy, Alembic and psycopg in the store; joserfc.
+.ci/interpreter.sh "$work/oldest/bin"
 
 echo "-- locked packages, as in the Dockerfile"
 .ci/smoke.sh "$work/locked/bin"

@@ -161,7 +161,8 @@ class Guard:
         try:
             raise failure
         finally:
-            del failure  # its traceback refers to this frame: a cycle, which only garbage collection frees
+            # Its traceback refers to this frame, and the task to it: a cycle, which only garbage collection frees.
+            del failure, task
 
     def _checked(self, outcome: Any) -> Result:
         kind = self._definition.kind

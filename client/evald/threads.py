@@ -97,7 +97,12 @@ class Threads:
         def begin(tell: Tell) -> None:
             task = loop.create_task(coroutine)
             tasks.append(task)
-            task.add_done_callback(lambda ended: tell(*_outcome(ended)))
+
+            def end(task: asyncio.Task[T]) -> None:
+                tasks.clear()  # a task keeps its exception, whose traceback refers to what waits here
+                tell(*_outcome(task))
+
+            task.add_done_callback(end)
 
         def cancel() -> None:
             # Runs after `begin`, because the loop keeps the order of callbacks.
@@ -134,19 +139,18 @@ class Threads:
         A cancelled wait calls `stop`, and counts the work as overrun until it ends.
         """
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[Any] = loop.create_future()
+        done: asyncio.Future[None] = loop.create_future()
+        # Beside the future, which would keep an exception whose traceback refers to it.
+        outcomes: list[tuple[Any, Exception | None]] = []
         left_behind = False
 
         def finished(result: Any, problem: Exception | None) -> None:
             over()
             if left_behind:
                 self._overrun[type_name] -= 1
-            if done.done():
-                return
-            if problem is not None:
-                done.set_exception(problem)
-            else:
-                done.set_result(result)
+            if not done.done():
+                outcomes.append((result, problem))
+                done.set_result(None)
 
         def tell(result: Any, problem: Exception | None) -> None:
             with suppress(RuntimeError):  # the loop is closed: there is no waiter
@@ -154,7 +158,7 @@ class Threads:
 
         start(tell)
         try:
-            return await done
+            await done
         except asyncio.CancelledError:
             if not done.done() or done.cancelled():
                 left_behind = True
@@ -162,6 +166,13 @@ class Threads:
                 with suppress(RuntimeError):
                     stop()
             raise
+        result, problem = outcomes.pop()
+        try:
+            if problem is not None:
+                raise problem
+            return result
+        finally:
+            del problem  # its traceback refers to this frame
 
     def _start(self, work: Callable[[], None]) -> None:
         try:

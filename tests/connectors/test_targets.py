@@ -122,5 +122,5 @@ async def test_a_certificate_is_checked_against_the_name_although_an_address_is_
             if works:
                 assert texts(await agent.invoke(turn())) == [("assistant", "fine")]
             else:
-                assert "its certificate is not valid for this name" in (await failure(agent)).message
+                assert "its certificate is not valid: Hostname mismatch" in (await failure(agent)).message
         await served.stop()

@@ -328,7 +328,7 @@ def _tls_context() -> ssl.SSLContext:
 
 def _connect_problem(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return "its certificate is not valid for this name"
+        return f"its certificate is not valid: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return "TLS failed"
     if isinstance(error, ConnectionRefusedError):
