@@ -159,7 +159,9 @@ def _prompt(config: dict[str, Any]) -> Prompt:
 
 
 def _material(prompt: Prompt, ctx: EvaluatorContext) -> str:
-    return prompt.request(prompt.evidence(prompt.shown(ctx)), 10, 0.0, 0, 1, lambda _answer: True).user_message
+    return prompt.request(
+        prompt.evidence(prompt.shown(ctx)), 10, 0.0, 0, 1, lambda _answer: True
+    ).user_message
 
 
 def _assert_hidden(material: str) -> None:

@@ -237,7 +237,9 @@ def _refusal(message: Mapping[str, Any]) -> str | None:
     content = message.get("content")
     for part in content if isinstance(content, list) else ():
         if isinstance(part, Mapping) and part.get("type") == "refusal":
-            refusal = f"{refusal or ''}{_text(part.get('refusal')) or _text(part.get('text')) or 'no reason given'}"
+            refusal = (
+                f"{refusal or ''}{_text(part.get('refusal')) or _text(part.get('text')) or 'no reason given'}"
+            )
     return refusal
 
 

@@ -62,9 +62,7 @@ def read_output(output: bytes, pass_score: float = PASS_SCORE) -> Result:
         if score is None:
             raise _no_verdict(data)
         verdict = Verdict.PASSED if reaches(score, pass_score) else Verdict.FAILED
-    elif score is not None and verdict is (
-        Verdict.FAILED if reaches(score, pass_score) else Verdict.PASSED
-    ):
+    elif score is not None and verdict is (Verdict.FAILED if reaches(score, pass_score) else Verdict.PASSED):
         raise InvalidOutput(
             f"a script that {verdict.name.lower()} and score {score:g} contradict each other: the passing score is "
             f"{pass_score:g}; print one of the two, or set config.threshold to the score from which the script passes"
