@@ -53,14 +53,17 @@ def test_it_evaluates_for_a_server_and_leaves_in_order(
     program: Path, evald_command: str, tmp_path: Path
 ) -> None:
     specs = [{"type": "acme.word-limit", "config": {"maxWords": 3}}, "acme.questions"]
-    with serving(evald_command, tmp_path) as server, _running(program, server.address) as plugin:
-        with evald.Client(server.address) as client:
-            until(lambda: is_active(client, "acme.word-limit"))
-            assert client.evaluate(conversation("Three words here."), specs).passed
-            failed = client.evaluate(conversation("Are these not far more? Yes?"), specs)
-            assert failed.verdict is evald.Verdict.FAILED
-            assert failed.metrics == {"acme.questions": 2}
-            plugin.terminate()
-            assert plugin.wait(timeout=20) == 0
-            gone = client.evaluate(conversation("Three words here."), specs)
-            assert gone.verdict is evald.Verdict.ERROR
+    with (
+        serving(evald_command, tmp_path) as server,
+        _running(program, server.address) as plugin,
+        evald.Client(server.address) as client,
+    ):
+        until(lambda: is_active(client, "acme.word-limit"))
+        assert client.evaluate(conversation("Three words here."), specs).passed
+        failed = client.evaluate(conversation("Are these not far more? Yes?"), specs)
+        assert failed.verdict is evald.Verdict.FAILED
+        assert failed.metrics == {"acme.questions": 2}
+        plugin.terminate()
+        assert plugin.wait(timeout=20) == 0
+        gone = client.evaluate(conversation("Three words here."), specs)
+        assert gone.verdict is evald.Verdict.ERROR
