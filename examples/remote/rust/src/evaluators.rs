@@ -64,7 +64,7 @@ pub fn evaluate(name: &str, version: &str, config: &Struct, turn: &EvaluatorCont
                 |output| {
                     output.value = Some(0.0);
                     output.metadata = Some(Struct {
-                        fields: [("available".to_owned(), Kind::BoolValue(false).into())].into(),
+                        fields: [("available".to_owned(), false.into())].into(),
                     });
                 },
                 reason.to_owned(),
