@@ -54,6 +54,7 @@ pub fn evaluate(name: &str, version: &str, config: &Struct, turn: &EvaluatorCont
     }
     match name {
         WORD_LIMIT => word_limit(config, turn),
+        QUESTIONS if !config.fields.is_empty() => errored("INVALID_CONFIG", "wanted no config"),
         QUESTIONS => match answer(turn) {
             Ok(text) => {
                 let count = text.matches(['?', '？']).count();
