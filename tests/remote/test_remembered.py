@@ -17,7 +17,7 @@ from evald_server.store.database import FILE_NAME
 from evald_server.store.remote_types import RemoteTypeStore
 
 from ..rpc.live import Live, refusal, request, serving, spec, until
-from .scripted import WORD, active, answers, evaluator_type, listening, register, worker
+from .scripted import WORD, active, answers, evaluator_type, listening, register, renew, worker
 
 REGISTRY = "/evald.plugin.v1.RegistryService/"
 LOOPBACK = ["127.0.0.1"]
@@ -210,3 +210,17 @@ async def test_a_type_that_fails_takes_no_tasks_from_the_other_types_of_its_inst
         counts = live.app.remotes.instances.counts()
         assert counts["acme.word", "connected", "active"] == 1
         assert counts["acme.slow", "connected", "unhealthy"] == 1
+
+
+async def test_a_plugin_that_cannot_be_reached_is_told_why_with_its_renewals() -> None:
+    async with serving(remote_allowed=LOOPBACK) as live, listening("acme.word") as plugin:
+        lease = (await register(live, plugin)).lease_id
+        await active(live, "listening-1")
+        assert (await renew(live, lease)).unreachable_reason == ""
+        await plugin.stop()
+
+        async def is_told() -> bool:
+            return plugin.address in (await renew(live, lease)).unreachable_reason
+
+        await until(is_told)
+        assert (await renew(live, lease)).state == pb.LEASE_STATE_ACTIVE

@@ -54,6 +54,7 @@ pub fn evaluate(name: &str, version: &str, config: &Struct, turn: &EvaluatorCont
     }
     match name {
         WORD_LIMIT => word_limit(config, turn),
+        QUESTIONS if !config.fields.is_empty() => errored("INVALID_CONFIG", "wanted no config"),
         QUESTIONS => match answer(turn) {
             Ok(text) => {
                 let count = text.matches(['?', '？']).count();
@@ -64,7 +65,7 @@ pub fn evaluate(name: &str, version: &str, config: &Struct, turn: &EvaluatorCont
                 |output| {
                     output.value = Some(0.0);
                     output.metadata = Some(Struct {
-                        fields: [("available".to_owned(), Kind::BoolValue(false).into())].into(),
+                        fields: [("available".to_owned(), false.into())].into(),
                     });
                 },
                 reason.to_owned(),

@@ -131,7 +131,7 @@ async fn session(
                         send(&out, FromWorker::Pong(pong));
                     }
                     Some(FromServer::Draining(draining)) => {
-                        end = Some(End::ServerDrains(seconds(draining.reconnect_delay)));
+                        end.get_or_insert(End::ServerDrains(seconds(draining.reconnect_delay)));
                     }
                     None => {} // of a later contract
                 }

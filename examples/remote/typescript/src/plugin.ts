@@ -315,7 +315,7 @@ function session(
   stop: AbortSignal,
 ): Promise<SessionEnd> {
   return new Promise((resolve) => {
-    const stream = registry.connect();
+    const stream = registry.attach();
     const send = (frame: AttachRequest) => stream.write(frame);
     const cancel = () => stream.cancel();
     const open = new Map<string, AbortController>();
