@@ -382,7 +382,9 @@ class CompiledCombinator:
         """
         result = self._combine(by_position)
         for position in [at for at, child in by_position.items() if child.alternative is not None]:
-            changed = {**by_position, position: by_position[position].alternative}
+            alternative = by_position[position].alternative
+            assert alternative is not None
+            changed = {**by_position, position: alternative}
             other = self._combine(changed)
             if self._worth_of_error is None:  # the enclosing formula decides
                 by_position, result.alternative = changed, other

@@ -64,7 +64,8 @@ class _Both:
 
     async def _later(self, outcome: Awaitable[Any], whole: EvaluatorContext) -> Result:
         found = self._go_on(await outcome, whole)
-        return await found if inspect.isawaitable(found) else found
+        result: Result = await found if inspect.isawaitable(found) else found
+        return result
 
     def _go_on(self, outcome: Any, whole: EvaluatorContext) -> Any:
         answer = checked(self._planned, outcome)

@@ -132,8 +132,8 @@ class Regex(Evaluator, type="regex", kind=ASSERTION, inline=True):
         options = re2.Options()
         options.max_mem = MAX_MEMORY_BYTES
         options.log_errors = False
-        if problem := literal_problem(self.pattern):
-            raise ValueError(problem)
+        if literal := literal_problem(self.pattern):
+            raise ValueError(literal)
         try:
             compiled = re2.compile(to_re2(self.pattern, self.flags).encode(), options)
         except re2.error as problem:

@@ -50,7 +50,7 @@ def estimate(schema: Mapping[str, Any]) -> Cost | None:
     return cost if cost.evaluations <= _MAX_EVALUATIONS else None
 
 
-def subschemas(root: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def subschemas(root: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each subschema once, with its place as a JSON Pointer; also definitions that nothing refers to."""
     pending: list[tuple[str, Any]] = [("", root)]
     seen: set[int] = set()

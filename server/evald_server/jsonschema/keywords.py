@@ -139,8 +139,8 @@ def unknown_keywords(schema: Mapping[str, Any], draft: str) -> list[tuple[str, s
     return found
 
 
-def with_nulls(schema: dict[str, Any], where: str) -> None:
-    """Replace OpenAPI's `nullable: true` by a schema that accepts null. Raises InvalidConfig for another value."""
+def with_nulls(schema: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the schema, changed in place: replace OpenAPI's `nullable: true` by a schema that accepts null. Raises InvalidConfig for another value."""
     schemas = list(subschemas(schema))
     references = [reference for _, each in schemas if isinstance(reference := each.get("$ref"), str)]
     for place, subschema in schemas:
@@ -170,6 +170,7 @@ def with_nulls(schema: dict[str, Any], where: str) -> None:
             )
         if moved:
             subschema["anyOf"] = [{"type": "null"}, moved]
+    return schema
 
 
 def names_parts(schema: Mapping[str, Any]) -> bool:
@@ -237,9 +238,9 @@ class _Vacuity:
             case "uniqueItems":
                 return value is False
             case "pattern":
-                return value == ""
+                return bool(value == "")
             case "format":
-                return value not in _FORMATS
+                return not isinstance(value, str) or value not in _FORMATS
             case "contentEncoding" | "contentMediaType":
                 return "draft-07" not in self._draft
         return False

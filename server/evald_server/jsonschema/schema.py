@@ -64,8 +64,7 @@ class Schema:
             schema = {} if schema else {"not": {}}
         _check_size(schema, where)
         if '"nullable":' in self._text:
-            schema = json.loads(self._text)
-            with_nulls(schema, where)
+            schema = with_nulls(json.loads(self._text), where)
             self._text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
         self.unknown = unknown_keywords(schema, self._draft)
         self.vacuous = accepts_everything(schema, schema, self._draft)
