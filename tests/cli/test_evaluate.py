@@ -243,19 +243,19 @@ def test_every_turn_is_judged_on_request(records: Any, lines: Any) -> None:
         jsonschema.validate(record, CONVERSATION)
     jsonschema.validate(summary, SUMMARY)
     assert [[t["evaluation"]["verdict"] for t in record["turns"]] for record in found] == [
-        ["FAILED", "PASSED"],
-        ["PASSED"],
+        ["FAILED", "PASSED", "FAILED"],
+        ["PASSED", "FAILED"],
     ]
     assert code == 1
     assert found[0]["reason"].startswith("turn 1: ")
-    assert summary["turnCount"] == 3
+    assert summary["turnCount"] == 5
     assert [record["unanswered"] for record in found] == [True, True]
     assert summary["unansweredCount"] == 2
-    assert summary["evaluators"]["contains"]["failedCount"] == 1
+    assert summary["evaluators"]["contains"]["failedCount"] == 3
 
     last, _, code = records(path, "-e", "contains:text=Lisbon")
-    assert [record["verdict"] for record in last] == ["PASSED", "PASSED"]
-    assert code == 0
+    assert [record["verdict"] for record in last] == ["FAILED", "FAILED"]
+    assert code == 1
 
 
 @pytest.mark.parametrize("arguments", [(), ("--turns",), ("--json",)], ids=" ".join)
@@ -267,7 +267,7 @@ def test_conversations_whose_last_message_has_no_answer_are_counted(
     cut = {**whole, "messages": [*whole["messages"], {"role": "user", "content": "And then?"}]}
     path = lines(*[cut] * count, *[whole] * (count != 1))
     done = evald("evaluate", path, "-e", "contains:text=Lisbon", *arguments)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == (1 if count else 0), done.stderr
     says = {0: "", 1: "warning: 1 conversation ends with", 2: "warning: 2 conversations end with"}[count]
     assert says in done.stderr
     assert ("no answer of the agent" in done.stderr) is bool(count)

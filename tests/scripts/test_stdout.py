@@ -137,7 +137,7 @@ def test_only_a_failure_is_pending() -> None:
         (b'{"value": ' + b"9" * 5000 + b"}", "a number of 5000 digits"),
         (b'{"pass": false, "pass": true}', "a duplicate key 'pass'"),
         (b'{"pass": true, "reason": "\\ud800"}', "half of a surrogate pair"),
-        (b"[" * 100_000, "nested too deep"),
+        (b"[" * 100_000, "nested deeper than the 500 levels"),
         (b"true", "a JSON boolean; wanted a JSON object"),
         (b"0.9", "a JSON number"),
         (b'[{"pass": true}]', "a JSON list"),
