@@ -7,7 +7,7 @@ import asyncio
 import logging
 import ssl
 import stat
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -39,6 +39,7 @@ from evald_server.engine.engine import Engine
 from evald_server.engine.plan import PlanLimits
 from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry, State
+from evald_server.engine.run import EvaluationRun
 from evald_server.evaluators import BUILT_INS
 from evald_server.jsonschema.schema import close_workers
 from evald_server.judge.budget import Caller
@@ -237,9 +238,6 @@ class App:
             self.telemetry.access.limited.add,
             audit_calls=settings.audit_calls,
             max_principal_calls=settings.max_principal_calls or max(1, settings.max_calls // 4),
-            max_open_calls=settings.max_open_calls,
-            message_timeout=settings.message_timeout,
-            timed_out=partial(self.telemetry.saturation.rejected, "message_timeout"),
             file_read=self.telemetry.access.file_reads.add,
         )
         self._audit = Audit()
@@ -531,10 +529,9 @@ class App:
 
     def _table(self, engine: Engine) -> dict[str, dict[str, Any]]:
         rpc, admission, metrics = self._rpc, self.admission, self.telemetry
-        batcher = CallBatcher(discard=lambda started: started[1].abandon())
-        evaluations = EvaluateService(
-            engine, batcher, admission, IdempotencyStore(self.settings.answer_cache_bytes), metrics
-        )
+        batcher = CallBatcher(discard=_abandon)
+        answers = IdempotencyStore(self.settings.answer_cache_bytes)
+        evaluations = EvaluateService(engine, batcher, admission, answers, metrics)
         memory = SessionMemory(2 * self.settings.max_message_bytes, self.settings.max_session_bytes)
         sessions = SessionService(engine, batcher, admission, metrics, memory)
         batches = BatchService(engine, admission, metrics, self.batch_processes, rpc.slices)
@@ -550,10 +547,9 @@ class App:
             **stored,
         }
         table = {name: rpc.service(name, methods) for name, methods in services.items()}
-        # These two parse their requests themselves, without what they look up by its bytes. Evaluate is no watch.
         table[evaluate.NAME] |= {
-            "EvaluateUnary": rpc.unary(evaluate.NAME, "EvaluateUnary", evaluations.evaluate_unary),
-            "Evaluate": rpc.server_stream(evaluate.NAME, "Evaluate", evaluations.evaluate),
+            "EvaluateUnary": evaluations.unary(rpc),
+            "Evaluate": evaluations.stream(rpc),
         }
         self._health = Health(tuple(table), self.settings.max_open_calls, stored)
         self.database.on_change = lambda: self._health.set_degraded(bool(self.database.problem))
@@ -624,6 +620,14 @@ class App:
             wanted = loop.time() + _LAG_PERIOD_SECONDS
             await asyncio.sleep(_LAG_PERIOD_SECONDS)
             self.telemetry.saturation.loop_lag(max(0.0, loop.time() - wanted))
+            self.telemetry.fold()
+
+
+def _abandon(started: Sequence[Any]) -> None:
+    """Abandon the run of a call that was cancelled before it received what was started for it."""
+    run: EvaluationRun | None = started[-1]
+    if run is not None:
+        run.abandon()
 
 
 async def _restarting(watch: Callable[[], Coroutine[Any, Any, None]]) -> None:

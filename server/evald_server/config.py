@@ -432,13 +432,6 @@ class Settings(BaseModel):
         "limit of its own. Default: a quarter of the capacity of a port, which is "
         "max_streams + 4 * max_inflight + max_queued.",
     )
-    message_timeout: float = Field(
-        60.0,
-        gt=0,
-        le=3600,
-        description="Time limit from the headers of a call to its request message, for calls with "
-        "a single request message.",
-    )
     batch_processes: int = Field(
         default_factory=lambda: min(4, _processors()),
         ge=0,
@@ -669,7 +662,7 @@ class Settings(BaseModel):
 
     @property
     def max_open_calls(self) -> int:
-        """The maximum of open health watches, and of other health checks that wait for their message."""
+        """The maximum of open health watches."""
         return max(1, self.max_calls // 8)
 
     @property

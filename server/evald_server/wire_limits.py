@@ -31,6 +31,9 @@ _MAX_HASH_COST: Final = MAX_MEMBERS**2
 # all of them have the same key, so they are one member.
 _MEMBER_BYTES: Final = 5
 
+SMALL_BYTES: Final = _MEMBER_BYTES * MAX_MEMBERS
+"""A message of so many bytes is within every limit."""
+
 _JSON_FILE: Final = Struct.DESCRIPTOR.file.name
 
 # Parts below this size are not checked: their maps are so small that any number of them takes little time to parse.

@@ -203,7 +203,11 @@ async def test_a_caller_that_goes_away_just_after_its_turn_leaves_nothing_behind
     discarded: list[str] = []
     log = await used_to_sixteen()
     log.batcher._discard = discarded.append
-    calls = [asyncio.ensure_future(log.batcher.run(log.work, name)) for name in range(16)]
+
+    async def call(name: int) -> Any:
+        return await log.batcher.result(log.batcher.submit(log.work, name))
+
+    calls = [asyncio.ensure_future(call(name)) for name in range(16)]
     log.done.clear()
     await asyncio.sleep(0)
     assert log.done == list(range(16)), "all had their turn"

@@ -77,7 +77,6 @@ REASONS_KINDS = {
     "RATE_LIMITED": errors.Overloaded,
     "QUOTA_EXCEEDED": errors.Overloaded,
     "DRAINING": errors.Unavailable,
-    "MESSAGE_TIMEOUT": errors.DeadlineExceeded,
     "DEADLINE_TOO_SHORT": errors.DeadlineExceeded,
     "REVISION_GONE": errors.RevisionGone,
     "CONTRACT_VERSION_UNSUPPORTED": errors.InvalidRequest,

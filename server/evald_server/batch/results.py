@@ -53,7 +53,7 @@ class BatchResults:
 
         Returns None if it is finished, else the pending run: finish it and pass it to `add`. Raises InvalidContext.
         """
-        run = self._engine.start(plan, item.context, self._slice)
+        run = self._engine.start(plan, self._engine.contexts.view(item.context), self._slice)
         if run.pending:
             return run
         self.add(item.item_id, run)

@@ -56,7 +56,8 @@ class Contexts:
     def view(self, pb: context_pb2.EvaluatorContext) -> EvaluatorContext:
         """Return the view over a valid context. Raises InvalidContext."""
         last, most = pb.last_invocation, self._max_messages
-        check_numbers(pb, "context")
+        if pb.turn < 0 or pb.attempt < 0 or pb.HasField("run_duration") or pb.HasField("last_invocation"):
+            check_numbers(pb, "context")
         if pb.messages_json or last.messages_json or len(pb.messages) > most or len(last.messages) > most:
             self.complete(pb, "context")
         try:

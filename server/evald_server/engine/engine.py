@@ -8,6 +8,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from evald.context import EvaluatorContext
 from evald.threads import Threads
 from evald.v1 import context_pb2, evaluation_service_pb2
 
@@ -38,7 +39,8 @@ class Engine:
 
         specs, options: serialised. context: the criteria of its scenario become an implicit judge.
         """
-        return self.planner.plan(tuple(specs), options, _criteria(specs, options, context))
+        criteria = _criteria(specs, options, context) if context.HasField("scenario") else None
+        return self.planner.plan(tuple(specs), options, criteria)
 
     async def prepare(
         self, specs: Sequence[bytes], options: bytes, context: context_pb2.EvaluatorContext
@@ -46,11 +48,9 @@ class Engine:
         """Compile large specs in a thread, for a later `plan` with the same arguments. Raises as `plan` does."""
         await self.planner.prepare(tuple(specs), options, _criteria(specs, options, context))
 
-    def start(
-        self, plan: Plan, context: context_pb2.EvaluatorContext, slice_nanos: int = SLICE_NANOS
-    ) -> EvaluationRun:
-        """Start a plan on a turn. Raises InvalidContext. slice_nanos: maximum time of its plain evaluators."""
-        return EvaluationRun(plan, self.contexts.view(context), self.threads, slice_nanos)
+    def start(self, plan: Plan, turn: EvaluatorContext, slice_nanos: int = SLICE_NANOS) -> EvaluationRun:
+        """Evaluate a turn up to the evaluators that wait. slice_nanos: maximum time of the others."""
+        return EvaluationRun(plan, turn, self.threads, slice_nanos)
 
 
 def _criteria(

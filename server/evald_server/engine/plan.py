@@ -93,6 +93,7 @@ class Plan:
 
     template: the messages that responses are copied from. waits: whether some evaluator may wait for a model, script,
     remote or thread. final_only: names of the enforced assertions that give no verdict before the final turn.
+    metrics: the evaluators that measure.
     """
 
     evaluators: Sequence[PlannedEvaluator]
@@ -106,7 +107,9 @@ class Plan:
     skip_cache: bool
     waits: bool = field(init=False)
     final_only: tuple[str, ...] = field(init=False)
+    metrics: Sequence[PlannedEvaluator] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.metrics = [evaluator for evaluator in self.evaluators if evaluator.is_metric]
         self.waits = not all(evaluator.inline for evaluator in self.evaluators)
         self.final_only = tuple(one.name for one in self.evaluators if one.counts and one.awaits_final)

@@ -20,7 +20,7 @@ class PlannedEvaluator:
     inline: whether it is a plain function that may run on the event loop.
     inverted: whether its failure can make the call pass, because an odd number of it and the enclosing specs is negated;
     None (unknown) inside a formula.
-    adjusted: whether a threshold or negation changes its results.
+    adjusted: whether a threshold or negation changes its results. usual_score: of a result that passed.
     """
 
     index: int
@@ -46,10 +46,12 @@ class PlannedEvaluator:
     inline: bool = field(init=False)
     conditional: bool = field(init=False)
     adjusted: bool = field(init=False)
+    usual_score: float | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.is_metric = self.definition.kind is Kind.METRIC
         self.counts = self.enforced and not self.is_metric
         self.inline = self.definition.inline and not self.is_async
         self.conditional = self.final_only or not self.inline
+        self.usual_score = None if self.is_metric else 1.0
         self.adjusted = self.negate or self.threshold is not None

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from evald.contract import cut
+from evald.contract import MAX_REASON_BYTES, cut
 from evald.errorcodes import CODES
 from evald.result import ErrorInfo, Result, TokenUsage, Verdict, measurement
 from evald.structs import RepeatedField, dict_to_struct
@@ -31,6 +31,23 @@ def fill_aggregated(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> 
     """Write the summary and all results of a finished run."""
     pb.CopyFrom(run.plan.template.aggregated)
     _fill_finished(pb.results, pb, run)
+
+
+def unary_response(run: EvaluationRun, evaluation_id: str) -> evaluation_service_pb2.EvaluateUnaryResponse:
+    """Return the response of a finished run."""
+    response = evaluation_service_pb2.EvaluateUnaryResponse()
+    response.CopyFrom(run.plan.template.unary)
+    response.evaluation_id = evaluation_id
+    summary = response.summary
+    _fill_finished(summary.results, summary, run)
+    return response
+
+
+def event_response(run: EvaluationRun, evaluation_id: str) -> wire_pb2.EvaluateResponse:
+    """Return a finished run as the only message of a stream."""
+    event = wire_pb2.EvaluateResponse()
+    fill_event(event, run, evaluation_id)
+    return event
 
 
 def fill_event(
@@ -105,6 +122,23 @@ def _add_results(results: Results, run: EvaluationRun, indexes: Sequence[int]) -
     _fill_results(added, run, indexes)
 
 
+def _fill_finished(results: Results, summary: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
+    """Set the differences from the template. Both messages are copies of it."""
+    unusual = _fill_results(results, run, range(len(run.outcomes)))
+    plan, outcomes = run.plan, run.outcomes
+    if unusual or run.aggregate is not plan.template.passed:
+        for name in ("score", "min_score", "mean_score"):
+            summary.ClearField(name)
+        _fill_summary(summary, run)
+        return
+    for evaluator in plan.metrics:
+        result = outcomes[evaluator.index][0]  # type: ignore[index]
+        value = measurement(result.value, result.metadata)
+        if value is not None:
+            summary.metrics[evaluator.name] = value
+    _fill_times(summary, run)
+
+
 def _fill_summary(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
     """Write the summary of a finished run, without its results."""
     plan, results, total = run.plan, run.results, run.aggregate
@@ -124,27 +158,16 @@ def _fill_summary(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> No
     _fill_times(pb, run)
 
 
-def _fill_finished(results: Results, summary: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
-    """Set the differences from the template. Both messages are copies of it."""
-    unusual = _fill_results(results, run, range(len(run.outcomes)))
-    if unusual or run.aggregate != run.plan.template.passed:
-        for name in ("score", "min_score", "mean_score"):
-            summary.ClearField(name)
-        _fill_summary(summary, run)
-    else:
-        _fill_times(summary, run)
-
-
 def _fill_results(
     results: Iterable[result_pb2.EvaluationResult], run: EvaluationRun, indexes: Iterable[int]
 ) -> bool:
     """Write results into copies of their templates. Returns whether one of them changes the summary."""
-    outcomes, unusual = run.outcomes, False
+    evaluators, outcomes, unusual = run.plan.evaluators, run.outcomes, False
     for pb, index in zip(results, indexes, strict=True):
-        outcome = outcomes[index]
-        assert outcome is not None
-        result, nanos, start_nanos = outcome
-        pb.reason = cut(result.reason)
+        result, nanos, start_nanos = outcomes[index]  # type: ignore[misc]
+        reason = result.reason
+        # Most reasons are short, and `cut` would return them as they are.
+        pb.reason = reason if len(reason) <= MAX_REASON_BYTES and reason.isascii() else cut(reason)
         if nanos < _SECOND_NANOS:
             pb.duration.nanos = nanos
         else:
@@ -153,10 +176,11 @@ def _fill_results(
             pb.value = result.value
         if start_nanos:
             _set_nanos(pb.start_time, start_nanos)
+        if result.metadata:
+            dict_to_struct(result.metadata, pb.metadata)
         if (
             result.verdict is not _PASSED
-            or result.score != 1.0
-            or result.metadata
+            or result.score != evaluators[index].usual_score
             or result.checks
             or result.token_usage is not None
             or result.cost_usd is not None
@@ -167,7 +191,7 @@ def _fill_results(
             or result.warning
         ):
             unusual = True
-            _fill_unusual(pb, run.plan.evaluators[index], result, is_final=run.ctx.is_final)
+            _fill_unusual(pb, evaluators[index], result, is_final=run.ctx.is_final)
     return unusual
 
 
@@ -187,8 +211,6 @@ def _fill_unusual(
     pb.cached, pb.cached_answer_count = result.cached, result.cached_answers
     if result.error is not None:
         fill_error(pb.error, result.error)
-    if result.metadata:
-        dict_to_struct(result.metadata, pb.metadata)
     for check in result.checks:
         pb.checks.add(text=cut(check.text), met=check.met, evidence=cut(check.evidence))
     if result.raw_request:
@@ -200,8 +222,9 @@ def _fill_unusual(
 
 
 def _fill_times(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
-    _set_nanos(pb.duration, run.nanos)
-    _set_nanos(pb.start_time, run.start_nanos)
+    duration, start = pb.duration, pb.start_time
+    duration.seconds, duration.nanos = divmod(run.nanos, _SECOND_NANOS)
+    start.seconds, start.nanos = divmod(run.start_nanos, _SECOND_NANOS)
 
 
 def _set_nanos(pb: Duration | Timestamp, nanos: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from google.protobuf.duration_pb2 import Duration
 
 from evald.result import Verdict
-from evald.v1 import evaluator_pb2, result_pb2
+from evald.v1 import evaluation_service_pb2, evaluator_pb2, result_pb2
 from evald_server import wire_pb2
 
 from .aggregate import ALL_PASSED, Aggregate, aggregate
@@ -42,6 +42,7 @@ class ResponseTemplate:
         summary.duration.nanos = summary.start_time.seconds = 1
         self.aggregated = result_pb2.AggregatedEvaluation(results=self.results)
         self.aggregated.MergeFrom(summary)
+        self.unary = evaluation_service_pb2.EvaluateUnaryResponse(summary=self.aggregated)
         self.turn = wire_pb2.EvaluateResponse(results=self.results, summary=summary)
         self.event = wire_pb2.EvaluateResponse(results=self.results, summary=summary)
         self.event.started.plan.extend(specs)

@@ -8,7 +8,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 
 from evald.result import Verdict
 
-from .histogram import DURATION_BOUNDS, Histogram, is_trace_id, series_count
+from .histogram import DURATION_BOUNDS, Histogram, series_count
 from .prometheus import (
     ASSERTION_VERDICTS,
     OTHER,
@@ -31,16 +31,13 @@ class EvaluationTally:
         self.counts = [0] * (len(Verdict) + 1)
         self.durations = durations
 
-    def add(self, verdict: int, seconds: float, trace_id: str | None = None) -> None:
+    def add(self, verdict: int, seconds: float) -> None:
         """Count one evaluation.
 
         verdict: number of the summary's `evald.Verdict`. seconds: duration of the evaluation, without queueing.
-        trace_id: 32 hex digits, as in `traceparent`; anything else is ignored.
         """
         self.counts[verdict] += 1
         self.durations.observe(seconds)
-        if trace_id is not None and is_trace_id(trace_id):
-            self.durations.set_exemplar(seconds, trace_id)
 
 
 class EvaluationMetrics:

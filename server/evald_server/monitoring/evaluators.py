@@ -1,6 +1,5 @@
 """Metrics of evaluators: results, durations, errors, scores and measured values, by type."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
@@ -12,16 +11,14 @@ from evald.errorcodes import CODES
 from evald.result import Kind, Verdict, measurement
 from evald_server.engine.plan import Plan
 from evald_server.engine.planned_evaluator import PlannedEvaluator
-from evald_server.engine.run import EvaluationRun
+from evald_server.engine.run import Outcome
 
 from .histogram import (
     BOUNDS_BY_UNIT,
     DURATION_BOUNDS,
     RATIO_BOUNDS,
-    Exemplar,
     Histogram,
     family_unit,
-    is_trace_id,
     series_count,
     value_bounds,
 )
@@ -38,7 +35,9 @@ from .prometheus import (
 )
 from .series_limit import CodeCounts, SeriesLimit
 
-_FAILED, _SKIPPED = int(Verdict.FAILED), int(Verdict.SKIPPED)
+_PASSED, _FAILED, _SKIPPED = Verdict.PASSED, int(Verdict.FAILED), int(Verdict.SKIPPED)
+
+_SHORT_NANOS = 1_000_000  # the first bound of DURATION_BOUNDS
 
 
 class MeasuredValues:
@@ -82,25 +81,16 @@ class EvaluatorTally:
         self.labels = (series.label, kind.name.lower(), "enforced" if enforced else "shadow")
         self.verdicts = verdicts(kind)
         self.counts = [0] * (len(Verdict) + 1)  # by the verdict's number; 0 is no verdict
-        self.exemplars: dict[int, Exemplar] = {}
         self.pass_rate = PassRate(self.counts) if enforced and kind is Kind.ASSERTION else None
         self._clock = clock
         if self.pass_rate is not None:
             self.pass_rate.start_slot(clock())
 
-    def add(
-        self,
-        verdict: int,
-        seconds: float,
-        score: float | None,
-        trace_id: str | None = None,
-        count: int = 1,
-    ) -> None:
+    def add(self, verdict: int, seconds: float, score: float | None, count: int = 1) -> None:
         """Count results.
 
         verdict: number of an `evald.Verdict`. seconds: duration of the evaluator; not counted for skipped results,
-        because nothing ran. trace_id: 32 hex digits, as in `traceparent`; anything else is ignored. count: number of
-        equal results, whose mean duration is `seconds`.
+        because nothing ran. count: number of equal results, whose mean duration is `seconds`.
         """
         series = self.series
         if self.pass_rate is not None and verdict <= _FAILED:
@@ -112,10 +102,6 @@ class EvaluatorTally:
         self.counts[verdict] += count
         if verdict != _SKIPPED:
             series.durations.observe(seconds, count)
-        if trace_id is not None and is_trace_id(trace_id):
-            self.exemplars[verdict] = Exemplar(trace_id, 1.0, time.time())
-            if verdict != _SKIPPED:
-                series.durations.set_exemplar(seconds, trace_id)
 
     def error(self, code: str) -> None:
         """Count the code of an error, in addition to `add`. An unknown code counts as "other"."""
@@ -169,24 +155,29 @@ class EvaluatorMetrics:
                 series.measured[metric.unit] = MeasuredValues(bounds)
         return tally
 
-    def count(self, run: EvaluationRun) -> None:
-        """Count the results of a finished run."""
-        plan = run.plan
+    def count(self, plan: Plan, runs: Sequence[Sequence[Outcome | None]]) -> None:
+        """Count the results of finished runs of a plan."""
         tallies = self._by_plan.get(plan)
         if tallies is None:
             tallies = self._by_plan[plan] = [self.of(planned) for planned in plan.evaluators]
-        for planned, outcome, tally in zip(plan.evaluators, run.outcomes, tallies, strict=True):
-            assert outcome is not None
-            result, nanos, _ = outcome
-            tally.add(result.verdict, nanos * 1e-9, result.score)
-            if result.error is not None:
-                tally.error(result.error.code)
-            value = result.value
-            if value is not None and planned.metric is not None:
-                if planned.is_metric:
-                    value = measurement(value, result.metadata)
-                if value is not None:
-                    tally.measure(planned.metric.unit, value)
+        for planned, tally, outcomes in zip(plan.evaluators, tallies, zip(*runs, strict=True), strict=True):
+            usual_score, metric = planned.usual_score, planned.metric
+            count = usual_nanos = 0
+            for result, nanos, _ in outcomes:
+                # Short results are in the first bucket of the histogram, so they are added together.
+                if result.verdict is _PASSED and result.score == usual_score and nanos < _SHORT_NANOS:
+                    count += 1
+                    usual_nanos += nanos
+                else:
+                    tally.add(result.verdict, nanos * 1e-9, result.score)
+                    if result.error is not None:
+                        tally.error(result.error.code)
+                if metric is not None and result.value is not None:
+                    value = measurement(result.value, result.metadata) if planned.is_metric else result.value
+                    if value is not None:
+                        tally.measure(metric.unit, value)
+            if count:
+                tally.add(_PASSED, usual_nanos * 1e-9 / count, usual_score, count=count)
 
     def of(self, planned: PlannedEvaluator) -> EvaluatorTally:
         """Return the tally of a planned evaluator."""
@@ -263,12 +254,7 @@ class EvaluatorMetrics:
         for tally in (*self._tallies.values(), *self._other_tallies.values()):
             names = dict(zip(("evaluator", "kind", "enforcement"), tally.labels, strict=True))
             for verdict in tally.verdicts:
-                add_count(
-                    results,
-                    {**names, "verdict": VERDICT_NAMES[verdict]},
-                    tally.counts[verdict],
-                    tally.exemplars.get(verdict),
-                )
+                add_count(results, {**names, "verdict": VERDICT_NAMES[verdict]}, tally.counts[verdict])
             if tally.pass_rate is not None and tally.series.scores is not None:
                 ratio = tally.pass_rate.ratio(self._clock())
                 if ratio is not None:

@@ -1,15 +1,12 @@
-"""Histograms: counts by bucket, bounds of the buckets, and exemplars.
+"""Histograms: counts by bucket, and bounds of the buckets.
 
 One thread writes and another reads, without locks. A reader copies each list in one step, which is atomic under the
 interpreter lock, so the buckets of a histogram always add up to its count.
 """
 
-import re
-import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from evald.result import Metric
 
@@ -36,38 +33,23 @@ MAX_OWN_BOUNDS = 20
 # Larger values could make the sum infinite or NaN, and then it would stay so.
 _MAX_OBSERVATION = 1e300
 
-is_trace_id = re.compile(r"[0-9a-f]{32}").fullmatch
-
-
-class Exemplar(NamedTuple):
-    """A trace that contains one observation. time: Unix time in seconds."""
-
-    trace_id: str
-    value: float
-    time: float
-
 
 class Histogram:
     """A histogram: counts of observations by bucket.
 
     cells: one count per upper bound (inclusive), the count above the last bound, then the sum. All are in one list, so
-    that a reader copies them at once. exemplars: by the index of the bucket.
+    that a reader copies them at once.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(float(bound) for bound in bounds)
         self.cells: list[float] = [0] * (len(self.bounds) + 2)
-        self.exemplars: dict[int, Exemplar] = {}
 
     def observe(self, value: float, count: int = 1) -> None:
         """Count a value. Ignore infinities and NaN. count: number of observations with this mean value."""
         if -_MAX_OBSERVATION < value < _MAX_OBSERVATION:
             self.cells[bisect_left(self.bounds, value)] += count
             self.cells[-1] += value * count
-
-    def set_exemplar(self, value: float, trace_id: str) -> None:
-        """Set the exemplar of the bucket that contains this value."""
-        self.exemplars[bisect_left(self.bounds, value)] = Exemplar(trace_id, value, time.time())
 
 
 def series_count(bounds: Sequence[float]) -> int:

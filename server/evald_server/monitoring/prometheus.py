@@ -1,14 +1,13 @@
 """Metric families of Prometheus, and helpers to export counters as such, shared by all modules with metrics."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import product
+from itertools import accumulate, product
 
-from prometheus_client import samples
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from evald.result import Kind, Verdict
 
-from .histogram import Exemplar, Histogram
+from .histogram import Histogram
 from .series_limit import SeriesLimit
 
 OTHER = "other"
@@ -37,12 +36,9 @@ def counter(name: str, documentation: str) -> CounterMetricFamily:
     return CounterMetricFamily(name, documentation, labels=())
 
 
-def add_count(
-    family: Metric, labels: Mapping[str, str], value: float, exemplar: Exemplar | None = None
-) -> None:
+def add_count(family: Metric, labels: Mapping[str, str], value: float) -> None:
     """Append one count to a counter family."""
-    exported = _exemplar(exemplar) if exemplar else None
-    family.samples.append(samples.Sample(f"{family.name}_total", dict(labels), value, None, exported))
+    family.add_sample(f"{family.name}_total", dict(labels), value)
 
 
 class Counts:
@@ -97,19 +93,7 @@ class Gauge:
 
 
 def add_histogram(family: HistogramMetricFamily, labels: Iterable[str], histogram: Histogram) -> None:
-    """Append one histogram with its exemplars to a histogram family."""
+    """Append one histogram to a histogram family."""
     *counts, total = histogram.cells[:]
-    buckets: list[tuple[str, float] | tuple[str, float, samples.Exemplar]] = []
-    cumulative = 0.0
-    for index, (bound, count) in enumerate(zip((*histogram.bounds, "+Inf"), counts, strict=True)):
-        cumulative += count
-        exemplar = histogram.exemplars.get(index)
-        if exemplar is None:
-            buckets.append((str(bound), cumulative))
-        else:
-            buckets.append((str(bound), cumulative, _exemplar(exemplar)))
-    family.add_metric(list(labels), buckets, total)
-
-
-def _exemplar(exemplar: Exemplar) -> samples.Exemplar:
-    return samples.Exemplar({"trace_id": exemplar.trace_id}, exemplar.value, exemplar.time)
+    bounds = [str(bound) for bound in (*histogram.bounds, "+Inf")]
+    family.add_metric(list(labels), list(zip(bounds, accumulate(counts), strict=True)), total)

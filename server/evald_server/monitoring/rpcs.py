@@ -59,14 +59,12 @@ class RpcTally:
 
     def started(self) -> None:
         """Count the start of a call."""
-        if self.codes is None:
-            self._open()
         self.started_count += 1
 
     def handled(self, code_name: str, seconds: float) -> None:
         """Count the end of a call. code_name: name of a `grpc.StatusCode`; any other counts as UNKNOWN."""
         if self.codes is None or self.durations is None:
-            self.codes, self.durations = self._open()
+            self.codes, self.durations = self.open()
         self.codes.add(GRPC_CODES.get(code_name, "Unknown"))
         self.durations.observe(seconds)
 
@@ -78,7 +76,8 @@ class RpcTally:
         """Count a message to the caller."""
         self.sent_count += 1
 
-    def _open(self) -> tuple[CodeCounts, Histogram]:
+    def open(self) -> tuple[CodeCounts, Histogram]:
+        """Begin the series of the method."""
         other, limit = self._other, self._limit
         assert other is not None
         assert other.codes is not None
@@ -107,6 +106,12 @@ class RpcMetrics:
         key = (grpc_type, service, method)
         found = self._tallies.get(key)
         return found or self._tallies.setdefault(key, RpcTally(key, self._limit, self._other))
+
+    def open_called(self) -> None:
+        """Begin the series of the methods that were called."""
+        for tally in list(self._tallies.values()):
+            if tally.started_count and tally.codes is None:
+                tally.open()
 
     def families(self) -> Iterator[Metric]:
         """Yield the current metric families."""

@@ -1,46 +1,22 @@
 """Metrics of saturation: running, queued and refused evaluations, and the lag of the event loop."""
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
 from .prometheus import OTHER, Counts, Gauge
 from .series_limit import SeriesLimit
 
-_MAXIMUM_SECONDS = 30
-
-
-class RecentMaximum:
-    """The maximum of the last 30 to 60 seconds, so that a scrape every 30 seconds misses no peak."""
-
-    def __init__(self) -> None:
-        self._window = 0
-        self._maxima = (0.0, 0.0)  # of the previous window and of this one
-
-    def observe(self, value: float, now: float) -> None:
-        """Record a value measured at `now`, in monotonic seconds."""
-        previous, current = self._at(now)
-        self._window = int(now // _MAXIMUM_SECONDS)
-        self._maxima = (previous, max(current, value))
-
-    def value(self, now: float) -> float:
-        """Return the maximum; 0 if there were no values."""
-        return max(self._at(now))
-
-    def _at(self, now: float) -> tuple[float, float]:
-        """Return the maxima of the previous window and of the window that contains `now`."""
-        elapsed = int(now // _MAXIMUM_SECONDS) - self._window
-        if elapsed == 0:
-            return self._maxima
-        return (self._maxima[1] if elapsed == 1 else 0.0, 0.0)
+# A minute's worth, so that a scrape every minute misses no peak.
+_LAGS = 240
 
 
 class Saturation:
-    """The metrics of the server's load: refusals, running and queued evaluations, lag. clock: monotonic seconds."""
+    """The metrics of the server's load: refusals, running and queued evaluations, lag."""
 
-    def __init__(self, limit: SeriesLimit, clock: Callable[[], float]) -> None:
+    def __init__(self, limit: SeriesLimit) -> None:
         self._limit = limit
-        self._clock = clock
         self.inflight = Gauge(limit, "evald_inflight_evaluations", "Evaluations that are running now.")
         self.queued = Gauge(limit, "evald_queued_evaluations", "Evaluations in the queue.")
         self.store_degraded = Gauge(
@@ -51,10 +27,10 @@ class Saturation:
         self._lag = Gauge(
             limit,
             "evald_event_loop_lag_seconds",
-            "Delay of the event loop: the maximum of the last 30 to 60 seconds.",
+            "Delay of the event loop: the maximum of the last 60 seconds.",
         )
-        self._maximum = RecentMaximum()
-        self._lag.set_function(lambda: self._maximum.value(clock()))
+        self._lags: deque[float] = deque(maxlen=_LAGS)
+        self._lag.set_function(lambda: max(self._lags.copy(), default=0.0))
 
     def rejected(self, reason: str) -> None:
         """Count an evaluation refused before it started. reason: from a short fixed list."""
@@ -63,8 +39,8 @@ class Saturation:
         self._rejections.add(reason)
 
     def loop_lag(self, seconds: float) -> None:
-        """Record the delay between requested and actual wake-up of the event loop. Call at least once a second."""
-        self._maximum.observe(seconds, self._clock())
+        """Record the delay between requested and actual wake-up of the event loop. Call it four times a second."""
+        self._lags.append(seconds)
 
     def families(self) -> Iterator[Metric]:
         """Yield the current metric families."""

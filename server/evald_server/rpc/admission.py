@@ -92,6 +92,17 @@ class Admission:
         finally:
             self._slots.release(principal)
 
+    async def finish(
+        self,
+        run: EvaluationRun,
+        scope: Scope,
+        time_remaining: Callable[[], float | None] | None = None,
+    ) -> None:
+        """Run the pending evaluators of a run to their end, as `run_pending` does."""
+        async with aclosing(self.run_pending(run, scope, time_remaining)) as steps:
+            async for _ in steps:
+                run.take_progress()
+
     def seconds_for(self, plan: Plan, seconds: float | None = None) -> float | None:
         """Return the time limit of all of a plan's evaluators together, in seconds; None for no limit.
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from contextlib import aclosing
 from functools import partial
 from typing import Final
 
@@ -244,15 +243,13 @@ class _Batch:
         return self._plan
 
     async def _wait(self, run: EvaluationRun, item_id: str) -> None:
-        async with aclosing(self._admission.run_pending(run, self._scope)) as steps:
-            async for _ in steps:
-                run.take_progress()
+        await self._admission.finish(run, self._scope)
         self._results.add(item_id, run)
         await self._flush()
 
     def _count(self, run: EvaluationRun) -> None:
         self._results.count(run)
-        self._metrics.evaluated(run, "EvaluateBatch", self._labels, lambda: None)
+        self._metrics.evaluated(run, "EvaluateBatch", self._labels)
 
     async def _flush_if_full(self) -> None:
         if len(self._results.answers) >= MAX_ITEMS or self._results.size >= MAX_BYTES:

@@ -63,7 +63,6 @@ REASONS: Final[dict[str, Reason]] = {
     "RATE_LIMITED": Reason(_EXHAUSTED, 1.0),
     "QUOTA_EXCEEDED": Reason(_EXHAUSTED, 3600.0),
     "DRAINING": Reason(grpc.StatusCode.UNAVAILABLE, 1.0),
-    "MESSAGE_TIMEOUT": Reason(grpc.StatusCode.DEADLINE_EXCEEDED),
     "DEADLINE_TOO_SHORT": Reason(grpc.StatusCode.DEADLINE_EXCEEDED),
     "REVISION_GONE": Reason(grpc.StatusCode.OUT_OF_RANGE),
     "CONTRACT_VERSION_UNSUPPORTED": Reason(grpc.StatusCode.FAILED_PRECONDITION),

@@ -6,6 +6,8 @@ cost 6 % of the calls.
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from functools import partial
@@ -20,13 +22,12 @@ from evald_server.auth.current_call import OPEN_CALL, PRINCIPAL, OpenCall
 from evald_server.auth.files import FileProblem, in_reader
 from evald_server.auth.keys import ApiKey
 from evald_server.auth.limits import PrincipalLimits
-from evald_server.auth.principal import LOCAL, ClientNames, Principal
+from evald_server.auth.principal import ClientNames, Principal
 from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import METHODS, OPEN
 from evald_server.call_errors import CallError
 
-from .message_timeout import MessageTimeout, with_request_stream
-from .server import Handler, RpcServer, RpcStream, refuse_unknown
+from .server import Handler, RpcServer, RpcStream, abort, refuse_unknown
 
 _log = logging.getLogger("evald.auth")
 
@@ -35,9 +36,11 @@ Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 # Of a call that is authenticated when its handler starts: reading it from gRPC again would cost a third of the check.
 _METADATA: Final[ContextVar[Metadata]] = ContextVar("metadata")
 
-# Changed keys, tokens and certificates take effect within a second: within this for new calls, and within twice this
-# for calls that wait for their message.
+# Changed keys, tokens and certificates take effect within a second for new calls.
 _RELOAD_SECONDS: Final = 0.5
+
+# Streams of credentials that have expired end within a minute, and those of changed keys at once.
+_CHECK_SECONDS: Final = 30.0
 
 # Entries of the cache of admitted callers; a token has at most 8 KiB.
 _MAX_ADMITTED: Final = 1000
@@ -52,14 +55,9 @@ _KINDS: Final = {
 
 
 class _Method(NamedTuple):
-    """The handlers of a method.
-
-    handle: takes the message. read: reads the message first, within the timeout. authenticate: authenticates first,
-    then reads.
-    """
+    """The handlers of a method. authenticate: authenticates the caller first, and reads the message then."""
 
     handle: Handler
-    read: Handler
     authenticate: Handler
 
 
@@ -68,9 +66,7 @@ class Gate(grpc.GenericRpcHandler):
 
     authenticator: None allows every call. limited: called with the name of a principal's limit that refuses a call.
     audit_calls: log every call.
-    max_principal_calls: calls in flight of a principal without a limit of its own. max_open_calls: calls of open
-    methods that may wait for their message. message_timeout: seconds within which the message of a call has to arrive.
-    timed_out: called when one does not. file_read: called with a setting, "keys_file" or "tls_clients_file", when its
+    max_principal_calls: calls in flight of a principal without a limit of its own. file_read: called with a setting, "keys_file" or "tls_clients_file", when its
     changed file was read, and with "ok" or "failed".
     """
 
@@ -83,9 +79,6 @@ class Gate(grpc.GenericRpcHandler):
         *,
         audit_calls: bool = False,
         max_principal_calls: int,
-        max_open_calls: int,
-        message_timeout: float,
-        timed_out: Callable[[], None] = lambda: None,
         file_read: Callable[[str, str], None] = lambda _setting, _outcome: None,
     ) -> None:
         self._rpc = rpc
@@ -99,36 +92,32 @@ class Gate(grpc.GenericRpcHandler):
         # Callers admitted since the last reload, by method, credentials and certificate: they are not checked again.
         # Lookups take no time that depends on the credentials, because the hash of a text is keyed at random.
         self._admitted: dict[tuple[str, object, ClientNames | None], Principal] = {}
-        if authenticator is not None:
-            rpc.on_message = self._on_message
-        self._messages = MessageTimeout(message_timeout, timed_out)
-        self._open_messages = MessageTimeout(message_timeout, timed_out, max_open_calls)
         self._methods = {
-            f"/{service}/{name}": self._method(f"/{service}/{name}", handler)
+            f"/{service}/{name}": _Method(handler, self._authenticated(f"/{service}/{name}", handler))
             for service, handlers in services.items()
             for name, handler in handlers.items()
         }
         unknown = rpc.stream("unknown", "unknown", refuse_unknown)
-        self._unknown = _Method(unknown, unknown, unknown)
+        self._unknown = _Method(unknown, unknown)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         """Return the handler of a call, or one that refuses it."""
         name = handler_call_details.method
         method = self._methods.get(name, self._unknown)
         if self._authenticator is None or METHODS.get(name) is OPEN:
-            return method.read
+            return method.handle
         principal = self._admitted.get((name, _authorization(handler_call_details.invocation_metadata), None))
         if principal is None:
             return self.authenticate_on_start(handler_call_details)
         self._authenticator.passed(principal)
-        return self._begin(name, method.read, principal)
+        return self._begin(name, method.handle, principal)
 
     def authenticate_on_start(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         """Return a handler that authenticates when it starts: gRPC has the certificate and the address only then."""
         name = handler_call_details.method
         _METADATA.set(handler_call_details.invocation_metadata)
         method = self._methods.get(name)
-        return self._authenticated(name, self._unknown.read) if method is None else method.authenticate
+        return self._authenticated(name, self._unknown.handle) if method is None else method.authenticate
 
     def admit(
         self, name: str, metadata: Metadata, certificate: ClientNames | None, peer: Callable[[], str]
@@ -140,20 +129,29 @@ class Gate(grpc.GenericRpcHandler):
         """
         return self._admit(name, self._methods.get(name, self._unknown).handle, metadata, certificate, peer)
 
-    def _method(self, name: str, handler: Handler) -> _Method:
-        messages = self._open_messages if METHODS.get(name) is OPEN else self._messages
-        read = messages.reading(handler)
-        return _Method(handler, read, self._authenticated(name, read))
-
     def _authenticated(self, name: str, handler: Handler) -> Handler:
         """Wrap a handler that reads its messages: the caller is authenticated first."""
 
         async def call(requests: Any, context: Any) -> Any:
             certificate = client_names(context.auth_context())
             admitted: Any = self._admit(name, handler, _METADATA.get(), certificate, context.peer)
-            return await (admitted.stream_unary or admitted.stream_stream)(requests, context)
+            if admitted.request_streaming:
+                return await admitted.stream_stream(requests, context)
+            # Read only now, so that strangers cannot make the server read what they send.
+            message = await context.read()
+            if message is grpc.aio.EOF:
+                await abort(
+                    context, grpc.StatusCode.INVALID_ARGUMENT, "the call ended without a request message"
+                )
+            return await (admitted.unary_unary or admitted.unary_stream)(message, context)
 
-        return with_request_stream(handler, call)
+        make: Any = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        wrapped: Handler = make(call, handler.request_deserializer, handler.response_serializer)
+        return wrapped
 
     def _admit(
         self,
@@ -193,22 +191,9 @@ class Gate(grpc.GenericRpcHandler):
         PRINCIPAL.set(principal)
         if self._audit_calls:
             record("called", principal, method=name)
-        # A call with one request message is opened by that message.
-        if self._methods.get(name, self._unknown).handle.request_streaming:
+        if handler.request_streaming or handler.response_streaming:
             self._opened(name, principal)
         return handler
-
-    def _on_message(self, method: str, streams: bool) -> None:
-        """Check again when the message arrives, which may be long after the metadata. Raises AccessDenied."""
-        assert self._authenticator is not None
-        principal = PRINCIPAL.get()
-        if principal is LOCAL:
-            return
-        current = self._authenticator.current(principal)
-        if current is not principal:
-            self._check_role(method, current)
-        if streams:
-            self._opened(method, principal)
 
     def _check_role(self, method: str, principal: Principal) -> None:
         """Raise AccessDenied unless a principal has one of the roles that may call a method."""
@@ -218,25 +203,31 @@ class Gate(grpc.GenericRpcHandler):
             self._authenticator.authorize(principal, method, METHODS.get(method) or frozenset())
 
     async def watch(self) -> None:
-        """Every half second: time out calls without a message, reload keys and clients that have changed, and check
-        the principals of open streams again."""
+        """Reload keys and clients that have changed, and check the principals of open streams again."""
+        if self._authenticator is None:
+            return
+        checked = -math.inf
         while True:
             await asyncio.sleep(_RELOAD_SECONDS)
-            self._messages.expire()
-            self._open_messages.expire()
-            if self._authenticator is not None:
-                await self._reload(self._authenticator)
+            changed = await self._reload(self._authenticator)
+            self._admitted.clear()
+            if changed or time.monotonic() - checked >= _CHECK_SECONDS:
+                self._check_streams()
+                checked = time.monotonic()
 
-    async def _reload(self, authenticator: Authenticator) -> None:
+    async def _reload(self, authenticator: Authenticator) -> bool:
+        """Reload keys and clients. Returns whether one of them has changed."""
         keys, clients = authenticator.keys, authenticator.clients
+        changed = False
         if keys is not None:
             before = keys.ring.keys
             if await self._reloaded("keys_file", keys.poll):
                 _record_changes(before, keys.ring.keys)
+                changed = True
         if clients is not None and await self._reloaded("tls_clients_file", clients.poll):
             record("clients changed", None)
-        self._admitted.clear()
-        self._check_streams()
+            changed = True
+        return changed
 
     async def _reloaded(self, setting: str, poll: Callable[[], bool]) -> bool:
         """Read a file again. Returns whether it has changed, and can be used."""

@@ -9,7 +9,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
 
 import grpc
@@ -22,7 +23,7 @@ from evald_server.call_errors import CallError, invalid
 from evald_server.engine.plan import InvalidPlan
 from evald_server.logs import log_incident
 from evald_server.monitoring import RpcTally, Telemetry
-from evald_server.wire_limits import BeyondWireLimit, parse_message
+from evald_server.wire_limits import SMALL_BYTES, BeyondWireLimit, parse_message
 
 from .errors import as_call_error, code_of, details_of, trailer_text
 from .stream_tasks import LoopSlices, StreamSlices
@@ -60,7 +61,7 @@ class Context(Protocol):
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 UnaryHandler: TypeAlias = Callable[[bytes, Context], Awaitable[bytes]]
-ServerStreamHandler: TypeAlias = Callable[[bytes, "RpcStream"], Awaitable[None]]
+WatchHandler: TypeAlias = Callable[[bytes, "RpcStream"], Awaitable[None]]
 StreamHandler: TypeAlias = Callable[["RpcStream"], Awaitable[None]]
 Methods: TypeAlias = "dict[str, Callable[..., Awaitable[Any]]]"
 
@@ -86,7 +87,7 @@ def parse(kind: type[M], data: bytes, place: str = "") -> M:
     place: of the message in another one, for the error, as "item 3 of the stream".
     """
     try:
-        return parse_message(kind, data)
+        return kind.FromString(data) if len(data) <= SMALL_BYTES else parse_message(kind, data)
     except BeyondWireLimit as problem:
         raise invalid(problem.path, problem.got) from None
     except DecodeError:
@@ -103,9 +104,7 @@ def parse(kind: type[M], data: bytes, place: str = "") -> M:
 
 class RpcServer:
     """Builds the gRPC handlers of all services, and drains them together.
-
-    on_message: called when the request message of a call has arrived, which may be long after its metadata, with the full
-    name of the method and whether the response is a stream; raises CallError if the caller has lost the right to call.
+    last_call: when the last call arrived, on the clock of `time.perf_counter`.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class RpcServer:
         log_calls: bool = False,
     ) -> None:
         self._metrics = metrics
-        self._max_message_bytes = max_message_bytes
+        self.max_message_bytes = max_message_bytes
         self._max_streams = max_streams
         self._log_calls = log_calls
         # Tasks of unary calls and of streams in flight, and of the streams that only their callers end.
@@ -129,11 +128,10 @@ class RpcServer:
         self._stopping = False
         self._holding = False
         self._last_held = 0.0
-        self._last_call = -math.inf
+        self.last_call = -math.inf
         self._yielding = asyncio.Lock()
         self.draining = False
         self.slices = LoopSlices()
-        self.on_message: Callable[[str, bool], None] = lambda _method, _streams: None
 
     def service(self, name: str, methods: Methods) -> dict[str, Handler]:
         """Return the handlers of a service. Its descriptor says what each method takes.
@@ -158,43 +156,36 @@ class RpcServer:
             await handle(parse(kind, data), stream)
 
         if method.server_streaming:
-            return self.server_stream(service, name, watch, is_watch=True)
+            return self.watch(service, name, watch)
         return self.unary(service, name, call)
 
     def unary(self, service: str, method: str, handle: UnaryHandler) -> Handler:
         """Return a handler of a unary call."""
         tally = self._metrics.rpcs.tally(service, method, "unary")
 
-        full_name = f"/{service}/{method}"
-
         async def call(request: bytes, context: Context) -> bytes:
-            self._received(full_name, request, tally, streams=False)
+            self._received(request, tally)
             response = await handle(request, context)
-            tally.sent()
+            tally.sent_count += 1
             return response
 
         return grpc.unary_unary_rpc_method_handler(self._wrapped(service, method, tally, call))
 
-    def server_stream(
-        self, service: str, method: str, handle: ServerStreamHandler, *, is_watch: bool = False
-    ) -> Handler:
-        """Return a handler of one request and several responses.
+    def watch(self, service: str, method: str, handle: WatchHandler) -> Handler:
+        """Return a handler of one request, and responses that continue until the caller ends the stream.
 
-        is_watch: the responses continue until the caller ends the stream. It counts as an open stream, but a drain does
-        not wait for it. Watches send in time slices of the event loop, because many may begin at once, each with
-        thousands of messages.
+        It counts as an open stream, but a drain does not wait for it. Watches send in time slices of the event loop,
+        because many may begin at once, each with thousands of messages.
         """
         tally = self._metrics.rpcs.tally(service, method, "server_stream")
 
-        full_name = f"/{service}/{method}"
-
         async def call(request: bytes, context: Context) -> None:
-            self._received(full_name, request, tally, streams=True)
-            slices = StreamSlices(self.slices.next) if is_watch else None
-            await handle(request, RpcStream(context, tally, self._max_message_bytes, slices))
+            self._received(request, tally)
+            slices = StreamSlices(self.slices.next)
+            await handle(request, RpcStream(context, tally, self.max_message_bytes, slices))
 
-        wrapped = self._wrapped(service, method, tally, call, open_streams=is_watch)
-        return grpc.unary_stream_rpc_method_handler(self.endless(wrapped) if is_watch else wrapped)
+        wrapped = self._wrapped(service, method, tally, call, open_streams=True)
+        return grpc.unary_stream_rpc_method_handler(self.endless(wrapped))
 
     def stream(
         self,
@@ -212,7 +203,7 @@ class RpcServer:
         tally = self._metrics.rpcs.tally(service, method, kind)
 
         async def call(_requests: object, context: Context) -> None:
-            await handle(RpcStream(context, tally, self._max_message_bytes))
+            await handle(RpcStream(context, tally, self.max_message_bytes))
 
         wrapped = self._wrapped(service, method, tally, call, open_streams=open_streams)
         return grpc.stream_stream_rpc_method_handler(wrapped)
@@ -274,14 +265,14 @@ class RpcServer:
         iterations of the loop; without pauses it would wait for a step in each of them.
         """
         async with self._yielding:
-            is_busy = time.perf_counter() - self._last_call < _RECENT_SECONDS
+            is_busy = time.perf_counter() - self.last_call < _RECENT_SECONDS
             await asyncio.sleep(_CALL_SECONDS if is_busy else 0)
 
     def _in_flight(self) -> bool:
         """Return whether there are calls that a drain waits for."""
         return bool(self._calls) or not self._streams <= self._endless
 
-    async def _refuse(self) -> NoReturn:
+    async def refuse_draining(self) -> NoReturn:
         """Refuse a call that arrives during a drain. Raises CallError."""
         if self._holding:
             self._last_held = time.monotonic()
@@ -298,11 +289,10 @@ class RpcServer:
         """The number of open streams."""
         return len(self._streams)
 
-    def _received(self, method: str, request: bytes, tally: RpcTally, *, streams: bool) -> None:
-        tally.received()
-        self.on_message(method, streams)
-        if len(request) > self._max_message_bytes:
-            raise _too_large(request, self._max_message_bytes)
+    def _received(self, request: bytes, tally: RpcTally) -> None:
+        tally.received_count += 1
+        if len(request) > self.max_message_bytes:
+            raise too_large(request, self.max_message_bytes)
 
     def _wrapped(
         self,
@@ -318,41 +308,41 @@ class RpcServer:
         in_flight = self._streams if open_streams else self._calls
 
         async def handler(request: Any, context: Context) -> T:
-            began = self._last_call = time.perf_counter()
-            tally.started()
+            began = self.last_call = time.perf_counter()
+            tally.started_count += 1
             task = asyncio.current_task()
             try:
                 if self.draining:
-                    await self._refuse()
+                    await self.refuse_draining()
                 if open_streams and len(self._streams) >= self._max_streams:
                     raise _too_many_streams(self._max_streams)
                 in_flight.add(task)
                 response = await call(request, context)
             except BaseException as problem:
-                await self._end(problem, context, name, tally, began)
+                await self.fail(problem, context, name, tally, began)
                 raise
             finally:
                 in_flight.discard(task)
-            self._handled(tally, name, "OK", began)
+            self.ended(tally, name, "OK", began)
             return response
 
         return handler
 
-    async def _end(
+    async def fail(
         self, problem: BaseException, context: Context, method: str, tally: RpcTally, began: float
     ) -> None:
-        """Abort a failed call with the mapped status. Returns if the exception should propagate unchanged."""
+        """End a failed call with the status of its exception. Returns if the exception should propagate unchanged."""
         _clear_traceback(problem)
         if isinstance(problem, grpc.aio.InternalError):
             # A message could not be sent because the caller disconnected, which gRPC may report a moment later.
-            self._handled(tally, method, "CANCELLED", began)
+            self.ended(tally, method, "CANCELLED", began)
             raise asyncio.CancelledError from None
         if isinstance(problem, asyncio.CancelledError):
             task = asyncio.current_task()
             assert task is not None
             ending = self._ending.pop(task, None) or (server_stops() if self._stopping else None)
             if ending is None or context.cancelled():
-                self._handled(tally, method, "CANCELLED", began)
+                self.ended(tally, method, "CANCELLED", began)
                 return
             task.uncancel()
             problem = ending
@@ -367,14 +357,25 @@ class RpcServer:
             )
         if problem.reason in ("OVERLOADED", "TOO_MANY_STREAMS"):
             self._metrics.saturation.rejected(problem.reason.lower())
-        self._handled(tally, method, code_of(problem).name, began)
+        self.ended(tally, method, code_of(problem).name, began)
         await refuse(context, problem)
 
-    def _handled(self, tally: RpcTally, method: str, code: str, began: float) -> None:
+    def ended(self, tally: RpcTally, method: str, code: str, began: float) -> None:
+        """Count the end of a call, and log it if the operator wants that. code: name of a `grpc.StatusCode`."""
         seconds = time.perf_counter() - began
-        tally.handled(code, seconds)
+        self._metrics.ended(tally, code, seconds)
         if self._log_calls:
             _log.info("call", extra={"method": method, "code": code, "seconds": round(seconds, 6)})
+
+    @contextmanager
+    def in_flight(self) -> Iterator[None]:
+        """Count the current call as one that a drain waits for. Only calls that wait need it."""
+        task = asyncio.current_task()
+        self._calls.add(task)
+        try:
+            yield
+        finally:
+            self._calls.discard(task)
 
 
 async def refuse(context: Context, problem: CallError) -> NoReturn:
@@ -438,18 +439,18 @@ class RpcStream:
     async def read(self) -> bytes | None:
         """Return the next message; None at the end. Raises CallError for one that is too large."""
         data = await self.context.read()
-        if not isinstance(data, bytes):
+        if data.__class__ is not bytes:
             return None
-        self._tally.received()
+        self._tally.received_count += 1
         if len(data) > self._limit:
-            raise _too_large(data, self._limit)
+            raise too_large(data, self._limit)
         return data
 
     async def send(self, data: bytes) -> None:
         """Send a message."""
         if self._slices is not None:
             await self._slices.pause()
-        self._tally.sent()
+        self._tally.sent_count += 1
         await self.context.write(data)
 
 
@@ -461,7 +462,8 @@ async def refuse_unknown(_stream: RpcStream) -> None:
     )
 
 
-def _too_large(request: bytes, limit: int) -> CallError:
+def too_large(request: bytes, limit: int) -> CallError:
+    """Return the error of a message above the limit of bytes."""
     return CallError(
         "MESSAGE_TOO_LARGE",
         f"the message has {len(request)} bytes; at most {limit} are allowed",

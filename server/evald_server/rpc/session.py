@@ -1,10 +1,10 @@
 """EvaluateSession: evaluate one conversation turn by turn. The caller sends each turn once."""
 
+from asyncio import Future
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
 from copy import deepcopy
-from functools import partial
 from typing import Final
 
 from evald.chat import Conversation
@@ -29,8 +29,8 @@ from evald_server.monitoring import Telemetry
 
 from .admission import Admission
 from .batching import CallBatcher
-from .server import Context, RpcStream, parse
-from .trace_context import scope_of, trace_id_of
+from .server import RpcStream, parse
+from .trace_context import scope_of
 
 _Frame = wire_pb2.EvaluateSessionRequest
 _Response = wire_pb2.EvaluateSessionResponse
@@ -58,6 +58,7 @@ class SessionMemory:
     def __init__(self, most: int, total: int) -> None:
         self._most = most
         self._total = total
+        self._sum = 0
         self._used: Counter[str] = Counter()
 
     def resize(self, principal: str, before: int, after: int) -> None:
@@ -75,8 +76,7 @@ class SessionMemory:
             )
         added = after - before
         if added > 0 and (
-            self._used.total() + added > self._total
-            or self._used[principal] + added > share(self._total, principal)
+            self._sum + added > self._total or self._used[principal] + added > share(self._total, principal)
         ):
             raise CallError(
                 "OVERLOADED",
@@ -84,6 +84,7 @@ class SessionMemory:
                 "quarters of that for one principal (max_session_bytes); end a session, or try again later",
                 limit=str(self._total),
             )
+        self._sum += added
         self._used[principal] += added
         if not self._used[principal]:
             del self._used[principal]
@@ -131,52 +132,55 @@ class SessionService:
         return ConversationState(self._engine, opened, self._memory)
 
     async def _evaluate_turn(self, conversation: "ConversationState", data: bytes, stream: RpcStream) -> None:
-        turn = parse_turn(data)
-        turn_id, context = turn.turn_id, stream.context
+        if self._admission.turns.limits_caller:
+            try:
+                await self._admission.turns.take()
+            except AccessDenied as problem:
+                await stream.send(_refused(conversation, parse_turn(data).turn_id, problem))
+                return
+        started = self._batcher.submit(self._start_turn, conversation, data)
+        answer, turn_id, run = await self._batcher.result(started) if isinstance(started, Future) else started
+        if run is None:
+            await stream.send(answer)
+            return
         evaluation_id = self._engine.new_id()
-        try:
-            await self._admission.turns.take()
-            data, run = await self._batcher.run(self._start_turn, conversation, turn, evaluation_id, context)
-        except CallError as problem:
-            conversation.refuse(turn_id)
-            refused = _Response(turn_id=turn_id)
-            exhausted = isinstance(problem, AccessDenied) or problem.reason == "OVERLOADED"
-            code = "RESOURCE_EXHAUSTED" if exhausted else "INVALID_ITEM"
-            fill_error(refused.error, ErrorInfo(code, problem.message))
-            await stream.send(refused.SerializeToString())
-            return
-        if run.finished:
-            await stream.send(data)
-            return
-        steps = self._admission.run_pending(run, scope_of(context, evaluation_id))
+        steps = self._admission.run_pending(run, scope_of(stream.context, evaluation_id))
         events = events_of(run, evaluation_id, steps, announce_plan=conversation.turn_count == 1)
         async with aclosing(events):
             async for event in events:
                 if event.HasField("summary"):
-                    self._count(conversation, turn_id, run, context)
+                    self._count(conversation, turn_id, run)
                 await stream.send(_Response(turn_id=turn_id, event=event).SerializeToString())
 
     def _start_turn(
-        self,
-        conversation: "ConversationState",
-        turn: evaluation_service_pb2.SessionTurn,
-        evaluation_id: str,
-        context: Context,
-    ) -> tuple[bytes, EvaluationRun]:
-        run = conversation.start_turn(turn)
+        self, conversation: "ConversationState", data: bytes
+    ) -> tuple[bytes, int, EvaluationRun | None]:
+        """Evaluate a turn. Returns its response and its id, or, if evaluators wait, its id and the run."""
+        turn = parse_turn(data)
+        try:
+            run = conversation.start_turn(turn, len(data))
+        except CallError as problem:
+            return _refused(conversation, turn.turn_id, problem), turn.turn_id, None
         if not run.finished:
-            return b"", run
+            return b"", turn.turn_id, run
         response = _Response(turn_id=turn.turn_id)
         # Only the first turn announces the plan.
-        fill_event(response.event, run, evaluation_id, announce_plan=conversation.turn_count == 1)
-        self._count(conversation, turn.turn_id, run, context)
-        return response.SerializeToString(), run
+        fill_event(response.event, run, self._engine.new_id(), announce_plan=conversation.turn_count == 1)
+        self._count(conversation, turn.turn_id, run)
+        return response.SerializeToString(), turn.turn_id, None
 
-    def _count(
-        self, conversation: "ConversationState", turn_id: int, run: EvaluationRun, context: Context
-    ) -> None:
+    def _count(self, conversation: "ConversationState", turn_id: int, run: EvaluationRun) -> None:
         conversation.record(turn_id, run)
-        self._metrics.evaluated(run, "EvaluateSession", conversation.labels, partial(trace_id_of, context))
+        self._metrics.evaluated(run, "EvaluateSession", conversation.labels)
+
+
+def _refused(conversation: "ConversationState", turn_id: int, problem: CallError) -> bytes:
+    conversation.refuse(turn_id)
+    response = _Response(turn_id=turn_id)
+    exhausted = isinstance(problem, AccessDenied) or problem.reason == "OVERLOADED"
+    code = "RESOURCE_EXHAUSTED" if exhausted else "INVALID_ITEM"
+    fill_error(response.error, ErrorInfo(code, problem.message))
+    return response.SerializeToString()
 
 
 def parse_turn(data: bytes) -> evaluation_service_pb2.SessionTurn:
@@ -226,41 +230,48 @@ class ConversationState:
         """Release the memory of the conversation."""
         self._count(0)
 
-    def start_turn(self, turn: evaluation_service_pb2.SessionTurn) -> EvaluationRun:
-        """Add a turn and start the plan on it. If it raises CallError, nothing has changed."""
+    def start_turn(self, turn: evaluation_service_pb2.SessionTurn, size: int) -> EvaluationRun:
+        """Add a turn and start the plan on it. If it raises CallError, nothing has changed. size: bytes of the turn."""
         turn_id, pb, contexts, last = turn.turn_id, self._pb, self._engine.contexts, turn.last_invocation
         if self._last_id is not None and turn_id <= self._last_id:
             raise invalid(
                 "turn.turn_id", f"got {turn_id}, wanted more than {self._last_id}, the turn_id before"
             )
-        check_invocation(last, "turn.last_invocation")
+        if turn.HasField("last_invocation"):
+            check_invocation(last, "turn.last_invocation")
         if turn.HasField("run_duration"):
             check_duration(turn.run_duration, "turn.run_duration")
-        contexts.complete_messages(last, "turn.last_invocation")
-        before = len(pb.messages)
+        if last.messages or last.messages_json:
+            contexts.complete_messages(last, "turn.last_invocation")
+        messages = pb.messages
+        before = len(messages)
         contexts.extend(pb, turn.new_messages, turn.new_messages_json, "turn.new_messages")
+        kept = self._kept + size + _MESSAGE_BYTES * (len(messages) - before)
         try:
             contexts.begin_turn(pb, before, last)
-            kept = self._kept + sum(message.ByteSize() + _MESSAGE_BYTES for message in pb.messages[before:])
-            self._count(kept + last.ByteSize() + turn.expected.ByteSize())
+            self._count(kept)
         except CallError:
-            del pb.messages[before:]
+            del messages[before:]
             raise
-        self._kept = kept
+        self._kept = kept - last.ByteSize() - turn.expected.ByteSize()  # the next turn replaces them
         self._last_id = turn_id
         self.turn_count += 1
         if turn_id in self._refused_ids:
             self._refused_ids.remove(turn_id)  # sent again, and valid now
         pb.turn += 1
         pb.is_final = turn.is_final
-        pb.ClearField("run_duration")  # otherwise the shorter duration of an earlier turn would be checked
+        # Otherwise the shorter duration, or the expected answer, of an earlier turn would be checked.
         if turn.HasField("run_duration"):
             pb.run_duration.CopyFrom(turn.run_duration)
-        expected = turn.expected if turn.HasField("expected") else self._base_expected
-        pb.ClearField("expected")
-        if expected is not None:
-            pb.expected.CopyFrom(expected)
-        return EvaluationRun(self._plan, EvaluatorContext(pb, self._conversation), self._engine.threads)
+        else:
+            pb.ClearField("run_duration")
+        if turn.HasField("expected"):
+            pb.expected.CopyFrom(turn.expected)
+        elif self._base_expected is not None:
+            pb.expected.CopyFrom(self._base_expected)
+        else:
+            pb.ClearField("expected")
+        return self._engine.start(self._plan, EvaluatorContext(pb, self._conversation))
 
     def record(self, turn_id: int, run: EvaluationRun) -> None:
         """Record the evaluation of a turn."""

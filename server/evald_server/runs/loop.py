@@ -4,8 +4,7 @@ Every step is stored before the next one builds on it, so an interrupted run con
 """
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from google.protobuf.message import Message
@@ -76,8 +75,8 @@ class EvaluationAdmission(Protocol):
 
     turns: TurnLimits
 
-    def run_pending(self, run: EvaluationRun, scope: Scope) -> AsyncGenerator[list[int]]:
-        """Run the pending evaluators. Yield the indexes of those that have finished."""
+    async def finish(self, run: EvaluationRun, scope: Scope) -> None:
+        """Run the pending evaluators to their end."""
 
     def seconds_for(self, plan: Plan) -> float | None:
         """Return how many seconds a plan's evaluators may take in total; None for no limit."""
@@ -385,15 +384,13 @@ class RunLoop:
     async def _run(self, plan: Plan, *, is_final: bool) -> EvaluationRun:
         """Run a plan on the open turn until all its evaluators have finished."""
         self._pb.is_final = is_final
-        run = EvaluationRun(plan, EvaluatorContext(self._pb, self._conversation), self._engine.threads)
+        run = self._engine.start(plan, EvaluatorContext(self._pb, self._conversation))
         if not run.finished:
             # Store the answer first, because a judge may be slow. If nothing is pending, the turn's commit stores it.
             if self._unsaved:
                 await self._commit()
             scope = Scope(evaluation_id=self._engine.new_id())
-            async with aclosing(self._admission.run_pending(run, scope)) as steps:
-                async for _finished in steps:
-                    pass
+            await self._admission.finish(run, scope)
         return run
 
     def _remember(self, turn: run_service_pb2.RunTurn, findings: TurnFindings) -> None:

@@ -300,12 +300,8 @@ class RecordedTrial:
             pb.expected.CopyFrom(turn.expected)
         else:
             pb.ClearField("expected")
-        run = EvaluationRun(
-            plan,
-            EvaluatorContext(pb, self._conversation),
-            self._setup.engine.threads,
-            self._setup.slice_nanos,
-        )
+        ctx = EvaluatorContext(pb, self._conversation)
+        run = self._setup.engine.start(plan, ctx, self._setup.slice_nanos)
         if run.finished:
             self._add(run)
         else:

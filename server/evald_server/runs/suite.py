@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 from uuid import uuid4
@@ -113,10 +112,7 @@ class TrialRun(RecordedTrial):
     async def _wait(self, run: EvaluationRun) -> None:
         """Run the pending evaluators of the turn to their end."""
         scope = self._suite.scope._replace(evaluation_id=self._setup.engine.new_id())
-        steps = self._suite.admission.run_pending(run, scope)
-        async with aclosing(steps):
-            async for _finished in steps:
-                run.take_progress()
+        await self._suite.admission.finish(run, scope)
         self.waiting = None
         self._add(run)
 

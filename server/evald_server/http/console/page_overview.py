@@ -88,6 +88,7 @@ async def overview(site: Site, request: Request) -> Response:
 def _calls(site: Site) -> list[tuple[str, dict[str, int]]]:
     """Return the RPCs that evaluated since the server started, with their numbers of verdicts."""
     shown = (Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED)
+    site.telemetry.fold()
     found = sorted(site.telemetry.evaluations.counts().items())
     rows = [(name, {verdict.name.lower(): counts[verdict] for verdict in shown}) for name, counts in found]
     return [(name, counts) for name, counts in rows if any(counts.values())]
