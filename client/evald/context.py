@@ -78,6 +78,45 @@ class OutOfTime(Exception):
     """Raised by `EvaluatorContext.check_time`. Evaluators must not catch it."""
 
 
+class _Seen:
+    """What was found of a turn, shared by all evaluators of a call.
+
+    whole: the same for the texts with reasoning, after `with_reasoning`. has_reasoning: whether those differ.
+    stop_nanos: for `check_time`.
+    """
+
+    # Slots and explicit caching, because before Python 3.12 cached_property takes a lock, which takes longer
+    # than finding the answer.
+    __slots__ = (
+        "answer",
+        "answer_bytes",
+        "answer_json",
+        "conversation",
+        "has_reasoning",
+        "invocation",
+        "made",
+        "serialized",
+        "stop_nanos",
+        "turn",
+        "turn_calls",
+        "whole",
+    )
+
+    def __init__(self, conversation: Conversation | None) -> None:
+        self.answer: Any = UNREAD
+        self.answer_bytes: bytes | None = None
+        self.answer_json: tuple[Any, str | None] | TooLarge | None = None
+        self.conversation = conversation
+        self.has_reasoning = False
+        self.invocation: Invocation | None = None
+        self.made: dict[Hashable, Any] = {}
+        self.serialized: bytes | None = None
+        self.stop_nanos = 0
+        self.turn: Sequence[message_pb2.ChatMessage] | None = None
+        self.turn_calls: list[ToolCall] | None = None
+        self.whole: _Seen | None = None
+
+
 class EvaluatorContext:
     """One turn of a conversation, with its messages, metadata and expected answer.
 
@@ -87,26 +126,7 @@ class EvaluatorContext:
     is_final: True if no turn follows.
     """
 
-    # Slots and explicit caching, because before Python 3.12 cached_property takes a lock, which takes longer
-    # than finding the answer.
-    __slots__ = (
-        "_answer",
-        "_answer_bytes",
-        "_answer_json",
-        "_conversation",
-        "_invocation",
-        "_keeps_reasoning",
-        "_made",
-        "_pb",
-        "_serialized",
-        "_stop_nanos",
-        "_turn",
-        "_turn_calls",
-        "_whole",
-        "config",
-        "is_final",
-        "turn",
-    )
+    __slots__ = ("_keeps_reasoning", "_pb", "_seen", "config", "is_final", "turn")
 
     def __init__(
         self,
@@ -115,48 +135,36 @@ class EvaluatorContext:
         config: Mapping[str, Any] = _NO_CONFIG,
         *,
         keeps_reasoning: bool = False,
+        seen: _Seen | None = None,
     ) -> None:
-        """keeps_reasoning: whether the texts contain the reasoning that a model left in them."""
+        """keeps_reasoning: whether the texts contain the reasoning that a model left in them. seen: of another view of
+        the same texts."""
         self._pb = pb
         self._keeps_reasoning = keeps_reasoning
-        self._whole: EvaluatorContext | None = None
-        self._conversation = conversation
-        self._invocation: Invocation | None = None
-        self._turn: Sequence[message_pb2.ChatMessage] | None = None
-        self._turn_calls: list[ToolCall] | None = None
-        self._answer: Any = UNREAD
-        self._answer_bytes: bytes | None = None
-        self._answer_json: tuple[Any, str | None] | TooLarge | None = None
-        self._made: dict[Hashable, Any] = {}
-        self._serialized: bytes | None = None
-        self._stop_nanos = 0
+        self._seen = seen or _Seen(conversation)
         self.config = config
         self.turn = pb.turn
         self.is_final = pb.is_final
 
     def with_config(self, config: Mapping[str, Any]) -> "EvaluatorContext":
-        """Return the same turn with the config of a function evaluator."""
-        other = EvaluatorContext.__new__(type(self))
-        for name in EvaluatorContext.__slots__:
-            setattr(other, name, getattr(self, name))
-        other.config = config
-        return other
+        """Return the same turn with the config of a function evaluator. Both share what they find and the time."""
+        return self._view(config, self._seen, keeps_reasoning=self._keeps_reasoning)
+
+    def _view(self, config: Mapping[str, Any], seen: _Seen, *, keeps_reasoning: bool) -> "EvaluatorContext":
+        view = EvaluatorContext(self._pb, config=config, keeps_reasoning=keeps_reasoning, seen=seen)
+        view.turn, view.is_final = self.turn, self.is_final
+        return view
 
     def with_reasoning(self) -> "EvaluatorContext":
         """Return the same turn with the reasoning in its texts; this context itself if the turn's texts have none."""
         if self._keeps_reasoning:
             return self
-        if self._whole is None:
-            kept = any(without_reasoning(pb) is not pb for pb in self._of_turn())
-            self._whole = (
-                EvaluatorContext(self._pb, self._conversation, self.config, keeps_reasoning=True)
-                if kept
-                else self
-            )
-        if self._whole is not self:
-            self._whole.is_final = self.is_final
-            self._whole.stop_at(self._stop_nanos)
-        return self._whole
+        seen = self._seen
+        if seen.whole is None:
+            seen.whole = _Seen(seen.conversation)
+            seen.whole.stop_nanos = seen.stop_nanos
+            seen.has_reasoning = any(without_reasoning(pb) is not pb for pb in self._of_turn())
+        return self._view(self.config, seen.whole, keeps_reasoning=True) if seen.has_reasoning else self
 
     def check_time(self) -> None:
         """Raise OutOfTime if the time slice in the server's event loop has expired, or the call has ended.
@@ -165,14 +173,15 @@ class EvaluatorContext:
         server then runs the evaluator again from the start in a thread, or responds with TIMEOUT, so the
         evaluator must have no side effects up to that point. Does nothing in tests and in workers.
         """
-        if self._stop_nanos and time.perf_counter_ns() > self._stop_nanos:
+        stop = self._seen.stop_nanos
+        if stop and time.perf_counter_ns() > stop:
             raise OutOfTime
 
     def stop_at(self, nanos: int) -> None:
         """Set the time from which `check_time` raises. For engines. nanos: of `time.perf_counter_ns`; 0 for never."""
-        self._stop_nanos = nanos
-        if self._whole is not None and self._whole is not self:
-            self._whole.stop_at(nanos)
+        self._seen.stop_nanos = nanos
+        if self._seen.whole is not None:
+            self._seen.whole.stop_nanos = nanos
 
     def serialized(self) -> bytes:
         """Return the turn as bytes of evald.v1.EvaluatorContext, encoded once for all evaluators that forward it.
@@ -180,12 +189,12 @@ class EvaluatorContext:
         What looks like a tool call and is not understood is in its messages' `unread_calls`. Raises
         UnreadableContent for a text that is not understood, and TooMany for too many content blocks.
         """
-        if self._serialized is None:
+        if self._seen.serialized is None:
             self._check(self._pb.messages, "messages")
             self._check(self._pb.last_invocation.messages, "last_invocation.messages")
             pb = self._marked(self._pb if self._keeps_reasoning else self._stripped())
-            self._serialized = pb.SerializeToString()
-        return self._serialized
+            self._seen.serialized = pb.SerializeToString()
+        return self._seen.serialized
 
     def _marked(self, pb: "context_pb2.EvaluatorContext") -> "context_pb2.EvaluatorContext":
         """Return this turn, possibly stripped, with the calls that are not understood in `unread_calls`."""
@@ -233,13 +242,13 @@ class EvaluatorContext:
         return self._pb.messages or self._pb.last_invocation.messages
 
     def _of_turn(self) -> "Sequence[message_pb2.ChatMessage]":
-        turn = self._turn
+        turn = self._seen.turn
         if turn is None:
             turn = self._pb.last_invocation.messages
             if not turn:
                 messages = self._pb.messages
                 turn = messages[_after_last_user(messages) :]
-            self._turn = turn
+            self._seen.turn = turn
         return turn
 
     @property
@@ -272,9 +281,9 @@ class EvaluatorContext:
     @property
     def answer(self) -> str | None:
         """The text of the answer; None if the turn has no answer. Raises UnreadableContent."""
-        if self._answer is UNREAD:
-            self._answer = self._find_answer()
-        return self._answer  # type: ignore[no-any-return]
+        if self._seen.answer is UNREAD:
+            self._seen.answer = self._find_answer()
+        return self._seen.answer  # type: ignore[no-any-return]
 
     def _find_answer(self) -> str | None:
         own = self._pb.last_invocation.messages
@@ -361,11 +370,11 @@ class EvaluatorContext:
     @property
     def answer_bytes(self) -> bytes | None:
         """The answer in UTF-8, encoded once for all evaluators that search bytes; None if there is no answer."""
-        if self._answer_bytes is None:
+        if self._seen.answer_bytes is None:
             answer = self.answer
             if answer is not None:
-                self._answer_bytes = answer.encode("utf-8", "surrogatepass")
-        return self._answer_bytes
+                self._seen.answer_bytes = answer.encode("utf-8", "surrogatepass")
+        return self._seen.answer_bytes
 
     @property
     def answer_json(self) -> tuple[Any, str | None]:
@@ -374,7 +383,7 @@ class EvaluatorContext:
         Raises strict_json.TooLarge for JSON that is larger than evald reads. Do not catch it, so that the result
         is ERROR with code INPUT_TOO_LARGE.
         """
-        found = self._answer_json
+        found = self._seen.answer_json
         if found is None:
             try:
                 found = parse_json(self.answer or "", self.check_time), None
@@ -382,14 +391,14 @@ class EvaluatorContext:
                 found = None, str(problem)
             except TooLarge as problem:
                 found = problem
-            self._answer_json = found
+            self._seen.answer_json = found
         if isinstance(found, TooLarge):
             raise TooLarge(str(found))
         return found
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """Return the value of `make()`, computed once for all evaluators of this turn that use the same key."""
-        made = self._made
+        made = self._seen.made
         if key not in made:
             made[key] = make()
         return made[key]  # type: ignore[no-any-return]
@@ -397,7 +406,7 @@ class EvaluatorContext:
     @property
     def turn_tool_calls(self) -> list[ToolCall]:
         """The tool calls of the turn, in order. Do not modify the list. Raises UnreadableContent."""
-        if self._turn_calls is None:
+        if self._seen.turn_calls is None:
             turn = self._of_turn()
             start = max(0, len(self._pb.messages) - len(turn))
             own = bool(self._pb.last_invocation.messages)
@@ -407,28 +416,28 @@ class EvaluatorContext:
                 asked -= 1
             reader = CallReader(messages[:asked])
             collect_tool_calls(messages[asked:start], self.check_time, reader=reader, first=asked)
-            self._turn_calls = collect_tool_calls(
+            self._seen.turn_calls = collect_tool_calls(
                 turn,
                 self.check_time,
                 reader=reader,
                 first=0 if own else start,
                 path="last_invocation.messages" if own else "messages",
             )
-        return self._turn_calls
+        return self._seen.turn_calls
 
     @property
     def tool_calls(self) -> list[ToolCall]:
         """The tool calls of the whole conversation, in order. Do not modify the list. Raises UnreadableContent."""
-        if self._conversation is None:
-            self._conversation = Conversation(self._all())
-        return self._conversation.tool_calls(self.check_time)
+        if self._seen.conversation is None:
+            self._seen.conversation = Conversation(self._all())
+        return self._seen.conversation.tool_calls(self.check_time)
 
     @property
     def last_invocation(self) -> Invocation:
         """The agent's report about the turn."""
-        if self._invocation is None:
-            self._invocation = Invocation(self._pb.last_invocation)
-        return self._invocation
+        if self._seen.invocation is None:
+            self._seen.invocation = Invocation(self._pb.last_invocation)
+        return self._seen.invocation
 
     @property
     def run_duration_ms(self) -> float | None:

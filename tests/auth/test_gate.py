@@ -17,7 +17,6 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from evald.v1 import evaluation_service_pb2
 from evald_server.auth import files
 from evald_server.auth.keys import KeyFile, add_key, read_keys, revoke_key
 from evald_server.auth.principal import Role
@@ -281,34 +280,6 @@ async def test_a_revoked_key_is_refused_and_what_it_has_opened_ends(tmp_path: Pa
         assert (await live.unary(request(CONTAINS), metadata=bearer(kept))).summary.success
         assert not other.done(), "another principal's stream goes on"
         other.cancel()
-
-
-@pytest.mark.parametrize("reason", ["CREDENTIALS_INVALID", "ROLE_MISSING"])
-async def test_a_call_that_was_opened_with_a_key_brings_no_message_after_it_is_revoked(
-    reason: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "keys.toml"
-    key = make_key(path, "a", Role.CALLER)
-    key_id = key[6:18]
-    async with guarded(path) as live:
-        message = evaluation_service_pb2.EvaluateUnaryRequest(request=request(CONTAINS)).SerializeToString()
-        calls: list[Any] = [
-            live.channel.stream_stream(EVALUATION + method)(metadata=bearer(key))
-            for method in ("EvaluateUnary", "Evaluate")
-        ]
-        for call in calls:
-            await call.wait_for_connection()
-        await until(lambda: len(live.app._gate._messages._waiting) == 2)
-        before = read_keys(path)[key_id]
-        if reason == "ROLE_MISSING":
-            add_key(path, replace(before, roles=(Role.VIEWER,)))
-        else:
-            revoke_key(path, key_id)
-        await until(lambda: live.app._authenticator.keys.ring.keys[key_id] != before)  # type: ignore[union-attr]
-        for call, data in zip(calls, (message, request(CONTAINS).SerializeToString()), strict=True):
-            await call.write(data)
-            await call.done_writing()
-            assert (await refusal(_to_the_end(call))).reason == reason
 
 
 async def _to_the_end(call: Any) -> None:

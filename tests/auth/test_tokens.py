@@ -470,6 +470,8 @@ async def test_streams_end_when_their_key_leaves_the_set_and_an_hour_after_the_t
             await calls[-1].wait_for_connection()
         await until(lambda: sum(map(len, live.app._gate._streams.values())) == 2)
         issuer.publish("two")
+        # The gate checks every 30 seconds.
+        await until(lambda: live.app._gate._check_streams() or calls[0].done())
         ended = await refusal(_to_the_end(calls[0]))
         assert (ended.code, ended.reason) == (grpc.StatusCode.UNAUTHENTICATED, INVALID)
         assert not calls[1].done()
@@ -477,6 +479,7 @@ async def test_streams_end_when_their_key_leaves_the_set_and_an_hour_after_the_t
         live.app._gate._check_streams()
         assert not live.app._rpc._ending
         tokens._now = lambda: time.time() + 3600
+        live.app._gate._check_streams()
         ended = await refusal(_to_the_end(calls[1]))
         assert (ended.code, ended.reason) == (grpc.StatusCode.UNAUTHENTICATED, EXPIRED)
 

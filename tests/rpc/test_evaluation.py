@@ -18,8 +18,8 @@ from evald.scope import Scope, current_scope
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2
 from evald_server import wire_limits, wire_pb2
 from evald_server.engine.registry import Origin
+from evald_server.rpc.evaluate import _StreamCalls
 from evald_server.rpc.idempotency import IdempotencyStore, StoredResponse
-from evald_server.rpc.server import RpcStream
 
 from ..loop import run
 from .live import CONTAINS, EVALUATION, Refusal, Request, refusal, request, serving, spec
@@ -165,24 +165,35 @@ async def test_a_stream_that_breaks_at_its_last_message_is_not_run_again(
         runs += 1
         return True
 
-    send = RpcStream.send
+    class Breaking:
+        """The context of a call whose connection breaks at the last message."""
 
-    async def broken(stream: RpcStream, data: bytes) -> None:
-        if wire_pb2.EvaluateResponse.FromString(data).HasField("summary"):
-            broke.set()
-            raise grpc.aio.InternalError("the connection is gone")
-        await send(stream, data)
+        def __init__(self, context: Any) -> None:
+            self._context = context
 
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._context, name)
+
+        async def write(self, data: bytes) -> None:
+            if not broke.is_set() and wire_pb2.EvaluateResponse.FromString(data).HasField("summary"):
+                broke.set()
+                raise grpc.aio.InternalError("the connection is gone")
+            await self._context.write(data)
+
+    handle = _StreamCalls.handle
+
+    async def handle_breaking(calls: _StreamCalls, data: bytes, context: Any) -> Any:
+        return await handle(calls, data, Breaking(context))
+
+    monkeypatch.setattr(_StreamCalls, "handle", handle_breaking)
     counting = define_evaluator(type="counting", kind=Kind.ASSERTION, evaluate=count, inline=inline)
     async with serving([counting]) as live:
         wanted = request(spec("counting"), request_id="broken")
-        with monkeypatch.context() as patched:
-            patched.setattr(RpcStream, "send", broken)
-            call = asyncio.create_task(live.stream(wanted))
-            await broke.wait()
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
+        call = asyncio.create_task(live.stream(wanted))
+        await broke.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
         assert (await live.stream(wanted))[-1].summary.success
         assert runs == 1
 
