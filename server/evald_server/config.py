@@ -383,8 +383,8 @@ class Settings(BaseModel):
     max_session_bytes: int = Field(
         1 << 30,
         ge=1024,
-        description="Memory for the conversations of all open sessions, three quarters of it for one principal. "
-        "That of one session takes at most twice max_message_bytes.",
+        description="Memory for the conversations of all open sessions. That of one session takes at most twice "
+        "max_message_bytes.",
     )
     max_config_bytes: int = Field(
         256 << 10,

@@ -241,7 +241,7 @@ async def test_a_key_that_was_just_let_in_is_not_looked_at_again(
 
         async def spared() -> bool:
             await live.unary(request(CONTAINS), metadata=bearer(key))
-            return copy_context().run(gate.service, details) is gate._methods[details.method].read
+            return copy_context().run(gate.service, details) is gate._methods[details.method].handle
 
         await until(spared)
         assert CertificateGate(gate).service(details) is gate._methods[details.method].authenticate

@@ -18,21 +18,23 @@ MOST = 50
 
 async def test_a_small_call_enters_few_functions_of_evald() -> None:
     small = request(spec("regex", {"pattern": "b+"}), spec("response-length"), answer="abc")
-    entered: Counter[str] = Counter()
+    counts: list[Counter[str]] = []
 
     def count(frame: FrameType, event: str, _arg: Any) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(PACKAGES):
-            entered[f"{Path(code.co_filename).stem}.{code.co_qualname}"] += 1
+            counts[-1][f"{Path(code.co_filename).stem}.{code.co_name}"] += 1
 
     async with serving() as live:
         for _ in range(20):  # warm: plan, series, and the batcher, which probes its first calls
             await live.unary(small)
         sys.setprofile(count)
         try:
-            answer = await live.unary(small)
+            for _ in range(5):
+                counts.append(Counter())
+                assert (await live.unary(small)).summary.success
         finally:
             sys.setprofile(None)
-    assert answer.summary.success
-    assert entered["regex.Regex.evaluate"] == 1, entered
-    assert 0 < entered.total() <= MOST, sorted(entered.items())
+    entered = min(counts, key=Counter.total)  # without what else runs in the loop from time to time
+    assert entered["regex.evaluate"] == 1, sorted(entered.items())
+    assert entered.total() <= MOST, sorted(entered.items())

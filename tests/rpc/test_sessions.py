@@ -9,10 +9,6 @@ import pytest
 from evald.evaluator import define_evaluator
 from evald.result import Kind, Verdict
 from evald.v1 import context_pb2, evaluation_service_pb2, message_pb2
-from evald_server.auth.principal import LOCAL
-from evald_server.call_errors import CallError
-from evald_server.rpc.errors import REASONS
-from evald_server.rpc.session import SessionMemory
 
 from .live import CONTAINS, EVALUATION, refusal, serving, spec, until
 
@@ -315,21 +311,6 @@ async def test_all_sessions_together_have_a_limit_that_ended_ones_give_back(endi
             return not answer.HasField("error")
 
         await until(has_room, 30)
-
-
-def test_one_principal_gets_three_quarters_of_the_memory_of_sessions() -> None:
-    memory = SessionMemory(1000, 1000)
-    memory.resize("a", 0, 750)
-    with pytest.raises(CallError, match="three quarters") as problem:
-        memory.resize("a", 750, 751)
-    assert REASONS[problem.value.reason].retry is not None
-    memory.resize("b", 0, 250)
-    with pytest.raises(CallError):
-        memory.resize("b", 250, 251)
-    memory.resize("a", 750, 0)
-    memory.resize("b", 250, 750)
-    memory.resize("b", 750, 0)
-    memory.resize(LOCAL.name, 0, 1000)  # the only one without credentials
 
 
 WAITING: dict[str, Any] = {

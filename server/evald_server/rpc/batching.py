@@ -75,7 +75,9 @@ class CallBatcher:
     def submit(self, function: Callable[..., T], *args: Any) -> "T | asyncio.Future[T]":
         """Return the result of the function, or a future of it if the call is held."""
         if self._wanted == 1:
-            self._count()
+            self._left -= 1
+            if self._left <= 0:
+                self._wanted = _MOST  # the next calls are a probe
             return function(*args)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
@@ -111,12 +113,9 @@ class CallBatcher:
         elif came < self._expected:
             self._pause = self._left = _SOON
             self._expected = came
-        self._count()
-        self._run(iter(held))
-
-    def _count(self) -> None:
         self._left -= 1
         self._wanted = _MOST if self._left <= 0 else self._expected
+        self._run(iter(held))
 
     def _run(self, held: Iterator[_Held]) -> None:
         began = self._clock()

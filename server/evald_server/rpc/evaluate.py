@@ -95,6 +95,7 @@ class _UnaryCalls:
         began = rpc.last_call = time.perf_counter()
         tally.started_count += 1
         tally.received_count += 1
+        parsed: _Request | None = None
         try:
             if rpc.draining:
                 await rpc.refuse_draining()
@@ -102,8 +103,8 @@ class _UnaryCalls:
                 raise too_large(data, rpc.max_message_bytes)
             if len(data) > LARGE_BYTES or self._admission.turns.limits_caller:
                 with rpc.in_flight():
-                    await self._prepare(data)
-            started = self._batcher.submit(self._start, data, context)
+                    parsed = await self._prepare(data)
+            started = self._batcher.submit(self._start, data, parsed, context)
             last, request, run = (
                 await self._batcher.result(started) if isinstance(started, Future) else started
             )
@@ -119,16 +120,18 @@ class _UnaryCalls:
         rpc.ended(tally, self._name, "OK", began)
         return None if self.streams else last
 
-    async def _prepare(self, data: bytes) -> None:
-        """Compile large specs in a thread, and wait for the caller's limit of turns."""
+    async def _prepare(self, data: bytes) -> _Request:
+        """Compile large specs in a thread, and wait for the caller's limit of turns. Returns the parsed request."""
         request = self._read(data)
         if len(data) > LARGE_BYTES:
             await self._engine.prepare(request.evaluators, request.options, request.context)
         if not request.request_id:  # one that is repeated needs no turn
             await self._admission.turns.take(longest_wait=LONGEST_WAIT_OF_CALLS)
+        return request
 
-    def _start(self, data: bytes, context: Context) -> _Started:
-        request = self._read(data)
+    def _start(self, data: bytes, parsed: _Request | None, context: Context) -> _Started:
+        """Evaluate a call up to what waits. parsed: the data, if they were parsed before."""
+        request = self._read(data) if parsed is None else parsed
         if request.request_id:
             return b"", request, None
         run = self._begin(request, context)

@@ -23,7 +23,7 @@ from evald_server.call_errors import CallError, invalid
 from evald_server.engine.plan import InvalidPlan
 from evald_server.logs import log_incident
 from evald_server.monitoring import RpcTally, Telemetry
-from evald_server.wire_limits import SMALL_BYTES, BeyondWireLimit, parse_message
+from evald_server.wire_limits import BeyondWireLimit, parse_message
 
 from .errors import as_call_error, code_of, details_of, trailer_text
 from .stream_tasks import LoopSlices, StreamSlices
@@ -82,12 +82,12 @@ _CALL_SECONDS: Final = 0.002
 
 
 def parse(kind: type[M], data: bytes, place: str = "") -> M:
-    """Parse a message. Raises CallError for unreadable bytes and for too large maps.
+    """Parse a message. Raises CallError for unreadable bytes and for too many messages.
 
     place: of the message in another one, for the error, as "item 3 of the stream".
     """
     try:
-        return kind.FromString(data) if len(data) <= SMALL_BYTES else parse_message(kind, data)
+        return parse_message(kind, data)
     except BeyondWireLimit as problem:
         raise invalid(problem.path, problem.got) from None
     except DecodeError:

@@ -1,7 +1,6 @@
 """EvaluateSession: evaluate one conversation turn by turn. The caller sends each turn once."""
 
 from asyncio import Future
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
 from copy import deepcopy
@@ -12,7 +11,6 @@ from evald.context import EvaluatorContext
 from evald.result import ErrorInfo, Verdict
 from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server import wire_pb2
-from evald_server.auth.current_call import caller
 from evald_server.auth.refusals import AccessDenied
 from evald_server.call_errors import CallError, invalid
 from evald_server.engine.contexts import (
@@ -24,7 +22,6 @@ from evald_server.engine.contexts import (
 from evald_server.engine.engine import Engine
 from evald_server.engine.response import events_of, fill_error, fill_event
 from evald_server.engine.run import EvaluationRun
-from evald_server.fair_slots import share
 from evald_server.monitoring import Telemetry
 
 from .admission import Admission
@@ -51,18 +48,16 @@ _WORST: Final = (Verdict.FAILED, Verdict.ERROR, Verdict.PASSED, Verdict.SKIPPED)
 class SessionMemory:
     """Limits the memory of the conversations of open sessions, which may stay open for days.
 
-    most: maximum bytes of one conversation. total: maximum bytes of all conversations; one principal may use three
-    quarters of them.
+    most: maximum bytes of one conversation. total: maximum bytes of all conversations.
     """
 
     def __init__(self, most: int, total: int) -> None:
         self._most = most
         self._total = total
-        self._sum = 0
-        self._used: Counter[str] = Counter()
+        self._used = 0
 
-    def resize(self, principal: str, before: int, after: int) -> None:
-        """Count a conversation of a principal that grows or shrinks.
+    def resize(self, before: int, after: int) -> None:
+        """Count a conversation that grows or shrinks.
 
         Raises CallError above the limit of one conversation, and above that of all.
         """
@@ -75,19 +70,14 @@ class SessionMemory:
                 limit=str(self._most),
             )
         added = after - before
-        if added > 0 and (
-            self._sum + added > self._total or self._used[principal] + added > share(self._total, principal)
-        ):
+        if added > 0 and self._used + added > self._total:
             raise CallError(
                 "OVERLOADED",
-                f"the conversations of the open sessions would take more than {self._total} bytes, or more than three "
-                "quarters of that for one principal (max_session_bytes); end a session, or try again later",
+                f"the conversations of the open sessions would take more than {self._total} bytes "
+                "(max_session_bytes); end a session, or try again later",
                 limit=str(self._total),
             )
-        self._sum += added
-        self._used[principal] += added
-        if not self._used[principal]:
-            del self._used[principal]
+        self._used += added
 
 
 class SessionService:
@@ -219,7 +209,6 @@ class ConversationState:
         self._failed_ids: list[int] = []
         self._refused_ids: list[int] = []
         self._memory = memory
-        self._principal = caller().name
         # _kept: bytes of the conversation. _counted: the same with the other data of the last turn, which the next turn
         # replaces.
         self._kept = self._pb.ByteSize() + _MESSAGE_BYTES * len(self._pb.messages)
@@ -308,7 +297,7 @@ class ConversationState:
         return response
 
     def _count(self, size: int) -> None:
-        self._memory.resize(self._principal, self._counted, size)
+        self._memory.resize(self._counted, size)
         self._counted = size
 
 
