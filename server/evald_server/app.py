@@ -324,8 +324,8 @@ class App:
                 ) from None
             self.http_address = _join(http_host, self._http.start())
         await self._listen_web()
-        for bound, port in self._ports.items():
-            await port.start(bound)
+        for port in self._ports.values():
+            await port.start()
         self.address = address
         endless: list[Callable[[], Coroutine[Any, Any, None]]] = [
             self._watch_lag,

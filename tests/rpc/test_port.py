@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import shutil
-import ssl
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import pytest
 
 from evald.v1 import evaluation_service_pb2
 from evald_server.auth.principal import Role
-from evald_server.cli import main
 
 from ..auth.keyring import bearer, guarded, make_key
 from ..processes import server_process
@@ -60,33 +57,6 @@ async def test_a_path_that_is_not_utf8_closes_neither_the_port_nor_what_is_open(
             assert await session.code() is grpc.StatusCode.OK
         server.process.terminate()
         assert await asyncio.to_thread(server.process.wait, 30) == 0
-
-
-async def test_a_port_that_opens_again_has_the_certificate_of_today(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        assert main(["certs", "dev", str(tmp_path / name)]) == 0
-    files = Path(shutil.copytree(tmp_path / "one", tmp_path / "files"))
-    trusted = {
-        name: grpc.ssl_channel_credentials((tmp_path / name / "ca.pem").read_bytes())
-        for name in ("one", "two")
-    }
-    anybody = ssl.create_default_context()
-    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
-    anybody.set_alpn_protocols(["h2"])
-    with server_process(
-        EVALD_TLS_CERT_FILE=str(files / "server.pem"),
-        EVALD_TLS_KEY_FILE=str(files / "server.key"),
-        EVALD_TLS_RELOAD_SECONDS="0.1",
-    ) as server:
-        assert await _answers(server.grpc, trusted["one"])
-        for file in ("server.pem", "server.key"):
-            shutil.copy(tmp_path / "two" / file, files / file)
-        await until(lambda: _answers(server.grpc, trusted["two"]))
-        with closing(
-            await asyncio.to_thread(raw_http2.call, server.grpc, NO_PATH, tls=anybody)
-        ) as connection:
-            await asyncio.to_thread(raw_http2.wait, connection)
-            await until(lambda: _answers(server.grpc, trusted["two"]))
 
 
 async def test_values_of_headers_that_are_not_utf8_are_in_no_log(

@@ -142,7 +142,7 @@ async def test_of_watches_that_begin_at_once_one_sends_at_a_time() -> None:
         for _ in range(20):
             await stream.send(b"event")
 
-    handler: Any = rpc.server_stream("service", "Watch", watch, is_watch=True)
+    handler: Any = rpc.watch("service", "Watch", watch)
     watches = [asyncio.create_task(handler.unary_stream(b"", Caller(number))) for number in range(30)]
     while not all(task.done() for task in watches):
         iteration += 1
