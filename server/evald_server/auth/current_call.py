@@ -17,7 +17,7 @@ Need: TypeAlias = Callable[[Principal], object]
 
 @dataclass(slots=True, eq=False)
 class OpenCall:
-    """A call that may stay open for a long time. principal: its caller, with rights at most a second old."""
+    """A call that may stay open for a long time. principal: its caller, with rights at most half a minute old."""
 
     principal: Principal
     needs: list[Need] = field(default_factory=list)

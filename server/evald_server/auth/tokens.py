@@ -65,8 +65,6 @@ class TokenVerifier:
         self._lock = threading.Lock()
         # Principals of tokens verified with these keys, by the token's digest, each with the entry's expiry.
         self._cache: tuple[KeySet, dict[bytes, tuple[Principal, float]]] = (source.keys, {})
-        # The keys' ids, cached because `check` runs for all open streams every half second, and at each message.
-        self._ids: tuple[KeySet, frozenset[str]] = ({}, frozenset())
 
     def cached(self, token: str) -> Principal | None:
         """Return a token's principal from the cache; None unless verified with the current keys in the last minute."""
@@ -95,11 +93,9 @@ class TokenVerifier:
 
     def check(self, principal: Principal) -> None:
         """Raise AccessDenied if the open streams and leases of a token's principal must end."""
-        keys = self.source.keys
-        if keys is not self._ids[0]:
-            self._ids = (keys, frozenset(key.id for key in keys.values()))
+        ids = {key.id for key in self.source.keys.values()}
         # Until the first fetch nobody knows whether a restored lease's key is still in the set.
-        if self.source.was_read and principal.key_id not in self._ids[1]:
+        if self.source.was_read and principal.key_id not in ids:
             raise denied("its key was removed from the key set", principal)
         if principal.expires is not None and self._now() >= principal.expires + _STREAM_SECONDS:
             raise denied("expired", principal)
