@@ -31,7 +31,7 @@ from evald_server.connectors.build import Connectors
 from evald_server.connectors.http_document import fetch_document
 from evald_server.data_dir import DataDir, Taken
 from evald_server.day_totals import FILES, DayTotals
-from evald_server.descriptors import grpc_connections, http_connections, web_connections, web_streams
+from evald_server.descriptors import grpc_connections, web_connections, web_streams
 from evald_server.engine.combinators import combinators
 from evald_server.engine.compiler import JUDGE
 from evald_server.engine.contexts import Contexts
@@ -315,7 +315,6 @@ class App:
                     ready=lambda: self._health.serving,
                     store_problem=lambda: self.database.problem,
                     answers_to=partial(answers_to, settings, http_host),
-                    max_connections=http_connections(),
                     tls=self._http_context if self._certificates and settings.http_tls else None,
                     may_scrape=self._may_scrape,
                 )
@@ -331,6 +330,7 @@ class App:
         self.address = address
         endless: list[Callable[[], Coroutine[Any, Any, None]]] = [
             self._watch_lag,
+            self._fold,
             self._gate.watch,
             partial(self.models.watch, self._judge_available),
             self._watch_store,
@@ -504,7 +504,7 @@ class App:
     async def _reload_certificates(self, certificates: CertificateStore) -> None:
         """Poll the certificate files. Use changed certificates for new connections if they are valid."""
         access = self.telemetry.access
-        access.expiries = certificates.current.expiries
+        access.set_expiries(certificates.current.expiries)
         while True:
             await asyncio.sleep(self.settings.tls_reload_seconds)
             try:
@@ -517,7 +517,7 @@ class App:
             for port in self._ports.values():
                 port.publish(certificates.current)
             access.reloads.add("ok")
-            access.expiries = certificates.current.expiries
+            access.set_expiries(certificates.current.expiries)
             _log.info("new certificates are in use")
             record("certificates changed", None)
 
@@ -617,6 +617,11 @@ class App:
         while True:
             await asyncio.sleep(_STORE_PERIOD_SECONDS)
             await self.database.probe()
+
+    async def _fold(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            self.telemetry.fold()
 
     async def _watch_lag(self) -> None:
         loop = asyncio.get_running_loop()

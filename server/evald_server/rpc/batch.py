@@ -252,7 +252,7 @@ class _Batch:
 
     def _count(self, run: EvaluationRun) -> None:
         self._results.count(run)
-        self._metrics.evaluated(run, "EvaluateBatch", self._labels, lambda: None)
+        self._metrics.evaluated(run, "EvaluateBatch", self._labels)
 
     async def _flush_if_full(self) -> None:
         if len(self._results.answers) >= MAX_ITEMS or self._results.size >= MAX_BYTES:

@@ -1,7 +1,6 @@
 """EvaluateUnary and Evaluate: evaluate one turn with one plan, from request bytes to response bytes."""
 
 from contextlib import aclosing
-from functools import partial
 from typing import Final, TypeAlias
 
 from evald.v1 import evaluation_service_pb2
@@ -19,7 +18,7 @@ from .batching import CallBatcher
 from .errors import violations_response
 from .idempotency import IdempotencyStore, StoredResponse
 from .server import Context, RpcStream, parse
-from .trace_context import scope_of, trace_id_of
+from .trace_context import scope_of
 
 NAME: Final = "evald.v1.EvaluationService"
 
@@ -92,7 +91,7 @@ class EvaluateService:
         return self._engine.start(plan, request.context)
 
     def _count(self, run: EvaluationRun, rpc: str, request: Request, context: Context) -> None:
-        self._metrics.evaluated(run, rpc, request.labels, partial(trace_id_of, context))
+        self._metrics.evaluated(run, rpc, request.labels)
 
     async def _unary(self, request: Request, context: Context) -> StoredResponse:
         await self._admission.turns.take(longest_wait=LONGEST_WAIT_OF_CALLS)

@@ -170,7 +170,7 @@ class RpcServer:
         async def call(request: bytes, context: Context) -> bytes:
             self._received(full_name, request, tally, streams=False)
             response = await handle(request, context)
-            tally.sent()
+            tally.sent_count += 1
             return response
 
         return grpc.unary_unary_rpc_method_handler(self._wrapped(service, method, tally, call))
@@ -299,7 +299,7 @@ class RpcServer:
         return len(self._streams)
 
     def _received(self, method: str, request: bytes, tally: RpcTally, *, streams: bool) -> None:
-        tally.received()
+        tally.received_count += 1
         self.on_message(method, streams)
         if len(request) > self._max_message_bytes:
             raise _too_large(request, self._max_message_bytes)
@@ -319,7 +319,7 @@ class RpcServer:
 
         async def handler(request: Any, context: Context) -> T:
             began = self._last_call = time.perf_counter()
-            tally.started()
+            tally.started_count += 1
             task = asyncio.current_task()
             try:
                 if self.draining:
@@ -440,7 +440,7 @@ class RpcStream:
         data = await self.context.read()
         if not isinstance(data, bytes):
             return None
-        self._tally.received()
+        self._tally.received_count += 1
         if len(data) > self._limit:
             raise _too_large(data, self._limit)
         return data
@@ -449,7 +449,7 @@ class RpcStream:
         """Send a message."""
         if self._slices is not None:
             await self._slices.pause()
-        self._tally.sent()
+        self._tally.sent_count += 1
         await self.context.write(data)
 
 

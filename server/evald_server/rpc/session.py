@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
 from copy import deepcopy
-from functools import partial
 from typing import Final
 
 from evald.chat import Conversation
@@ -30,7 +29,7 @@ from evald_server.monitoring import Telemetry
 from .admission import Admission
 from .batching import CallBatcher
 from .server import Context, RpcStream, parse
-from .trace_context import scope_of, trace_id_of
+from .trace_context import scope_of
 
 _Frame = wire_pb2.EvaluateSessionRequest
 _Response = wire_pb2.EvaluateSessionResponse
@@ -176,7 +175,7 @@ class SessionService:
         self, conversation: "ConversationState", turn_id: int, run: EvaluationRun, context: Context
     ) -> None:
         conversation.record(turn_id, run)
-        self._metrics.evaluated(run, "EvaluateSession", conversation.labels, partial(trace_id_of, context))
+        self._metrics.evaluated(run, "EvaluateSession", conversation.labels)
 
 
 def parse_turn(data: bytes) -> evaluation_service_pb2.SessionTurn:

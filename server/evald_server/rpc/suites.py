@@ -303,7 +303,7 @@ class SuiteService:
         labels = dict(opened.labels)
 
         def count(run: EvaluationRun) -> None:
-            self._telemetry.evaluated(run, "RunSuite", labels, lambda: None)
+            self._telemetry.evaluated(run, "RunSuite", labels)
 
         return SuiteSetup(
             run_id,

@@ -17,12 +17,3 @@ def scope_of(context: Context, evaluation_id: str) -> Scope:
         if key in _HEADERS and isinstance(value, str)
     }
     return Scope(evaluation_id=evaluation_id, trace_context=headers)
-
-
-def trace_id_of(context: Context) -> str | None:
-    """Return the trace id of a call; None without one."""
-    for key, value in context.invocation_metadata() or ():
-        if key == "traceparent" and isinstance(value, str):
-            parts = value.split("-")
-            return parts[1] if len(parts) > 2 else None
-    return None

@@ -515,7 +515,7 @@ class Runner:
 
     def _count_turn(self, run: EvaluationRun) -> None:
         self._telemetry.runs.turns.add()
-        self._telemetry.evaluated(run, "Run", None, lambda: None)
+        self._telemetry.evaluated(run, "Run", None)
 
 
 def _name(run: run_service_pb2.Run) -> str:
