@@ -1,7 +1,6 @@
 """Prometheus's own tools accept what is shipped for them, and a real Prometheus computes with it."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,18 +11,31 @@ from evald_server.monitoring import EvaluatorTally, HttpServer, Telemetry
 
 from ..prometheus import Prometheus, promtool, scraping
 from .test_metric_names import dashboard_queries
-from .test_series_limit import flood
 
 pytestmark = pytest.mark.interop
 
-TRACE = "0af7651916cd43dd8448eb211c80319c"
+UNITS = ("", "seconds", "tokens", "words", "usd", "furlongs")
+
+
+def flood(telemetry: Telemetry, names: int) -> None:
+    """Use many types with hostile names."""
+    for number in range(names):
+        unit = UNITS[number % 6]
+        tally = telemetry.evaluators.tally(
+            f'evil"\\\n{number}',
+            1 + number % 2,
+            enforced=number % 3 > 0,
+            origin="remote",
+            metric=Metric(unit) if number % 2 else None,
+        )
+        tally.add(1, 0.1, 0.5)
+        tally.measure(unit, 3.0)
+        tally.error("TIMEOUT")
 
 
 @pytest.mark.parametrize("names", [0, 10, 5000])
 def test_promtool_finds_nothing_wrong_with_a_scrape(names: int) -> None:
     telemetry = Telemetry()
-    telemetry.saturation.inflight.set_function(lambda: 1)
-    telemetry.saturation.queued.set_function(lambda: 0)
     flood(telemetry, names)
     assert promtool("check", "metrics", sent=telemetry.exposition("")[0]) == ""
 
@@ -67,7 +79,7 @@ def test_a_real_prometheus_computes_the_pass_rates(telemetry: Telemetry, prometh
     prometheus.wait_for('evald_evaluator_results_total{evaluator="contains", verdict="failed"} == 0')
     for verdict, times in ((1, 3), (2, 1), (3, 5), (4, 7)):
         for _ in range(times):
-            regex.add(verdict, 0.3, None, TRACE)
+            regex.add(verdict, 0.3, None)
             contains.add(verdict if verdict > 2 else 1, 0.3, None)
     for _ in range(100):
         _assertion(telemetry, "regex", enforced=False).add(Verdict.FAILED, 0.3, None)
@@ -88,13 +100,6 @@ def test_a_real_prometheus_computes_the_pass_rates(telemetry: Telemetry, prometh
     quantile = "histogram_quantile(0.5, rate(evald_metric_value_tokens_bucket[5m])) > 0"
     assert 10 <= prometheus.wait_for(quantile)["size"] <= 30
 
-    exemplars = prometheus.ask(
-        "query_exemplars",
-        query="evald_evaluator_duration_seconds_bucket",
-        start=str(time.time() - 600),
-        end=str(time.time() + 60),
-    )
-    assert {one["labels"]["trace_id"] for series in exemplars for one in series["exemplars"]} == {TRACE}
     prometheus.wait_until_up()
 
 
@@ -102,6 +107,6 @@ def test_a_real_prometheus_scrapes_a_server_under_attack(
     telemetry: Telemetry, prometheus: Prometheus
 ) -> None:
     flood(telemetry, 100_000)
-    held = prometheus.wait_for('scrape_samples_scraped{job="evald"} > 1500 < 2000')
+    held = prometheus.wait_for('scrape_samples_scraped{job="evald"} > 1500 < 7000')
     assert held
     prometheus.wait_until_up()
