@@ -91,7 +91,6 @@ def scraping(target: str, directory: Path, rules: Sequence[str] = ()) -> Iterato
         f"--config.file={directory}/prometheus.yml",
         f"--storage.tsdb.path={directory}/data",
         "--web.listen-address=127.0.0.1:0",
-        "--enable-feature=exemplar-storage",
         "--log.format=json",
     ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

@@ -14,6 +14,7 @@ from evald_server.auth.keys import revoke_key
 from evald_server.auth.principal import Role
 from evald_server.auth.roles import METHODS, OPEN
 
+from ..monitoring.scrape import value
 from ..remote.scripted import REGISTRY, listening, plugin_info
 from ..rpc.live import Live, refusal, serving, until
 from .issuer import Issuer
@@ -122,7 +123,7 @@ STATES = {
 
 
 def _count(live: Live, kind: str, outcome: str) -> int:
-    return live.app.telemetry.access.checks.counts.get((kind, outcome), 0)
+    return int(value(live.app.telemetry, "evald_auth_total", kind=kind, outcome=outcome) or 0)
 
 
 def test_every_method_is_served_or_said_not_to_be(server: Asked) -> None:
