@@ -144,12 +144,10 @@ class Saturation:
     """The metrics of the server's load: refusals, running and queued evaluations, lag."""
 
     def __init__(self, families: Families) -> None:
-        self.inflight = families.gauge("evald_inflight_evaluations", "Evaluations that are running now.")
+        self.inflight = families.gauge("evald_inflight_evaluations", "Evaluations that run now.")
         self.queued = families.gauge("evald_queued_evaluations", "Evaluations in the queue.")
-        text = "1 while the store cannot be used; what needs no store goes on."
-        self.store_degraded = families.gauge("evald_store_degraded", text)
-        text = "Evaluations refused before they started, by reason."
-        self._rejections = families.counter("evald_evaluations_rejected", text, reason=())
+        self.store_degraded = families.gauge("evald_store_degraded", "1 while the store cannot be used.")
+        self._rejections = families.counter("evald_evaluations_rejected", "Refused evaluations.", reason=())
         text = "Longest delay of the event loop since the last scrape."
         families.gauge("evald_event_loop_lag_seconds", text).set_function(self._take_lag)
         self._lag = 0.0

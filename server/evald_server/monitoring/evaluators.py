@@ -78,11 +78,11 @@ class EvaluatorTally:
         self._metrics = metrics
         self._labels = (label, kind.name.lower(), enforcement)
         self._durations = metrics.durations.labels(label, origin)
-        self._values: dict[str, Histogram] = {}  # by unit
+        self.values: dict[str, Histogram] = {}  # by unit
         self._scores: Histogram | None = None
         if kind is Kind.ASSERTION and enforcement == "enforced":
             self._scores = metrics.scores.labels(label)
-            self._pass_rate = metrics.pass_rate(label)
+            self._pass_rate = metrics.pass_rates.setdefault(label, PassRate(metrics.clock))
 
     def add(self, verdict: int, seconds: float, score: float | None, count: int = 1) -> None:
         """Count equal results.
@@ -102,15 +102,10 @@ class EvaluatorTally:
         """Count the code of an error, in addition to `add`. An unknown code counts as "other"."""
         self._metrics.errors.add(self._labels[0], code if code in CODES else OTHER)
 
-    def measures(self, metric: Metric) -> None:
-        """Take values in the metric's unit from now on."""
-        if metric.unit not in self._values:
-            self._values[metric.unit] = self._metrics.values_of(self._labels[0], metric)
-
     def measure(self, unit: str, value: float, count: int = 1) -> None:
         """Count values, in addition to `add`. value: their mean."""
-        if unit in self._values:
-            self._values[unit].observe(value, count)
+        if unit in self.values:
+            self.values[unit].observe(value, count)
             self._metrics.last_value.labels(self._labels[0], unit).set(value)
 
 
@@ -118,7 +113,7 @@ class EvaluatorMetrics(Collector):
     """The metrics of evaluators. types: the cap on their names. clock: monotonic seconds."""
 
     def __init__(self, families: Families, types: Cap, clock: Callable[[], float]) -> None:
-        self._types, self._clock = types, clock
+        self._types, self.clock = types, clock
         self.results = families.counter(
             "evald_evaluator_results",
             "Results of evaluators, by verdict. For pass rates, divide the rate of passed by the rate of "
@@ -140,34 +135,29 @@ class EvaluatorMetrics(Collector):
         }
         text = "The last measured value, for display only: of one pod, and of one conversation among many."
         self.last_value = families.gauge("evald_metric_last_value", text, "evaluator", "unit")
-        self._pass_rates: dict[str, PassRate] = {}
+        self.pass_rates: dict[str, PassRate] = {}
         self._tallies: dict[tuple[str, Kind, str, str], EvaluatorTally] = {}
         self._by_plan: WeakKeyDictionary[Plan, list[EvaluatorTally]] = WeakKeyDictionary()
         families.register(self)
 
     def tally(
-        self,
-        type: str,  # noqa: A002 - the word of the contract
-        kind: int,
-        *,
-        enforced: bool,
-        origin: str,
-        metric: Metric | None,
+        self, name: str, kind: int, *, enforced: bool, origin: str, metric: Metric | None
     ) -> EvaluatorTally:
         """Return the tally of a registered type, the same object each time.
 
         kind: number of an `evald.Kind`. origin: "built_in", "plugin" or "remote". metric: describes the values; None
         without values. Different uses of a type may have different units.
         """
-        label = self._label(type)
+        label = self._label(name)
         enforcement = "enforced" if enforced else "shadow"
         key = (label, Kind(kind), enforcement, OTHER if label == OTHER else origin)
         tally = self._tallies.get(key)
         if tally is None:
             self._export_zeros(*key[:3])
             tally = self._tallies[key] = EvaluatorTally(self, *key)
-        if metric is not None:
-            tally.measures(metric)
+        if metric is not None and metric.unit not in tally.values:
+            family = self._values.get(metric.unit, self._values["count"])
+            tally.values[metric.unit] = family.labels(label, bounds=_own_bounds(metric))
         return tally
 
     def of(self, planned: PlannedEvaluator) -> EvaluatorTally:
@@ -204,29 +194,17 @@ class EvaluatorMetrics(Collector):
             for value, times in values.items():
                 tally.measure(metric.unit if metric else "", value, times)
 
-    def export_zeros(self, type: str, kind: int) -> None:  # noqa: A002 - the word of the contract
+    def export_zeros(self, name: str, kind: int) -> None:
         """Export a type's verdicts as zeros from now on, so that a Prometheus rate sees their first increase."""
-        self._export_zeros(self._label(type), Kind(kind), "enforced")
+        self._export_zeros(self._label(name), Kind(kind), "enforced")
 
     def _export_zeros(self, label: str, kind: Kind, enforcement: str) -> None:
         for verdict in Verdict:
             if kind is Kind.ASSERTION or verdict is not _FAILED:
                 self.results.labels(label, kind.name.lower(), enforcement, verdict.name.lower())
 
-    def _label(self, type: str) -> str:  # noqa: A002 - the word of the contract
-        return type if self._types.admits(type) else OTHER
-
-    def pass_rate(self, label: str) -> PassRate:
-        """Return the pass rate of a type, the same object each time."""
-        return self._pass_rates.setdefault(label, PassRate(self._clock))
-
-    def values_of(self, label: str, metric: Metric) -> Histogram:
-        """Return the histogram of a type's values: of "count" for units without a family."""
-        own = metric.bucket_bounds
-        edges = (float("-inf"), *own, float("inf"))
-        valid = len(own) <= _MAX_OWN_BOUNDS and all(low < high for low, high in pairwise(edges))
-        family = self._values.get(metric.unit, self._values["count"])
-        return family.labels(label, bounds=own if valid else ())
+    def _label(self, name: str) -> str:
+        return name if self._types.admits(name) else OTHER
 
     def collect(self) -> Iterable[Family]:
         """Return the pass ratios."""
@@ -237,7 +215,14 @@ class EvaluatorMetrics(Collector):
             "Absent when nothing passed or failed.",
             labels=["evaluator"],
         )
-        for label, rate in self._pass_rates.copy().items():
+        for label, rate in self.pass_rates.copy().items():
             if (ratio := rate.ratio()) is not None:
                 ratios.add_metric([label], ratio)
         return [ratios]
+
+
+def _own_bounds(metric: Metric) -> Sequence[float]:
+    """Return the metric's own bounds if they are finite, strictly increasing and at most 20, else none."""
+    own = metric.bucket_bounds
+    edges = (float("-inf"), *own, float("inf"))
+    return own if len(own) <= _MAX_OWN_BOUNDS and all(low < high for low, high in pairwise(edges)) else ()

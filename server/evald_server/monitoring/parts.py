@@ -32,14 +32,14 @@ class JudgeMetrics:
     def __init__(self, families: Families, models: Cap) -> None:
         self._models = models
         directions = ("input", "output")
-        text = "Requests to judge models, each attempt counted, by outcome."
-        self._requests = families.counter("evald_judge_requests", text, outcome=_JUDGE_OUTCOMES)
+        count = families.counter
+        self._requests = count("evald_judge_requests", "Requests to judge models.", outcome=_JUDGE_OUTCOMES)
         text = "Tokens of judges, as their endpoints report them."
         self._tokens = families.counter("evald_judge_tokens", text, evaluator=(JUDGE,), direction=directions)
-        text = "Cost of judges, by the prices in the config."
-        self._cost = families.counter("evald_judge_cost_usd", text, evaluator=(JUDGE,))
-        text = "Lookups of judge answers in the cache, by result."
-        self._cache = families.counter("evald_judge_cache", text, result=("miss", "hit"))
+        self._cost = count(
+            "evald_judge_cost_usd", "Cost of judges, by configured prices.", evaluator=(JUDGE,)
+        )
+        self._cache = count("evald_judge_cache", "Lookups in the cache of answers.", result=("miss", "hit"))
         labels = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
         text = "Duration of requests to judge models. error_type is empty for successful ones."
         self._durations = families.histograms(
@@ -94,10 +94,8 @@ class RemoteMetrics(Collector):
         self.instances: Callable[[], Mapping[tuple[str, str, str], int]] = dict
         text = "Duration of a task on a remote instance, each attempt counted, without queueing."
         self._durations = families.histograms("evald_remote_task_duration_seconds", text, "evaluator")
-        text = "Leases that expired because they were not renewed."
-        self._leases_expired = families.counter("evald_remote_lease_expirations", text)
-        text = "Remote instances whose circuit breaker is open."
-        self.open_circuits = families.gauge("evald_remote_circuit_open", text)
+        self._leases_expired = families.counter("evald_remote_lease_expirations", "Leases not renewed.")
+        self.open_circuits = families.gauge("evald_remote_circuit_open", "Instances with an open circuit.")
         families.register(self)
 
     def tasks(self, type: str) -> Histogram:  # noqa: A002 - the word of the contract
@@ -124,12 +122,11 @@ class RunMetrics:
     """The metrics of runs: outcomes, turns, durations, and current numbers."""
 
     def __init__(self, families: Families) -> None:
-        text = "Runs that ended or were interrupted, by the outcome."
-        self._outcomes = families.counter("evald_runs", text, outcome=_RUN_OUTCOMES)
+        self._outcomes = families.counter("evald_runs", "Ended or interrupted runs.", outcome=_RUN_OUTCOMES)
         self.turns = families.counter("evald_run_turns", "Turns of runs that were evaluated.")
-        text = "Duration of runs from their start to their end."
-        durations = families.histograms("evald_run_duration_seconds", text, bounds=_RUN_BOUNDS)
-        self._durations = durations.labels()
+        self._durations = families.histograms(
+            "evald_run_duration_seconds", "Duration of runs from start to end.", bounds=_RUN_BOUNDS
+        ).labels()
         self.running = families.gauge("evald_runs_running", "Runs whose conversation is in progress.")
         self.queued = families.gauge("evald_runs_queued", "Runs in the queue.")
 
@@ -144,8 +141,9 @@ class SuiteMetrics:
     """The metrics of suite runs."""
 
     def __init__(self, families: Families) -> None:
-        text = "Suite runs that ended or were interrupted, by the outcome."
-        self.ended = families.counter("evald_suite_runs", text, outcome=_SUITE_OUTCOMES)
+        self.ended = families.counter(
+            "evald_suite_runs", "Ended or interrupted suite runs.", outcome=_SUITE_OUTCOMES
+        )
         self.running = families.gauge("evald_suite_runs_running", "Suite runs in progress.")
 
 
@@ -153,16 +151,14 @@ class AccessMetrics:
     """The metrics of access control. A server without credentials and certificates exports none of them."""
 
     def __init__(self, families: Families) -> None:
-        text = "Checks of credentials, by their kind and the outcome. A call is checked once."
-        self.checks = families.counter("evald_auth", text, kind=(), outcome=())
-        text = "Calls, turns and requests to judges refused or delayed by their principal's limits, by the limit."
-        self.limited = families.counter("evald_principal_limited", text, limit=())
-        text = "Reloads of changed certificates, by outcome."
-        self.reloads = families.counter("evald_tls_reloads", text, outcome=())
-        text = "Reloads of the keys that verify tokens, by outcome."
-        self.key_set_reads = families.counter("evald_jwks_reads", text, outcome=())
-        text = "Reads of changed files of keys and clients, by outcome."
-        self.file_reads = families.counter("evald_auth_file_reads", text, file=(), outcome=())
+        count = families.counter
+        self.checks = count("evald_auth", "Checks of credentials, one a call.", kind=(), outcome=())
+        self.limited = count(
+            "evald_principal_limited", "Refused or delayed by a principal's limit.", limit=()
+        )
+        self.reloads = count("evald_tls_reloads", "Reads of changed certificates.", outcome=())
+        self.key_set_reads = count("evald_jwks_reads", "Reads of the keys that verify tokens.", outcome=())
+        self.file_reads = count("evald_auth_file_reads", "Reads of changed files.", file=(), outcome=())
         text = "Expiry of the certificate in use, as Unix time."
         self._expiry = families.gauge("evald_tls_certificate_expiry_seconds", text, "file")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from threading import Lock
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import Metric
@@ -31,6 +31,7 @@ _MAX_NOTED: Final = 256
 
 _OPENMETRICS: Final = "application/openmetrics-text"
 
+_T = TypeVar("_T")
 _Noted: TypeAlias = "tuple[Plan, Sequence[Outcome | None], Verdict, int, str, Mapping[str, str] | None]"
 
 
@@ -89,8 +90,7 @@ class Telemetry(Collector):
         with self._folding:
             durations: dict[tuple[EvaluationTally, Verdict], list[float]] = {}
             outcomes_by_plan: dict[Plan, list[Sequence[Outcome | None]]] = {}
-            while self._runs:
-                plan, outcomes, verdict, nanos, rpc, labels = self._runs.popleft()
+            for plan, outcomes, verdict, nanos, rpc, labels in _drained(self._runs):
                 tally = self.evaluations.tally(rpc, labels)
                 durations.setdefault((tally, verdict), []).append(nanos * 1e-9)
                 outcomes_by_plan.setdefault(plan, []).append(outcomes)
@@ -99,8 +99,7 @@ class Telemetry(Collector):
             for plan, runs in outcomes_by_plan.items():
                 self.evaluators.count(plan, runs)
             answers: dict[RpcTally, list[float]] = {}
-            while self._answers:
-                method, duration = self._answers.popleft()
+            for method, duration in _drained(self._answers):
                 answers.setdefault(method, []).append(duration)
             for method, seconds in answers.items():
                 method.handled("OK", *seconds)
@@ -117,6 +116,11 @@ class Telemetry(Collector):
             f"{_OPENMETRICS}; version=1.0.0" if _OPENMETRICS in accept.lower() else ""
         )
         return encode(self), content_type
+
+
+def _drained(log: deque[_T]) -> Iterator[_T]:
+    while log:
+        yield log.popleft()
 
 
 # Cached: to read them from the packages takes 2 ms.
