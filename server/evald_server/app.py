@@ -330,7 +330,6 @@ class App:
         self.address = address
         endless: list[Callable[[], Coroutine[Any, Any, None]]] = [
             self._watch_lag,
-            self._fold,
             self._gate.watch,
             partial(self.models.watch, self._judge_available),
             self._watch_store,
@@ -618,17 +617,13 @@ class App:
             await asyncio.sleep(_STORE_PERIOD_SECONDS)
             await self.database.probe()
 
-    async def _fold(self) -> None:
-        while True:
-            await asyncio.sleep(1)
-            self.telemetry.fold()
-
     async def _watch_lag(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             wanted = loop.time() + _LAG_PERIOD_SECONDS
             await asyncio.sleep(_LAG_PERIOD_SECONDS)
             self.telemetry.saturation.loop_lag(max(0.0, loop.time() - wanted))
+            self.telemetry.fold()
 
 
 async def _restarting(watch: Callable[[], Coroutine[Any, Any, None]]) -> None:

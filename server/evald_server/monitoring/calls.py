@@ -1,6 +1,7 @@
 """Metrics of calls: gRPC methods, evaluations of turns, and the load of the server."""
 
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -17,6 +18,9 @@ _METHOD: Final = ("grpc_type", "grpc_service", "grpc_method")
 # As Go's gRPC spells them: public dashboards and alerts filter on it.
 _CODES: Final = {code.name: code.name.title().replace("_", "") for code in grpc.StatusCode}
 _CODES.update(OK="OK", CANCELLED="Canceled")
+
+# A minute's worth, so that a scrape every minute misses no peak.
+_LAGS: Final = 240
 
 _LABEL_NAME: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
@@ -148,18 +152,16 @@ class Saturation:
         self.queued = families.gauge("evald_queued_evaluations", "Evaluations in the queue.")
         self.store_degraded = families.gauge("evald_store_degraded", "1 while the store cannot be used.")
         self._rejections = families.counter("evald_evaluations_rejected", "Refused evaluations.", reason=())
-        text = "Longest delay of the event loop since the last scrape."
-        families.gauge("evald_event_loop_lag_seconds", text).set_function(self._take_lag)
-        self._lag = 0.0
+        self._lags: deque[float] = deque(maxlen=_LAGS)
+        lag = families.gauge(
+            "evald_event_loop_lag_seconds", "Maximum delay of the loop in the last 60 seconds."
+        )
+        lag.set_function(lambda: max(self._lags.copy(), default=0.0))
 
     def rejected(self, reason: str) -> None:
         """Count an evaluation refused before it started. reason: from a short fixed list."""
         self._rejections.add(reason)
 
     def loop_lag(self, seconds: float) -> None:
-        """Record the delay between requested and actual wake-up of the event loop."""
-        self._lag = max(self._lag, seconds)
-
-    def _take_lag(self) -> float:
-        lag, self._lag = self._lag, 0.0
-        return lag
+        """Record the delay between requested and actual wake-up of the event loop. Call it four times a second."""
+        self._lags.append(seconds)

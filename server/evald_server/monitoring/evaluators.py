@@ -3,7 +3,6 @@
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from threading import Lock
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -50,22 +49,19 @@ class PassRate:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._slots: deque[list[int]] = deque(maxlen=_SLOTS)  # number of the slot, passed, failed
-        self._lock = Lock()
 
     def add(self, verdict: int, count: int) -> None:
         """Count results that passed or failed."""
         slot = int(self._clock() // _SLOT_SECONDS)
-        with self._lock:
-            if not self._slots or self._slots[-1][0] != slot:
-                self._slots.append([slot, 0, 0])
-            self._slots[-1][verdict] += count
+        if not self._slots or self._slots[-1][0] != slot:
+            self._slots.append([slot, 0, 0])
+        self._slots[-1][verdict] += count
 
     def ratio(self) -> float | None:
         """Return passed / (passed + failed); None without such results."""
         oldest = int(self._clock() // _SLOT_SECONDS) - _SLOTS
-        with self._lock:
-            recent = [slot for slot in self._slots if slot[0] > oldest]
-            passed, failed = (sum(slot[verdict] for slot in recent) for verdict in (_PASSED, _FAILED))
+        recent = [slot for slot in self._slots.copy() if slot[0] > oldest]
+        passed, failed = (sum(slot[verdict] for slot in recent) for verdict in (_PASSED, _FAILED))
         return passed / (passed + failed) if recent else None
 
 

@@ -39,6 +39,7 @@ class Telemetry(Collector):
     """The metrics of a server.
 
     The event loop notes what ends, and `fold` counts it: once a second, before a scrape, and when much was noted.
+    folding: hold it to count directly what `fold` counts, which a scrape does in its thread.
 
     clock: monotonic seconds. allowed_labels: the keys of a caller's labels that `evald_evaluations_total` has. The
     constructor raises ValueError if one is not allowed.
@@ -68,8 +69,8 @@ class Telemetry(Collector):
             collector(registry=families)
         self._has_labels = bool(allowed_labels)
         self._runs: deque[_Noted] = deque()
-        self._answers: deque[tuple[RpcTally, float]] = deque()
-        self._folding = Lock()
+        self._ended: deque[tuple[RpcTally, str, float]] = deque()
+        self.folding = Lock()
 
     def evaluated(self, run: EvaluationRun, rpc: str, labels: Mapping[str, str] | None) -> None:
         """Note a finished run. rpc: name of the method. labels: the caller's."""
@@ -80,14 +81,13 @@ class Telemetry(Collector):
         if len(runs) >= _MAX_NOTED:
             self.fold()
 
-    def answered(self, tally: RpcTally, seconds: float) -> None:
-        """Note a call that has ended with a response."""
-        tally.sent_count += 1
-        self._answers.append((tally, seconds))
+    def ended(self, tally: RpcTally, code: str, seconds: float) -> None:
+        """Note the end of a call. code: name of a `grpc.StatusCode`."""
+        self._ended.append((tally, code, seconds))
 
     def fold(self) -> None:
         """Count what was noted. May be called from any thread."""
-        with self._folding:
+        with self.folding:
             durations: dict[tuple[EvaluationTally, Verdict], list[float]] = {}
             outcomes_by_plan: dict[Plan, list[Sequence[Outcome | None]]] = {}
             for plan, outcomes, verdict, nanos, rpc, labels in _drained(self._runs):
@@ -98,11 +98,11 @@ class Telemetry(Collector):
                 tally.add(verdict, *seconds)
             for plan, runs in outcomes_by_plan.items():
                 self.evaluators.count(plan, runs)
-            answers: dict[RpcTally, list[float]] = {}
-            for method, duration in _drained(self._answers):
-                answers.setdefault(method, []).append(duration)
-            for method, seconds in answers.items():
-                method.handled("OK", *seconds)
+            ends: dict[tuple[RpcTally, str], list[float]] = {}
+            for method, code, duration in _drained(self._ended):
+                ends.setdefault((method, code), []).append(duration)
+            for (method, code), seconds in ends.items():
+                method.handled(code, *seconds)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current metric families."""

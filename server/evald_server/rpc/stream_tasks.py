@@ -129,14 +129,15 @@ def count_chunk(
     telemetry: Telemetry, rpc: str, labels: Mapping[str, str], plan: Plan, counts: ChunkCounts
 ) -> None:
     """Add the counts of a batch process to the telemetry."""
-    evaluations = telemetry.evaluations.tally(rpc, labels)
-    for verdict, seconds in counts.durations:
-        evaluations.add(verdict, seconds)
-    for (index, verdict, score, value, code), count, seconds in counts.results:
-        planned = plan.evaluators[index]
-        tally = telemetry.evaluators.of(planned)
-        tally.add(verdict, seconds, score, count=count)
-        if planned.metric is not None and value is not None:
-            tally.measure(planned.metric.unit, value, count)
-        for _ in range(count if code else 0):
-            tally.error(code)
+    with telemetry.folding:
+        evaluations = telemetry.evaluations.tally(rpc, labels)
+        for verdict, seconds in counts.durations:
+            evaluations.add(verdict, seconds)
+        for (index, verdict, score, value, code), count, seconds in counts.results:
+            planned = plan.evaluators[index]
+            tally = telemetry.evaluators.of(planned)
+            tally.add(verdict, seconds, score, count=count)
+            if planned.metric is not None and value is not None:
+                tally.measure(planned.metric.unit, value, count)
+            for _ in range(count if code else 0):
+                tally.error(code)
