@@ -157,7 +157,7 @@ def test_a_fault_of_its_own_is_logged_and_not_shown(caplog: pytest.LogCaptureFix
 def test_garbage_gets_a_refusal_and_ends_nothing(port: int) -> None:
     for sent in (
         b"\x16\x03\x01\x02\x00\r\n\r\n",
-        b"GET /healthz HTTP/9.9.9\r\n\r\n",
+        b"Authorization: Bearer hunter2\r\n\r\n",
         b"G" * 70_000 + b"\r\n",
     ):
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
@@ -166,6 +166,7 @@ def test_garbage_gets_a_refusal_and_ends_nothing(port: int) -> None:
             answer = connection.recv(65536)
             assert b"Python" not in answer
             assert b"WSGIServer" not in answer
+            assert b"hunter2" not in answer
         assert get(port, "/healthz").status == 200
 
 

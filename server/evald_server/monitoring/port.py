@@ -27,9 +27,14 @@ _REFUSED: Final = {
 
 class _Handler(WSGIRequestHandler):
     server_version, sys_version = "evald", ""
+    timeout = 10  # seconds; a peer that vanished would hold a thread and a descriptor for ever
 
     def get_environ(self) -> dict[str, Any]:
         return {**super().get_environ(), "evald.peer": self.client_address}
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Send the code's own text: http.server's repeats the request, which may hold a secret."""
+        super().send_error(code)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in http.server
         """Log nothing: probes come every few seconds."""
