@@ -31,7 +31,7 @@ from evald_server.connectors.build import Connectors
 from evald_server.connectors.http_document import fetch_document
 from evald_server.data_dir import DataDir, Taken
 from evald_server.day_totals import FILES, DayTotals
-from evald_server.descriptors import grpc_connections, http_connections, web_connections, web_streams
+from evald_server.descriptors import grpc_connections, web_connections, web_streams
 from evald_server.engine.combinators import combinators
 from evald_server.engine.compiler import JUDGE
 from evald_server.engine.contexts import Contexts
@@ -313,7 +313,6 @@ class App:
                     ready=lambda: self._health.serving,
                     store_problem=lambda: self.database.problem,
                     answers_to=partial(answers_to, settings, http_host),
-                    max_connections=http_connections(),
                     tls=self._http_context if self._certificates and settings.http_tls else None,
                     may_scrape=self._may_scrape,
                 )
@@ -502,7 +501,7 @@ class App:
     async def _reload_certificates(self, certificates: CertificateStore) -> None:
         """Poll the certificate files. Use changed certificates for new connections if they are valid."""
         access = self.telemetry.access
-        access.expiries = certificates.current.expiries
+        access.set_expiries(certificates.current.expiries)
         while True:
             await asyncio.sleep(self.settings.tls_reload_seconds)
             try:
@@ -515,7 +514,7 @@ class App:
             for port in self._ports.values():
                 port.publish(certificates.current)
             access.reloads.add("ok")
-            access.expiries = certificates.current.expiries
+            access.set_expiries(certificates.current.expiries)
             _log.info("new certificates are in use")
             record("certificates changed", None)
 

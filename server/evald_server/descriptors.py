@@ -7,7 +7,6 @@ from typing import Final
 
 # A connection also takes about 50 KB of memory.
 _MOST_GRPC: Final = 10_000
-_MOST_HTTP: Final = 64
 _MOST_WEB: Final = 256
 
 # Assumed where the system has no limit.
@@ -40,11 +39,6 @@ def limit() -> int:
 def grpc_connections() -> int:
     """Return the limit of gRPC connections: half of the descriptors, at most 10,000."""
     return min(_MOST_GRPC, limit() // 2)
-
-
-def http_connections() -> int:
-    """Return the limit of HTTP connections: an eighth of the descriptors, at most 64, for short probes and scrapes."""
-    return min(_MOST_HTTP, max(1, limit() // 8))
 
 
 def web_connections() -> int:

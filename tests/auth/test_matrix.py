@@ -122,7 +122,11 @@ STATES = {
 
 
 def _count(live: Live, kind: str, outcome: str) -> int:
-    return live.app.telemetry.access.checks.counts.get((kind, outcome), 0)
+    labels = {"kind": kind, "outcome": outcome}
+    (family,) = live.app.telemetry.access.checks.collect()  # a whole scrape for each method takes long
+    return sum(
+        int(one.value) for one in family.samples if one.name.endswith("_total") and one.labels == labels
+    )
 
 
 def test_every_method_is_served_or_said_not_to_be(server: Asked) -> None:

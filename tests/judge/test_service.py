@@ -21,7 +21,7 @@ from evald_server.monitoring import Telemetry
 
 from ..auth.keyring import bearer, make_key
 from ..loop import run
-from ..monitoring.scrape import samples, value
+from ..monitoring.scrape import value
 from ..rpc.live import Live, request, serving, spec, until
 from .asking import KEY
 from .wire import Answer, answer, completion, wire
@@ -251,7 +251,7 @@ async def test_the_catalogue_says_whether_the_judge_can_be_reached(monkeypatch: 
         await app.stop(0)
 
 
-def test_models_without_room_count_in_total_only() -> None:
+def test_requests_of_all_models_count_in_total() -> None:
     telemetry = Telemetry()
     judges = telemetry.judges
     for number in range(1000):
@@ -259,13 +259,5 @@ def test_models_without_room_count_in_total_only() -> None:
         judges.spent(f"model-{number}", None, 0.5)
     assert value(telemetry, "evald_judge_requests_total", outcome="ok") == 1000
     assert value(telemetry, "evald_judge_cost_usd_total") == 500
-    shown = {
-        one.labels["gen_ai_request_model"]
-        for one in samples(telemetry, "gen_ai_client_inference_usage_input_tokens_total")
-    }
-    assert {"model-0", "model-1"} <= shown
-    assert len(shown) < 5
-    assert value(telemetry, "evald_label_overflow_total", label="model")
-    assert len(list(samples(telemetry))) < 2000
     judges.request("model-1", "something new", 0.1)
     assert value(telemetry, "evald_judge_requests_total", outcome="other") == 1

@@ -39,17 +39,20 @@ def samples(telemetry: Telemetry, name: str = "", accept: str = "", **labels: st
 
 def value(telemetry: Telemetry, name: str, **labels: str) -> float | None:
     """Return the value of the sample with this name and these labels; None if there is none."""
-    found = [sample.value for sample in samples(telemetry, name, **labels)]
-    assert len(found) < 2, (name, labels, found)
-    return found[0] if found else None
+    values = [sample.value for sample in samples(telemetry, name, **labels)]
+    assert len(values) < 2, (name, labels, values)
+    return values[0] if values else None
+
+
+def shown(telemetry: Telemetry, name: str, label: str, **labels: str) -> dict[str, float]:
+    """Return the values by one label."""
+    return {sample.labels[label]: sample.value for sample in samples(telemetry, name, **labels)}
 
 
 def histogram(telemetry: Telemetry, name: str, **labels: str) -> tuple[Mapping[str, float], float, float]:
     """Return the buckets by upper bound, the sum and the count of a histogram."""
-    found = {
-        (one.name, one.labels.get("le")): one.value
-        for one in samples(telemetry, **labels)
-        if one.name.startswith(name)
-    }
-    buckets = {le: value for (sample, le), value in found.items() if le and sample == f"{name}_bucket"}
-    return buckets, found[f"{name}_sum", None], found[f"{name}_count", None]
+    buckets = shown(telemetry, f"{name}_bucket", "le", **labels)
+    total, count = (value(telemetry, f"{name}_{suffix}", **labels) for suffix in ("sum", "count"))
+    assert total is not None
+    assert count is not None
+    return buckets, total, count

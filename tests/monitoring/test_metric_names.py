@@ -35,7 +35,7 @@ def _used() -> Telemetry:
         metric.measure(unit, 1.0)
     telemetry.evaluations.tally("Evaluate").add(Verdict.PASSED, 0.1)
     call = telemetry.rpcs.tally("s", "m", "unary")
-    call.started()
+    call.started_count += 1
     call.handled("OK", 0.1)
     judge = telemetry.judges
     judge.request("gpt", "ok", 0.1)
@@ -52,7 +52,7 @@ def _used() -> Telemetry:
     telemetry.access.reloads.add("ok")
     telemetry.access.key_set_reads.add("ok")
     telemetry.access.file_reads.add("keys_file", "ok")
-    telemetry.access.expiries = {"tls_cert_file": 1.0}
+    telemetry.access.set_expiries({"tls_cert_file": 1.0})
     telemetry.saturation.rejected("overloaded")
     telemetry.saturation.loop_lag(0.1)
     return telemetry

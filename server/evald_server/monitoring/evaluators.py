@@ -1,159 +1,167 @@
 """Metrics of evaluators: results, durations, errors, scores and measured values, by type."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
 from weakref import WeakKeyDictionary
 
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
 
-import evald
 from evald.errorcodes import CODES
-from evald.result import Kind, Verdict, measurement
+from evald.result import Kind, Metric, Verdict, measurement
 from evald_server.engine.plan import Plan
 from evald_server.engine.planned_evaluator import PlannedEvaluator
 from evald_server.engine.run import Outcome
 
-from .histogram import (
-    BOUNDS_BY_UNIT,
-    DURATION_BOUNDS,
-    RATIO_BOUNDS,
-    Histogram,
-    family_unit,
-    series_count,
-    value_bounds,
-)
-from .pass_rate import PassRate
-from .prometheus import (
-    ASSERTION_VERDICTS,
-    METRIC_VERDICTS,
-    OTHER,
-    VERDICT_NAMES,
-    add_count,
-    add_histogram,
-    counter,
-    verdicts,
-)
-from .series_limit import CodeCounts, SeriesLimit
+from .families import DURATION_BOUNDS, OTHER, Cap, Families, Histogram
 
-_PASSED, _FAILED, _SKIPPED = Verdict.PASSED, int(Verdict.FAILED), int(Verdict.SKIPPED)
+# 0 and 1 have their own buckets, because most assertions have no other scores. 0.8 is the default threshold.
+_RATIO_BOUNDS: Final = (0.0, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
 
-_SHORT_NANOS = 1_000_000  # the first bound of DURATION_BOUNDS
+_BOUNDS_BY_UNIT: Final[Mapping[str, tuple[float, ...]]] = {
+    "seconds": DURATION_BOUNDS,
+    "tokens": (10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4, 3e4, 1e5),
+    "characters": (10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4, 3e4, 1e5),
+    "words": (3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4),
+    "count": (0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0, 50.0, 100.0),
+    "ratio": _RATIO_BOUNDS,
+    "bytes": (256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4194304.0, 16777216.0),
+    "usd": (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
+}
 
+# The limit of `MetricDescriptor.bucket_bounds` in the protos.
+_MAX_OWN_BOUNDS: Final = 20
 
-class MeasuredValues:
-    """The values that an evaluator type measures in one unit. last: None before the first value."""
+_SLOT_SECONDS: Final = 10
+_SLOTS: Final = 30
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.histogram = Histogram(bounds)
-        self.last: float | None = None
+_SHORT_NANOS: Final = 1_000_000  # the first bound of DURATION_BOUNDS
 
-    def observe(self, value: float, count: int) -> None:
-        """Count values. value: their mean."""
-        self.histogram.observe(value, count)
-        self.last = value
+_PASSED, _FAILED, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.SKIPPED
 
 
-@dataclass(slots=True, eq=False)
-class TypeSeries:
-    """The series of one evaluator type, for enforced and shadow results together.
+class PassRate:
+    """The share of passed results over the last five minutes, in slots of ten seconds. clock: monotonic seconds."""
 
-    Before the type's first use, and above the series limit, durations and errors are those of "other". origin: "" before
-    the first use. scores: of enforced assertions; None for metrics and above the limit. measured: values by unit.
-    """
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._slots: deque[list[int]] = deque(maxlen=_SLOTS)  # number of the slot, passed, failed
 
-    label: str
-    durations: Histogram
-    errors: CodeCounts
-    origin: str = ""
-    scores: Histogram | None = None
-    measured: dict[str, MeasuredValues] = field(default_factory=dict)
+    def add(self, verdict: int, count: int) -> None:
+        """Count results that passed or failed."""
+        slot = int(self._clock() // _SLOT_SECONDS)
+        if not self._slots or self._slots[-1][0] != slot:
+            self._slots.append([slot, 0, 0])
+        self._slots[-1][verdict] += count
+
+    def ratio(self) -> float | None:
+        """Return passed / (passed + failed); None without such results."""
+        oldest = int(self._clock() // _SLOT_SECONDS) - _SLOTS
+        recent = [slot for slot in self._slots.copy() if slot[0] > oldest]
+        passed, failed = (sum(slot[verdict] for slot in recent) for verdict in (_PASSED, _FAILED))
+        return passed / (passed + failed) if recent else None
 
 
 class EvaluatorTally:
-    """A tally of one evaluator type's results, either the enforced or the shadow ones.
+    """A tally of one type's results, either the enforced or the shadow ones."""
 
-    labels: evaluator, kind, enforcement. verdicts: the possible verdicts of the type. pass_rate: of enforced
-    assertions; None for others.
-    """
-
-    def __init__(self, series: TypeSeries, kind: Kind, clock: Callable[[], float], *, enforced: bool) -> None:
-        self.series = series
-        self.labels = (series.label, kind.name.lower(), "enforced" if enforced else "shadow")
-        self.verdicts = verdicts(kind)
-        self.counts = [0] * (len(Verdict) + 1)  # by the verdict's number; 0 is no verdict
-        self.pass_rate = PassRate(self.counts) if enforced and kind is Kind.ASSERTION else None
-        self._clock = clock
-        if self.pass_rate is not None:
-            self.pass_rate.start_slot(clock())
+    def __init__(
+        self, metrics: "EvaluatorMetrics", label: str, kind: Kind, enforcement: str, origin: str
+    ) -> None:
+        self._metrics = metrics
+        self._labels = (label, kind.name.lower(), enforcement)
+        self._durations = metrics.durations.labels(label, origin)
+        self.values: dict[str, Histogram] = {}  # by unit
+        self._scores: Histogram | None = None
+        if kind is Kind.ASSERTION and enforcement == "enforced":
+            self._scores = metrics.scores.labels(label)
+            self._pass_rate = metrics.pass_rates.setdefault(label, PassRate(metrics.clock))
 
     def add(self, verdict: int, seconds: float, score: float | None, count: int = 1) -> None:
-        """Count results.
+        """Count equal results.
 
-        verdict: number of an `evald.Verdict`. seconds: duration of the evaluator; not counted for skipped results,
-        because nothing ran. count: number of equal results, whose mean duration is `seconds`.
+        verdict: number of an `evald.Verdict`. seconds: mean duration of the evaluator; not counted for skipped results,
+        because nothing ran.
         """
-        series = self.series
-        if self.pass_rate is not None and verdict <= _FAILED:
-            now = self._clock()
-            if now >= self.pass_rate.slot_end:
-                self.pass_rate.start_slot(now)
-            if score is not None and series.scores is not None and 0.0 <= score <= 1.0:
-                series.scores.observe(score, count)
-        self.counts[verdict] += count
+        self._metrics.results.add(*self._labels, Verdict(verdict).name.lower(), count=count)
         if verdict != _SKIPPED:
-            series.durations.observe(seconds, count)
+            self._durations.observe(seconds, count)
+        if self._scores is not None and verdict <= _FAILED:
+            self._pass_rate.add(verdict, count)
+            if score is not None and 0.0 <= score <= 1.0:
+                self._scores.observe(score, count)
 
     def error(self, code: str) -> None:
         """Count the code of an error, in addition to `add`. An unknown code counts as "other"."""
-        self.series.errors.add(code if code in CODES else OTHER)
+        self._metrics.errors.add(self._labels[0], code if code in CODES else OTHER)
 
     def measure(self, unit: str, value: float, count: int = 1) -> None:
-        """Count values, in addition to `add`. Drop them above the series limit. value: their mean."""
-        values = self.series.measured.get(unit)
-        if values is not None:
-            values.observe(value, count)
+        """Count values, in addition to `add`. value: their mean."""
+        if unit in self.values:
+            self.values[unit].observe(value, count)
+            self._metrics.last_value.labels(self._labels[0], unit).set(value)
 
 
-class EvaluatorMetrics:
-    """The metrics of evaluators: creates and exports the tallies of types. clock: monotonic seconds."""
+class EvaluatorMetrics(Collector):
+    """The metrics of evaluators. types: the cap on their names. clock: monotonic seconds."""
 
-    def __init__(self, limit: SeriesLimit, clock: Callable[[], float]) -> None:
-        # Those of "other".
-        limit.add_fixed(2 * (len(ASSERTION_VERDICTS) + len(METRIC_VERDICTS)))
-        limit.add_fixed(series_count(DURATION_BOUNDS) + len(CODES) + 1)
-        self._limit = limit
-        self._clock = clock
-        self._series: dict[str, TypeSeries] = {}  # by type
-        self._tallies: dict[tuple[str, bool], EvaluatorTally] = {}
-        # In the order of the cached plan. A lookup by type takes 0.8 us, almost as long as the counting.
+    def __init__(self, families: Families, types: Cap, clock: Callable[[], float]) -> None:
+        self._types, self.clock = types, clock
+        self.results = families.counter(
+            "evald_evaluator_results",
+            "Results of evaluators, by verdict. For pass rates, divide the rate of passed by the rate of "
+            "passed and failed, of enforced assertions only. Shadow results did not change any verdict.",
+            **dict.fromkeys(("evaluator", "kind", "enforcement", "verdict"), ()),
+        )
+        text = "Duration of evaluators, including errors, without skipped results and queueing."
+        self.durations = families.histograms("evald_evaluator_duration_seconds", text, "evaluator", "origin")
+        text = "Results in error, by the code of the error."
+        self.errors = families.counter("evald_evaluator_errors", text, evaluator=(), code=())
+        text = "Scores of enforced assertions that passed or failed, from 0 to 1, higher is better."
+        self.scores = families.histograms(
+            "evald_assertion_score_ratio", text, "evaluator", bounds=_RATIO_BOUNDS
+        )
+        text = "Measured values. Buckets can differ between evaluators: never sum over evaluators."
+        self._values = {
+            unit: families.histograms(f"evald_metric_value_{unit}", text, "evaluator", bounds=bounds)
+            for unit, bounds in _BOUNDS_BY_UNIT.items()
+        }
+        text = "The last measured value, for display only: of one pod, and of one conversation among many."
+        self.last_value = families.gauge("evald_metric_last_value", text, "evaluator", "unit")
+        self.pass_rates: dict[str, PassRate] = {}
+        self._tallies: dict[tuple[str, Kind, str, str], EvaluatorTally] = {}
         self._by_plan: WeakKeyDictionary[Plan, list[EvaluatorTally]] = WeakKeyDictionary()
-        self._other = TypeSeries(OTHER, Histogram(DURATION_BOUNDS), CodeCounts(), OTHER)
-        self._other_tallies: dict[tuple[Kind, bool], EvaluatorTally] = {}
+        families.register(self)
 
     def tally(
-        self,
-        type: str,  # noqa: A002 - the word of the contract
-        kind: int,
-        *,
-        enforced: bool,
-        origin: str,
-        metric: evald.Metric | None,
+        self, name: str, kind: int, *, enforced: bool, origin: str, metric: Metric | None
     ) -> EvaluatorTally:
         """Return the tally of a registered type, the same object each time.
 
-        kind: number of an `evald.Kind`. origin: "built_in", "plugin" or "remote"; the type's first use decides.
-        metric: describes the values; None without values. Different uses of a type may have different units.
+        kind: number of an `evald.Kind`. origin: "built_in", "plugin" or "remote". metric: describes the values; None
+        without values. Different uses of a type may have different units.
         """
-        series = self._type_series(type)
-        if not series.origin:
-            series.origin = origin
-            self._add_histograms(series, Kind(kind))
-        tally = self._tallies.get((type, enforced)) or self._new_tally(series, Kind(kind), enforced=enforced)
-        if metric is not None and tally.series is not self._other and metric.unit not in series.measured:
-            bounds = value_bounds(metric)
-            if self._limit.reserve("histograms", series_count(bounds) + 1, values=0):  # + 1: the last value
-                series.measured[metric.unit] = MeasuredValues(bounds)
+        label = self._label(name)
+        enforcement = "enforced" if enforced else "shadow"
+        key = (label, Kind(kind), enforcement, OTHER if label == OTHER else origin)
+        tally = self._tallies.get(key)
+        if tally is None:
+            self._export_zeros(*key[:3])
+            tally = self._tallies[key] = EvaluatorTally(self, *key)
+        if metric is not None and metric.unit not in tally.values:
+            family = self._values.get(metric.unit, self._values["count"])
+            tally.values[metric.unit] = family.labels(label, bounds=_own_bounds(metric))
         return tally
+
+    def of(self, planned: PlannedEvaluator) -> EvaluatorTally:
+        """Return the tally of a planned evaluator."""
+        definition, origin = planned.definition, planned.origin.name.lower()
+        return self.tally(
+            definition.type, definition.kind, enforced=planned.enforced, origin=origin, metric=planned.metric
+        )
 
     def count(self, plan: Plan, runs: Sequence[Sequence[Outcome | None]]) -> None:
         """Count the results of finished runs of a plan."""
@@ -161,11 +169,12 @@ class EvaluatorMetrics:
         if tallies is None:
             tallies = self._by_plan[plan] = [self.of(planned) for planned in plan.evaluators]
         for planned, tally, outcomes in zip(plan.evaluators, tallies, zip(*runs, strict=True), strict=True):
-            usual_score, metric = planned.usual_score, planned.metric
+            metric, usual_score = planned.metric, None if planned.is_metric else 1.0
             count = usual_nanos = 0
-            for result, nanos, _ in outcomes:
+            values: Counter[float] = Counter()
+            for result, nanos, _ in filter(None, outcomes):
                 # Short results are in the first bucket of the histogram, so they are added together.
-                if result.verdict is _PASSED and result.score == usual_score and nanos < _SHORT_NANOS:
+                if result.verdict is _PASSED and result.score == usual_score and nanos <= _SHORT_NANOS:
                     count += 1
                     usual_nanos += nanos
                 else:
@@ -175,75 +184,26 @@ class EvaluatorMetrics:
                 if metric is not None and result.value is not None:
                     value = measurement(result.value, result.metadata) if planned.is_metric else result.value
                     if value is not None:
-                        tally.measure(metric.unit, value)
+                        values[value] += 1
             if count:
-                tally.add(_PASSED, usual_nanos * 1e-9 / count, usual_score, count=count)
+                tally.add(_PASSED, usual_nanos * 1e-9 / count, usual_score, count)
+            for value, times in values.items():
+                tally.measure(metric.unit if metric else "", value, times)
 
-    def of(self, planned: PlannedEvaluator) -> EvaluatorTally:
-        """Return the tally of a planned evaluator."""
-        definition = planned.definition
-        return self.tally(
-            definition.type,
-            definition.kind,
-            enforced=planned.enforced,
-            origin=planned.origin.name.lower(),
-            metric=planned.metric,
-        )
+    def export_zeros(self, name: str, kind: int) -> None:
+        """Export a type's verdicts as zeros from now on, so that a Prometheus rate sees their first increase."""
+        self._export_zeros(self._label(name), Kind(kind), "enforced")
 
-    def export_zeros(self, type: str, kind: int) -> None:  # noqa: A002 - the word of the contract
-        """Export a type's verdicts as zeros from now on, so that a Prometheus rate sees their first increase.
+    def _export_zeros(self, label: str, kind: Kind, enforcement: str) -> None:
+        for verdict in Verdict:
+            if kind is Kind.ASSERTION or verdict is not _FAILED:
+                self.results.labels(label, kind.name.lower(), enforcement, verdict.name.lower())
 
-        Its histograms are reserved only at its first use: those of all built-ins would leave none for other types.
-        """
-        if type not in self._series:
-            series = self._type_series(type)
-            if series is not self._other:
-                self._new_tally(series, Kind(kind), enforced=True)
+    def _label(self, name: str) -> str:
+        return name if self._types.admits(name) else OTHER
 
-    def _type_series(self, label: str) -> TypeSeries:
-        """Return the series of a type; above the limit of types the shared series."""
-        found = self._series.get(label)
-        if found is not None:
-            return found
-        if label == OTHER or not self._limit.reserve("evaluator", 0):
-            return self._other
-        return self._series.setdefault(label, TypeSeries(label, self._other.durations, self._other.errors))
-
-    def _add_histograms(self, series: TypeSeries, kind: Kind) -> None:
-        """Give a type its own histograms and error codes, if the series limit allows it."""
-        needed = series_count(DURATION_BOUNDS)
-        if kind is Kind.ASSERTION:
-            needed += series_count(RATIO_BOUNDS) + 1  # + 1: the pass ratio
-        if self._limit.reserve("histograms", needed):
-            series.errors = CodeCounts(self._limit, self._other.errors)
-            if kind is Kind.ASSERTION:
-                series.scores = Histogram(RATIO_BOUNDS)
-            # Last, because a scrape exports the series from then on.
-            series.durations = Histogram(DURATION_BOUNDS)
-
-    def _new_tally(self, series: TypeSeries, kind: Kind, *, enforced: bool) -> EvaluatorTally:
-        """Return a new tally of a type; above the limits the shared one."""
-        # The type's reservation includes the verdicts of one enforcement; those of the other are reserved here.
-        is_second = (series.label, not enforced) in self._tallies
-        if series is not self._other and (
-            not is_second or self._limit.reserve("evaluator", len(ASSERTION_VERDICTS), values=0)
-        ):
-            tally = EvaluatorTally(series, kind, self._clock, enforced=enforced)
-            self._tallies[series.label, enforced] = tally
-            return tally
-        found = self._other_tallies.get((kind, enforced))
-        if found is None:
-            found = EvaluatorTally(self._other, kind, self._clock, enforced=enforced)
-            self._other_tallies[kind, enforced] = found
-        return found
-
-    def families(self) -> Iterator[Metric]:
-        """Yield the current metric families."""
-        results = counter(
-            "evald_evaluator_results",
-            "Results of evaluators, by verdict. For pass rates, divide the rate of passed by the rate of "
-            "passed and failed, of enforced assertions only. Shadow results did not change any verdict.",
-        )
+    def collect(self) -> Iterable[Family]:
+        """Return the pass ratios."""
         ratios = GaugeMetricFamily(
             "evald_assertion_pass_ratio",
             "Share of passed among the passed and failed enforced results of the last 5 minutes, for display only. "
@@ -251,66 +211,14 @@ class EvaluatorMetrics:
             "Absent when nothing passed or failed.",
             labels=["evaluator"],
         )
-        for tally in (*self._tallies.values(), *self._other_tallies.values()):
-            names = dict(zip(("evaluator", "kind", "enforcement"), tally.labels, strict=True))
-            for verdict in tally.verdicts:
-                add_count(results, {**names, "verdict": VERDICT_NAMES[verdict]}, tally.counts[verdict])
-            if tally.pass_rate is not None and tally.series.scores is not None:
-                ratio = tally.pass_rate.ratio(self._clock())
-                if ratio is not None:
-                    ratios.add_metric([tally.labels[0]], ratio)
-        durations = HistogramMetricFamily(
-            "evald_evaluator_duration_seconds",
-            "Duration of evaluators, including errors, without skipped results and queueing.",
-            labels=["evaluator", "origin"],
-        )
-        errors = counter(
-            "evald_evaluator_errors",
-            "Results in error, by the code of the error.",
-        )
-        scores = HistogramMetricFamily(
-            "evald_assertion_score_ratio",
-            "Scores of enforced assertions that passed or failed, from 0 to 1, higher is better.",
-            labels=["evaluator"],
-        )
-        exported = self._exported_series()
-        for series in exported:
-            add_histogram(durations, [series.label, series.origin], series.durations)
-            for code, count in series.errors.counts.copy().items():
-                add_count(errors, {"evaluator": series.label, "code": code}, count)
-            if series.scores is not None:
-                add_histogram(scores, [series.label], series.scores)
-        yield from (results, durations, errors, scores, ratios)
-        yield from _value_families(exported)
-
-    def _exported_series(self) -> list[TypeSeries]:
-        """Return the series with their own histograms, and the shared series if it is used."""
-        types = list(self._series.values())
-        detailed = [series for series in types if series.durations is not self._other.durations]
-        shared = self._other_tallies or any(self._limit.overflows.values())
-        return [*detailed, self._other] if shared else detailed
+        for label, rate in self.pass_rates.copy().items():
+            if (ratio := rate.ratio()) is not None:
+                ratios.add_metric([label], ratio)
+        return [ratios]
 
 
-def _value_families(types: Iterable[TypeSeries]) -> Iterator[Metric]:
-    families = {
-        unit: HistogramMetricFamily(
-            f"evald_metric_value_{unit}",
-            f"Values measured by evaluators whose unit is {unit}"
-            + (", or a plain number, or one without a family of its own." if unit == "count" else ".")
-            + " Buckets can differ between evaluators: never sum over evaluators.",
-            labels=["evaluator"],
-        )
-        for unit in BOUNDS_BY_UNIT
-    }
-    last = GaugeMetricFamily(
-        "evald_metric_last_value",
-        "The last measured value, for display only: of one pod, and of one conversation among many.",
-        labels=["evaluator", "unit"],
-    )
-    for series in types:
-        for unit, measured in series.measured.copy().items():
-            add_histogram(families[family_unit(unit)], [series.label], measured.histogram)
-            if measured.last is not None:
-                last.add_metric([series.label, unit], measured.last)
-    yield from families.values()
-    yield last
+def _own_bounds(metric: Metric) -> Sequence[float]:
+    """Return the metric's own bounds if they are finite, strictly increasing and at most 20, else none."""
+    own = metric.bucket_bounds
+    edges = (float("-inf"), *own, float("inf"))
+    return own if len(own) <= _MAX_OWN_BOUNDS and all(low < high for low, high in pairwise(edges)) else ()

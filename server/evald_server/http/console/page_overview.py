@@ -9,9 +9,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.requests import Request
 from starlette.responses import Response
 
-from evald.result import Verdict
 from evald.v1 import result_pb2, run_service_pb2, suite_service_pb2
 from evald_server.http.site import Site
+from evald_server.monitoring import total
 from evald_server.store.rollups import DAY, HOUR, ROUNDING
 from evald_server.store.runs import RunStore
 
@@ -76,8 +76,8 @@ async def overview(site: Site, request: Request) -> Response:
         problems=groups[:_PROBLEMS],
         problems_left_out=sum(one.runs for one in groups[_PROBLEMS:]),
         problem_runs=len(newest),
-        running=site.telemetry.runs.running.value(),
-        queued=site.telemetry.runs.queued.value(),
+        running=int(total(site.telemetry.runs.running)),
+        queued=int(total(site.telemetry.runs.queued)),
         spent_usd=site.telemetry.judges.spent_usd(),
         day_limit_usd=site.settings.judge_max_usd_per_day,
         suites=suite_rows(suite_runs.suite_runs)[:_SUITE_ROWS],
@@ -87,8 +87,6 @@ async def overview(site: Site, request: Request) -> Response:
 
 def _calls(site: Site) -> list[tuple[str, dict[str, int]]]:
     """Return the RPCs that evaluated since the server started, with their numbers of verdicts."""
-    shown = (Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED)
     site.telemetry.fold()
-    found = sorted(site.telemetry.evaluations.counts().items())
-    rows = [(name, {verdict.name.lower(): counts[verdict] for verdict in shown}) for name, counts in found]
+    rows = sorted(site.telemetry.evaluations.counts().items())
     return [(name, counts) for name, counts in rows if any(counts.values())]
