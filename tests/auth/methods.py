@@ -29,12 +29,16 @@ def _descriptors() -> Iterator[Any]:
     yield reflection_pb2.DESCRIPTOR
 
 
+# List is in the package of the standard health service from 1.84 on.
 EVERY_METHOD = sorted(
-    f"/{service.full_name}/{method.name}"
-    for file in _descriptors()
-    for service in file.services_by_name.values()
-    for method in service.methods
-    if service.full_name != OF_PLUGINS
+    {"/grpc.health.v1.Health/List"}
+    | {
+        f"/{service.full_name}/{method.name}"
+        for file in _descriptors()
+        for service in file.services_by_name.values()
+        for method in service.methods
+        if service.full_name != OF_PLUGINS
+    }
 )
 
 
