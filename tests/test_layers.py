@@ -24,7 +24,7 @@ BELOW = {
     "fair_slots": {"auth"},
     "certificates": {"input_files"},
     "dev_certificates": set(),
-    "config": {"input_files"},
+    "config": {"input_files", "redaction"},
     "data_dir": set(),
     "untrusted": set(),
     "pages": {"untrusted"},

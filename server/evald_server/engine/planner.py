@@ -33,7 +33,7 @@ Key: TypeAlias = tuple[tuple[bytes, ...], bytes, Criteria | None]
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedPlan:
     """A plan, its estimated memory in bytes, and the bytes that callers wrote for it, oldest first."""
 
     plan: Plan
@@ -58,7 +58,7 @@ class Planner:
         self._limits = limits
         self._fail_open = fail_open
         self.generation = registry.plans_revision
-        self._kept: OrderedDict[Key, _Kept] = OrderedDict()
+        self._kept: OrderedDict[Key, _CachedPlan] = OrderedDict()
         self._kept_bytes = 0
         self._by_spelling: dict[Key, Plan] = {}
         self._preparing = asyncio.Lock()
@@ -109,7 +109,7 @@ class Planner:
         prepared."""
         kept = self._kept.get(canonical)
         if kept is None:
-            kept = self._kept[canonical] = _Kept(plan, _size(canonical))
+            kept = self._kept[canonical] = _CachedPlan(plan, _size(canonical))
             self._kept_bytes += kept.size
         if key in self._by_spelling:
             return
