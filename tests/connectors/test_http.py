@@ -656,7 +656,7 @@ async def test_an_agent_that_is_not_there_is_tried_again_and_then_told_with_its_
 
 @pytest.mark.parametrize("name", ["429", "500", "503", "closed", "reset", "half"])
 async def test_an_agent_that_repeats_no_work_is_asked_again_with_the_same_key(name: str) -> None:
-    config = {"retrySafe": True}
+    config = {"retry": True}
     async with wire(FAULTS[name][0], answer(200, {"text": "fine"})) as server:
         async with built("http", server.base_url, config) as agent:
             assert texts(await agent.invoke(turn())) == [("assistant", "fine")]

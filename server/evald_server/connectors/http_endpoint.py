@@ -72,7 +72,7 @@ class HttpEndpointConfig(HttpConfig):
         "answer is not streamed.",
     )
     delta_path: str | None = Field(None, description="Path of the piece of text in each event of a stream.")
-    retry_safe: bool = Field(
+    retry: bool = Field(
         False,
         description="Set to true if the agent does not repeat work for a request with the same "
         "Idempotency-Key; failed requests are then sent again.",
@@ -139,7 +139,7 @@ class HttpEndpoint(HttpAgent):
             _filled(config.body, values),
             headers,
             key=request.request_id,
-            repeat="safe" if config.retry_safe else "unsent",
+            repeat="safe" if config.retry else "unsent",
             new_stream=partial(_new_stream, config.stream, delta) if config.stream else None,
         )
         invocation = await in_thread_if_large(answer.size, self._read, answer.data)
