@@ -190,7 +190,7 @@ def test_an_inline_evaluator_is_held_to_the_contract(engine: Engine, origin: Ori
 
 @pytest.mark.parametrize(
     ("score", "threshold", "wanted"),
-    [(0.5, 0.5, PASSED), (0.7 + 0.1, 0.8, PASSED), (0.49, 0.5, FAILED), (0.0, 0.0, PASSED)],
+    [(0.5, 0.5, PASSED), (0.7 + 0.1, 0.8, PASSED), (0.49, 0.5, FAILED), (0.0, 0.001, FAILED)],
 )
 def test_a_threshold_decides_by_the_score(
     engine: Engine, score: float, threshold: float, wanted: Verdict

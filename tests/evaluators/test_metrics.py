@@ -52,15 +52,6 @@ _CONVERSATION = [
             id="calls-of-the-conversation",
         ),
         pytest.param(
-            ToolCallCount,
-            {},
-            context([{**calls("nope"), "role": "user"}]),
-            0,
-            "No tool calls in this turn",
-            {"toolCallCount": 0, "toolNames": []},
-            id="calls-of-others",
-        ),
-        pytest.param(
             ResponseLength,
             {},
             answered("Hello, world!"),

@@ -45,7 +45,6 @@ TURN = Turn(
         (RANGE, {"reasoning": "so", "score": 1}, FAILED, 0, 1),
         (SCALE, {"reasoning": "so", "score": 5.8}, PASSED, pytest.approx(0.8), 5.8),
         (SCALE, {"reasoning": "so", "score": 5.7}, FAILED, pytest.approx(4.7 / 6), 5.7),
-        (limited(1), {"reasoning": "so", "score": 1}, PASSED, 0, 1),
         (limited(7), {"reasoning": "so", "score": 7}, PASSED, 1, 7),
         (limited(7), {"reasoning": "so", "score": 6.9}, FAILED, pytest.approx(5.9 / 6), 6.9),
         (LABEL, {"reasoning": "so", "label": "ugly"}, PASSED, 1, None),
@@ -157,7 +156,8 @@ def test_no_judge_is_asked_without_a_value_for_every_variable(content: str, verd
             {"input": PROMPT, "range": [-1e308, 1e308], "passThreshold": 0},
             "wanted a minimum below the maximum",
         ),
-        ({"input": PROMPT, "range": [0, 5], "passThreshold": 6}, "is not within 0 to 5"),
+        ({"input": PROMPT, "range": [0, 5], "passThreshold": 6}, "wanted more than 0, .* at most 5"),
+        ({"input": PROMPT, "range": [1, 7], "passThreshold": 1}, "wanted more than 1, .* at most 7"),
     ],
 )
 def test_a_grader_that_cannot_be_is_refused(grader: dict[str, Any], message: str) -> None:

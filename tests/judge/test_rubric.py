@@ -18,7 +18,7 @@ TEMPLATE = RUBRIC | {"promptTemplate": "Custom: {rubric} | Output: {output}"}
 @pytest.mark.parametrize("config", [RUBRIC, TEMPLATE], ids=["json", "template"])
 @pytest.mark.parametrize(
     ("number", "least", "verdict"),
-    [(7, None, PASSED), (6, None, FAILED), (0, 0, PASSED), (10, 10, PASSED), (9, 9.5, FAILED)],
+    [(7, None, PASSED), (6, None, FAILED), (0, 0.5, FAILED), (10, 10, PASSED), (9, 9.5, FAILED)],
 )
 def test_it_passes_from_the_least_score_and_the_score_is_a_tenth(
     config: dict[str, Any], number: int, least: float | None, verdict: Verdict

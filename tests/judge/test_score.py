@@ -20,7 +20,7 @@ CRITERIA = {"criteria": "names a city"}
         (None, 0.79, FAILED),
         (0.5, 0.5, PASSED),
         (0.5, 0.49, FAILED),
-        (0, 0, PASSED),
+        (0.01, 0, FAILED),
         (1, 1, PASSED),
         (1, 0.999, FAILED),
     ],

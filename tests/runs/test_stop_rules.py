@@ -323,7 +323,7 @@ ROWS = {
         FAILED,
         1,
         "Evaluator assertion failed. ",
-        [{"type": "json-schema", "config": {"schema": {}, "onlyFinal": True}}],
+        [{"type": "json-schema", "config": {"schema": {"type": "object"}, "onlyFinal": True}}],
         judge=[MET],
     ),
     "a judge of the final turn alone, when success ends it": Row(

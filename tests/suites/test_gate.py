@@ -89,7 +89,7 @@ def test_a_run_that_did_not_complete_is_inconclusive() -> None:
     [
         pytest.param("P" * 19 + "E", [1] * 19 + [100], 0.9, "INCONCLUSIVE", id="a heavy case in error"),
         pytest.param("P" * 19 + "E", [1] * 19 + [0.1], 0.97, "GO", id="a light case in error"),
-        pytest.param("PP", [0, 0], 0.0, "INCONCLUSIVE", id="cases without weight"),
+        pytest.param("PP", [0, 0], 0.5, "INCONCLUSIVE", id="cases without weight"),
         pytest.param("PPP", [0.1, 0.2, 0.3], 1.0, "GO", id="fractions"),
         pytest.param("PF", [1e9, 1e-9], 1.0, "NO-GO", id="a failed case of the smallest weight"),
         pytest.param("PFE", [1e9, 1e-9, 7e8], 1.0, "NO-GO", id="the same beside an error"),
