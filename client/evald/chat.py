@@ -1,6 +1,6 @@
 """Chat messages and tool calls for evaluators: views of the received message."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .blocks import (
@@ -217,7 +217,23 @@ class Message:
 _IN_CALLS: Final = "it in `tool_calls` of an assistant message"
 
 
-def _unread_in(pb: "message_pb2.ChatMessage") -> tuple[str, str, str] | None:
+def _no_check() -> None:
+    pass
+
+
+def _in_time(
+    calls: "Sequence[message_pb2.ToolCall]", check: Callable[[], None]
+) -> "Iterator[message_pb2.ToolCall]":
+    """Yield the calls. check: called before every 128 of them; may raise to stop the work."""
+    for index, call in enumerate(calls):
+        if not index & 127:
+            check()
+        yield call
+
+
+def _unread_in(
+    pb: "message_pb2.ChatMessage", check: Callable[[], None] = _no_check
+) -> tuple[str, str, str] | None:
     """Return the path, the problem and the wanted form of a message's first call that is not understood."""
     if pb.unread_calls:
         return pb.unread_calls[0], "looks like a tool call that evald does not read", _IN_CALLS
@@ -227,7 +243,7 @@ def _unread_in(pb: "message_pb2.ChatMessage") -> tuple[str, str, str] | None:
         block = unread_block(pb)
         if block is not None:
             return block[0], f"got {block[1]!r:.80}, which looks like a tool call", _IN_CALLS
-    for index, call in enumerate(pb.tool_calls):
+    for index, call in enumerate(_in_time(pb.tool_calls, check)):
         if not call.function.name:
             return f"tool_calls[{index}].function.name", "empty", "the name of the function that is called"
     return None
@@ -237,6 +253,7 @@ class CallReader:
     """Reads the tool calls of a conversation, message by message, and knows which results answer them.
 
     earlier: messages before the first one, whose calls may be answered.
+    Reading a message again, after `check` has stopped it, is harmless.
     """
 
     __slots__ = ("_anonymous", "_earlier", "_ids", "_names")
@@ -247,21 +264,25 @@ class CallReader:
         self._names: set[str] = set()
         self._anonymous: set[str] = set()  # names of calls without an id
 
-    def read(self, pb: "message_pb2.ChatMessage") -> "Sequence[message_pb2.ToolCall]":
-        """Return the calls of the next message if it is the agent's. Raises UnreadableContent."""
-        unread = self.unread(pb)
+    def read(
+        self, pb: "message_pb2.ChatMessage", check: Callable[[], None] = _no_check
+    ) -> "Sequence[message_pb2.ToolCall]":
+        """Return the calls of the next message if it is the agent's. Raises UnreadableContent, and as `check`."""
+        unread = self.unread(pb, check)
         if unread is not None:
             raise UnreadableContent(*unread)
         return pb.tool_calls if pb.role == "assistant" else ()
 
-    def unread(self, pb: "message_pb2.ChatMessage") -> tuple[str, str, str] | None:
+    def unread(
+        self, pb: "message_pb2.ChatMessage", check: Callable[[], None] = _no_check
+    ) -> tuple[str, str, str] | None:
         """Return the path, the problem and the wanted form of what is not understood in the next message."""
-        unread = _unread_in(pb)
+        unread = _unread_in(pb, check)
         if unread is not None:
             return unread
         role = pb.role
         if role == "assistant":
-            self._remember(pb)
+            self._remember(pb, check)
         elif role not in ROLES:
             return "role", f"got {role!r:.80}, which may call tools", " or ".join(map(repr, ROLES))
         elif pb.tool_calls:
@@ -269,15 +290,15 @@ class CallReader:
         elif role == "tool" and not self._answers(pb):
             for message in self._earlier:
                 if message.role == "assistant":
-                    self._remember(message)
+                    self._remember(message, check)
             self._earlier = ()
             if not self._answers(pb):
                 got = f"the result of a call that is not there: id {pb.tool_call_id!r:.80}, name {pb.name!r:.80}"
                 return "tool_call_id", got, "the call in an assistant message before it"
         return None
 
-    def _remember(self, pb: "message_pb2.ChatMessage") -> None:
-        for call in pb.tool_calls:
+    def _remember(self, pb: "message_pb2.ChatMessage", check: Callable[[], None]) -> None:
+        for call in _in_time(pb.tool_calls, check):
             name = call.function.name
             self._names.add(name)
             if call.id:
@@ -295,7 +316,7 @@ class CallReader:
 
 def collect_tool_calls(
     messages: Sequence["message_pb2.ChatMessage"],
-    check: Callable[[], None] = lambda: None,
+    check: Callable[[], None] = _no_check,
     *,
     reader: CallReader | None = None,
     first: int = 0,
@@ -303,7 +324,7 @@ def collect_tool_calls(
 ) -> list[ToolCall]:
     """Return the tool calls of assistant messages, in order.
 
-    check: called after every 128 calls; may raise to stop the work.
+    check: called after at most 128 calls; may raise to stop the work.
     reader: the reader of the messages before.
     first, path: index of the first message and location of the messages, for errors.
 
@@ -314,13 +335,10 @@ def collect_tool_calls(
     calls: list[ToolCall] = []
     for index, pb in enumerate(messages, first):
         try:
-            of_message = reader.read(pb)
+            of_message = reader.read(pb, check)
         except InvalidInput as problem:
             raise problem.below(f"{path}[{index}]") from None
-        for call in of_message:
-            calls.append(ToolCall(call))
-            if not len(calls) & 127:
-                check()
+        calls.extend(ToolCall(call) for call in _in_time(of_message, check))
     return calls
 
 
@@ -337,7 +355,7 @@ class Conversation:
         self._reader = CallReader()
         self._found: tuple[int, list[ToolCall]] = (0, [])  # number of messages read, and their calls
 
-    def tool_calls(self, check: Callable[[], None] = lambda: None) -> list[ToolCall]:
+    def tool_calls(self, check: Callable[[], None] = _no_check) -> list[ToolCall]:
         """Return all tool calls so far, in order. check, Raises: as in `collect_tool_calls`."""
         # A tuple that is replaced, never modified, because evaluators in several threads share it.
         seen, calls = self._found

@@ -63,7 +63,7 @@ _TEXT_ELSEWHERE: Final = frozenset(
 _CALL_KEYS: Final = frozenset(("tool_calls", "function_call"))
 
 _READ_OF_CALLS: Final = frozenset(
-    ("id", "type", "function", "custom", "name", "tool", "arguments", "args", "input")
+    ("id", "call_id", "type", "function", "custom", "name", "tool", "arguments", "args", "input")
 )
 
 _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)|[,:\[{]', re.DOTALL)
@@ -388,7 +388,7 @@ def _fill_tool_call(call: Any, pb: Any, levels: int) -> None:
         elif key == "custom" and isinstance(value, Mapping):  # OpenAI's custom tools have text as input
             name = _only(name, value.get("name"), "custom.name")
             arguments = _only(arguments, value.get("input"), "custom.input")
-        elif key == "id":
+        elif key == "call_id" or (key == "id" and not call.get("call_id")):  # results name the `call_id` of two ids
             pb.id = _text(value, key)
         elif key == "type":
             pb.type = _text(value, key)
