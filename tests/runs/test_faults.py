@@ -7,7 +7,6 @@ import pytest
 
 from evald.result import Verdict
 from evald.v1.context_pb2 import Invocation, Persona
-from evald.v1.message_pb2 import ChatMessage
 from evald.v1.run_service_pb2 import RUN_STATUS_ERROR
 from evald_server.connectors.connector import ConnectorFailure
 from evald_server.judge.prompt_request import JudgeError
@@ -42,8 +41,6 @@ def _odd(name: str) -> Invocation:
         case "json":
             made.ClearField("messages")
             made.messages_json = '{"no": "messages"}'
-        case "blocks":
-            made.messages[0].blocks.items.add(type="tool-call")
     return made
 
 
@@ -60,7 +57,7 @@ AGENTS: dict[str, Answer] = {
     },
     **{
         name: _odd(name)
-        for name in ("latency", "cost", "euro", "tokens", "nothing", "user", "json", "blocks")
+        for name in ("latency", "cost", "euro", "tokens", "nothing", "user", "json")
     },
 }
 
@@ -189,12 +186,17 @@ async def test_without_a_model_the_user_cannot_be_simulated() -> None:
     assert 'no judge "other"' in run.error.message
 
 
-async def test_what_nobody_can_read_is_no_answer() -> None:
-    seeds = [ChatMessage(role="user", text="hi")]
-    made = scenario(PASSES, maxMessages=6)
-    made.messages.extend(seeds)
-    made.messages[0].blocks.items.add(type="tool-call")
-    _is_error(await play(made), "INVALID_SCENARIO")
+@pytest.mark.parametrize("whose", ["agent", "scenario"])
+async def test_a_call_that_nobody_can_read_leaves_checks_of_tools_without_a_verdict(whose: str) -> None:
+    never = {"expectations": [{"name": "book", "maxCalls": 0}]}
+    made = scenario([{"type": "tool-use", "config": never}], maxMessages=6)
+    answer = invocation("fine")
+    unread = made.messages.add(role="user") if whose == "scenario" else answer.messages[0]
+    unread.blocks.items.add(type="text", text="Hello")
+    unread.blocks.items.add(type="tool-call")
+    run = await play(made, ScriptedAgent(answer))
+    _is_error(run, "")
+    assert run.turns[0].evaluation.results[0].error.code == "UNREADABLE_CONTENT"
 
 
 def _is_error(run: Any, code: str) -> None:

@@ -59,6 +59,11 @@ def _run(**wanted: Any) -> Expect:
 
 
 DIFFERENCES = {
+    "ESS-037": Difference(
+        "there tool calls of a user message are passed over",
+        "what looks like a tool call and stands where none is read leaves checks of tools without a verdict",
+        Expect((Wanted(ERROR, error="UNREADABLE_CONTENT"),)),
+    ),
     "ES-031": Difference(
         "there a run is a success when both criteria are met, with a reason that says that it has failed",
         "a met failure criterion outranks a met success criterion",
