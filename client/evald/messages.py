@@ -388,8 +388,9 @@ def _fill_tool_call(call: Any, pb: Any, levels: int) -> None:
         elif key == "custom" and isinstance(value, Mapping):  # OpenAI's custom tools have text as input
             name = _only(name, value.get("name"), "custom.name")
             arguments = _only(arguments, value.get("input"), "custom.input")
-        elif key == "call_id" or (key == "id" and not call.get("call_id")):  # results name the `call_id` of two ids
-            pb.id = _text(value, key)
+        elif key in ("id", "call_id"):  # of the two ids, results name the `call_id`
+            given = _text(value, key)
+            pb.id = (given or pb.id) if key == "call_id" else (pb.id or given)
         elif key == "type":
             pb.type = _text(value, key)
         elif key in ("name", "tool"):

@@ -590,7 +590,9 @@ async def test_a_fault_of_a_stream_is_no_answer(name: str) -> None:
         assert words in failed.message
 
 
-async def test_data_as_deep_as_evald_reads_are_no_fault_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_data_as_deep_as_evald_reads_are_no_fault_of_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("EVALD_SECRET_AGENT", "hush-4711-hush")
     headers = {"authorization": "${EVALD_SECRET_AGENT}"}
     deep = '{"text": "fine", "x": ' + "[" * 499 + "]" * 499 + "}"

@@ -301,7 +301,9 @@ def test_failing_fast_never_changes_whether_a_call_passes(
     specs: list[dict[str, Any]], aggregation: int, threshold: float
 ) -> None:
     options = {"aggregation": aggregation, **({"threshold": threshold} if aggregation == 2 else {})}
-    assume(threshold or aggregation == 1 or any(spec["required"] and spec["enforcement"] == 1 for spec in specs))
+    assume(
+        threshold or aggregation == 1 or any(spec["required"] and spec["enforcement"] == 1 for spec in specs)
+    )
     whole = ANY.verdict(specs, **options)
     fast = ANY.run(specs, {**options, "fail_fast": True})
     assert (fast.verdict == PASSED) == (whole is PASSED)

@@ -199,6 +199,11 @@ SCENARIO_PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
         f'scenario.messages[0].metadata["{LONG_KEY}"]["{LONG_KEY}"]'[:200],
         "got nan, wanted a finite number",
     ),
+    "a text that nobody can read": (
+        {"messages": [{"role": "user", "blocks": {"items": [{"type": "note", "text": "hi"}]}}]},
+        "scenario.messages[0].blocks.items[0].type",
+        "note",
+    ),
     "an unknown persona": ({"persona_ids": ["nobody"]}, "scenario.persona_ids[0]", "no persona has the id"),
     "too many personas": ({"persona_ids": [""] * 1001}, "scenario.persona_ids", "got 1001 ids"),
     "an unknown mode": ({"failure_criteria_mode": 7}, "scenario.failure_criteria_mode", "got 7"),

@@ -162,6 +162,30 @@ READ: dict[str, tuple[Messages, int]] = {
         [QUESTION, {"role": "assistant", "tool_calls": [{"tool": "refund", "input": {}}]}, RESULT, DONE],
         1,
     ),
+    **{
+        f"an id of the item and one of the call, {first} first": (
+            [
+                QUESTION,
+                {"role": "assistant", "tool_calls": [{**ids, "name": "refund", "arguments": "{}"}]},
+                RESULT,
+                DONE,
+            ],
+            1,
+        )
+        for first, ids in {
+            "the item's": {"id": "fc_1", "call_id": "1"},
+            "the call's": {"call_id": "1", "id": "fc_1"},
+        }.items()
+    },
+    "an id of the call alone": (
+        [
+            QUESTION,
+            {"role": "assistant", "tool_calls": [{"call_id": "1", "name": "refund", "arguments": "{}"}]},
+            RESULT,
+            DONE,
+        ],
+        1,
+    ),
     "a call written twice": ([QUESTION, {**CALLED, "additional_kwargs": {"tool_calls": [CALL]}}, DONE], 1),
     "data that a tool returned": (
         [

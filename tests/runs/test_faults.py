@@ -41,6 +41,8 @@ def _odd(name: str) -> Invocation:
         case "json":
             made.ClearField("messages")
             made.messages_json = '{"no": "messages"}'
+        case "blocks":
+            made.messages[0].blocks.items.add(type="note", text="that no check of texts would read")
     return made
 
 
@@ -57,7 +59,7 @@ AGENTS: dict[str, Answer] = {
     },
     **{
         name: _odd(name)
-        for name in ("latency", "cost", "euro", "tokens", "nothing", "user", "json")
+        for name in ("latency", "cost", "euro", "tokens", "nothing", "user", "json", "blocks")
     },
 }
 
@@ -184,6 +186,12 @@ async def test_without_a_model_the_user_cannot_be_simulated() -> None:
     run = await play(made, None, SimulatedPersona(made, Persona(judge="other"), ScriptedModels("Hello")))
     _is_error(run, "JUDGE_UNAVAILABLE")
     assert 'no judge "other"' in run.error.message
+
+
+async def test_a_text_that_nobody_can_read_is_no_message() -> None:
+    made = scenario(PASSES, maxMessages=6)
+    made.messages.add(role="user").blocks.items.add(type="note", text="hi")
+    _is_error(await play(made), "INVALID_SCENARIO")
 
 
 @pytest.mark.parametrize("whose", ["agent", "scenario"])
