@@ -147,6 +147,9 @@ async def test_results_totals_and_telemetry_do_not_depend_on_the_process(
     fields: dict[str, Any], checks: list[Any], a_message: int, servers: tuple[Live, Live]
 ) -> None:
     sent = list(cases())
+    for case in sent:
+        if len(case.recorded_trials) < fields.get("trials", 1):
+            case.trials = len(case.recorded_trials)
 
     async def ran(live: Live) -> tuple[dict[str, bytes], SuiteRun, Counter[Any], list[bytes]]:
         before = verdicts_counted(live)

@@ -240,8 +240,8 @@ def test_what_a_turn_took_is_what_is_reported(
 
 @pytest.mark.parametrize("read", [last_turn, lambda conversation: list(every_turn(conversation))])
 def test_an_answer_that_cannot_be_read_is_refused_and_not_left_out(read: Any) -> None:
-    messages = [*_roles("uau"), {"role": "assistant", "content": [{"type": "mystery", "text": "no"}]}]
-    with pytest.raises(CommandError, match=r"f:1: messages\[3\]\.content\[0\]\.type: got 'mystery'"):
+    messages = [*_roles("uau"), {"role": "assistant", "content": [{"type": "text", "text": 5}]}]
+    with pytest.raises(CommandError, match=r"f:1: messages\[3\]\.content\[0\]\.text: got 5"):
         read(RecordedConversation("c", "f:1", messages, {"messages": messages}))
 
 

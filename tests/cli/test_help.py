@@ -86,13 +86,16 @@ def _run_without(package: str, command: str) -> "subprocess.CompletedProcess[str
 
 
 def _server_packages() -> list[str]:
-    """The packages of the extra `server`, by the names that Python imports."""
+    """The packages that the extra `server` adds to the SDK, by the names that Python imports."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = {found.partition(">=")[0] for found in project["optional-dependencies"]["server"]}
+    server, sdk = (
+        {found.partition(">=")[0] for found in packages}
+        for packages in (project["optional-dependencies"]["server"], project["dependencies"])
+    )
     return sorted(
         name
         for name, distributions in packages_distributions().items()
-        if wanted & set(distributions) and not name.startswith("_")
+        if (server - sdk) & set(distributions) and not name.startswith("_")
     )
 
 

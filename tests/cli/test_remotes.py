@@ -109,4 +109,7 @@ def test_without_a_server_it_ends_with_4(evald: Any) -> None:
 def test_a_server_without_remotes_says_so(evald: Any, server_process: Any) -> None:
     done = evald("remotes", "--server", server_process.grpc)
     assert "has no remote evaluators" in done.stdout
-    assert json.loads(evald("remotes", "--json", "--server", server_process.grpc).stdout) == {"instances": []}
+    assert json.loads(evald("remotes", "--json", "--server", server_process.grpc).stdout) == {
+        "instances": [],
+        "unofferedTypes": [],
+    }

@@ -142,7 +142,7 @@ def test_a_suite_in_which_nothing_can_be_judged_is_inconclusive(
 ) -> None:
     agent.status = 500
     suite = _file(tmp_path, re.sub(r", output: [^,}]*", "", SUITE) + _connectors(agent))
-    assert "ERROR" in cli("test", suite, "--threshold", "0", code=3)
+    assert "ERROR" in cli("test", suite, "--threshold", "0.01", code=3)
     skipped = _file(tmp_path, SUITE.replace("}\n", ", skip: not yet}\n"), "skipped.yaml")
     skipped = _file(tmp_path, re.sub(r"(- \{id: .*)\}", r"\1, skip: not yet}", SUITE), "skipped.yaml")
     assert "left out  2 cases of skipped: a, b" in cli("test", skipped, code=3)

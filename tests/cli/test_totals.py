@@ -12,14 +12,15 @@ from evald.errors import EvaluatorError
 from evald.v1 import evaluator_pb2, result_pb2, run_service_pb2, suite_service_pb2
 from evald_server.cli.exit_codes import ExitCode
 from evald_server.cli.result_tables import (
+    CaseRow,
     EvaluatorRunTotals,
     RunTotals,
     VerdictCount,
+    case_tables,
     result_tables,
     title,
     total_tables,
     turn_table,
-    unpassed_table,
 )
 from evald_server.cli.runs import turn_block
 from evald_server.cli.suite_view import show_evaluators, sparkline
@@ -178,10 +179,16 @@ def test_every_turn_has_a_row_with_its_verdict_and_why() -> None:
 
 
 def test_what_did_not_pass_is_listed_and_the_rest_counted() -> None:
-    rows = [("a", "FAILED", "bad"), ("b", "ERROR", "slow")]
-    assert _rows(*unpassed_table("Case", rows, 0)) == [list(row) for row in rows]
-    assert _rows(*unpassed_table("Case", rows, 1200))[-1] == ["and 1,200 more", "", ""]
-    assert unpassed_table("Case", [], 0) == []
+    red = [CaseRow("a", "FAILED", ["bad", "worse"]), CaseRow("b", "ERROR", ["slow"])]
+    green = [CaseRow("c", "PASSED", ["answer: yes"]), CaseRow("d", "SKIPPED", ["not yet"])]
+    listed = [["a", "FAILED", "bad\nworse"], ["b", "ERROR", "slow"]]
+    assert _rows(*case_tables("Case", [green[0], *red, green[1]])) == [
+        *listed,
+        ["c", "PASSED", "answer: yes"],
+        ["d", "SKIPPED", "not yet"],
+    ]
+    assert _rows(*case_tables("Case", red, 1200)) == [*listed, ["and 1,200 more", "", ""]]
+    assert case_tables("Case", []) == []
 
 
 def test_the_json_of_totals_has_the_counts_of_each_evaluator() -> None:

@@ -132,11 +132,11 @@ cases:
   - id: as evald test
     metadata: {item: {reference: BK-1}}
     turns:
-      - {input: Book it, evaluators: [{type: is-json, when: final}]}
+      - {input: Book it}
       - input: Two
         evaluators:
           - {type: string-check, config: {operation: eq, input: "{{sample.output_text}}", reference: "{{item.reference}}"}}
-          - {type: completed-within, config: {limitMs: 30}}
+          - {type: completed-within, config: {limitMs: 30}, when: final}
   - {id: later, input: Hi, skip: not yet}
 """
 
