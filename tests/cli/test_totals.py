@@ -181,7 +181,7 @@ def test_every_turn_has_a_row_with_its_verdict_and_why() -> None:
 def test_what_did_not_pass_is_listed_and_the_rest_counted() -> None:
     red = [CaseRow("a", "FAILED", ["bad", "worse"]), CaseRow("b", "ERROR", ["slow"])]
     green = [CaseRow("c", "PASSED", ["answer: yes"]), CaseRow("d", "SKIPPED", ["not yet"])]
-    listed = [["a", "FAILED", "bad\nworse"], ["b", "ERROR", "slow"]]
+    listed = [["a", "FAILED", "bad"], ["", "", "worse"], ["b", "ERROR", "slow"]]
     assert _rows(*case_tables("Case", [green[0], *red, green[1]])) == [
         *listed,
         ["c", "PASSED", "answer: yes"],

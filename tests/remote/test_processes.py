@@ -199,14 +199,16 @@ async def test_a_restored_type_is_there_before_its_plugin_is_and_its_lease_runs_
         first.kill()
         with Server(tmp_path, first.port):
 
-            async def answers() -> bool:
-                return (await caller.code()) != "UNAVAILABLE"
+            async def is_restored() -> bool:
+                try:
+                    return list((await caller.instances()).values()) == [1]
+                except grpc.aio.AioRpcError:
+                    return False
 
             async def empty() -> bool:
                 return not await caller.instances()
 
-            await until(answers)
-            assert list((await caller.instances()).values()) == [1]
+            await until(is_restored)
             assert await caller.code() == "REMOTE_UNAVAILABLE"
             await until(empty)
             assert await caller.code() == "REMOTE_UNAVAILABLE"
