@@ -64,7 +64,8 @@ def test_json_has_all_of_it_and_a_type_can_be_asked_for(evald: Any, address: str
     assert one["maxConcurrency"] == 16
     assert "expireTime" not in one
     assert json.loads(evald("remotes", "acme.nope", "--json", EVALD_SERVER=address).stdout) == {
-        "instances": []
+        "instances": [],
+        "unofferedTypes": [],
     }
 
 
