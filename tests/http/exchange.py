@@ -42,7 +42,12 @@ async def connected(
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Return a connection to HOST:PORT."""
     host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=tls)
+    reader, writer = await asyncio.open_connection(
+        host.strip("[]"),
+        int(port),
+        ssl=tls,
+        limit=2**20,  # a catalogue is one line, and has more than the default of 64 KiB
+    )
     try:
         yield reader, writer
     finally:
