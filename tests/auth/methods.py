@@ -29,9 +29,11 @@ def _descriptors() -> Iterator[Any]:
     yield reflection_pb2.DESCRIPTOR
 
 
-# List is in the package of the standard health service from 1.84 on.
+# The server need not have it: the package of the health service has it from 1.84 on.
+NOT_SERVED = {"/grpc.health.v1.Health/List"}
+
 EVERY_METHOD = sorted(
-    {"/grpc.health.v1.Health/List"}
+    NOT_SERVED
     | {
         f"/{service.full_name}/{method.name}"
         for file in _descriptors()

@@ -18,14 +18,11 @@ from ..remote.scripted import REGISTRY, listening, plugin_info
 from ..rpc.live import Live, refusal, serving, until
 from .issuer import Issuer
 from .keyring import Metadata, bearer, make_key
-from .methods import EVERY_METHOD, REFLECTION_V1, opened
+from .methods import EVERY_METHOD, NOT_SERVED, REFLECTION_V1, opened
 from .test_tokens import HOSTILE
 
 UNAUTHENTICATED, DENIED = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
 ALL = [*EVERY_METHOD, REFLECTION_V1]
-
-# The server need not have them: reflection's list of health checks came with a later version.
-NOT_SERVED = {"/grpc.health.v1.Health/List"}
 
 
 class Asked(NamedTuple):
