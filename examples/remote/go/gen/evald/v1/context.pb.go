@@ -411,6 +411,9 @@ type Invocation struct {
 	// EvaluatorContext.messages, unless those are empty; a server refuses
 	// messages that are not. When both this and messages_json are empty, the
 	// turn is what follows the last user message of EvaluatorContext.messages.
+	// A server removes a last user message that ends with a simulator's end mark
+	// (###STOP###, ###TRANSFER###, ###OUT-OF-SCOPE###, a last line TERMINATE):
+	// it is no question.
 	Messages []*ChatMessage `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
 	// The same list as one JSON array; same rule as
 	// EvaluatorContext.messages_json.

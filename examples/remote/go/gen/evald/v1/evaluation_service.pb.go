@@ -752,13 +752,17 @@ type SessionTurn struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number chosen by the client, strictly increasing; repeated in the answers.
 	TurnId int64 `protobuf:"varint,1,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
-	// Messages since the last turn, from whoever wrote them.
+	// Messages since the last turn, from whoever wrote them. They are the turn:
+	// without a message of the agent it has no answer. To the evaluators of a
+	// turn without any message they are one of the user without content.
 	NewMessages []*ChatMessage `protobuf:"bytes,2,rep,name=new_messages,json=newMessages,proto3" json:"new_messages,omitempty"`
 	// The same as one JSON array; exactly one of the two may be non-empty.
 	NewMessagesJson string `protobuf:"bytes,3,opt,name=new_messages_json,json=newMessagesJson,proto3" json:"new_messages_json,omitempty"`
-	// The agent's invocation on this turn.
+	// The agent's invocation on this turn. Its messages, if given, are the last
+	// ones of new_messages.
 	LastInvocation *Invocation `protobuf:"bytes,4,opt,name=last_invocation,json=lastInvocation,proto3" json:"last_invocation,omitempty"`
-	// True when no turn follows.
+	// True when no turn follows. A session whose last turn is not final while
+	// enforced assertions of the final turn wait ends with NOT_FINISHED.
 	IsFinal bool `protobuf:"varint,5,opt,name=is_final,json=isFinal,proto3" json:"is_final,omitempty"`
 	// The expected answer of this turn. Not set means the expected of the
 	// session's base_context.
@@ -966,7 +970,7 @@ type SessionSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Worst verdict of the turns: FAILED, then ERROR, then PASSED, then SKIPPED.
 	// A turn that was sent and could not be evaluated counts as ERROR, unless it
-	// was sent again and then was.
+	// was sent again and then was. So does an error of the session as a whole.
 	Verdict Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=evald.v1.Verdict" json:"verdict,omitempty"`
 	// True exactly when verdict is VERDICT_PASSED.
 	Success bool `protobuf:"varint,2,opt,name=success,proto3" json:"success,omitempty"`
@@ -974,6 +978,10 @@ type SessionSummary struct {
 	TurnCount int32 `protobuf:"varint,3,opt,name=turn_count,json=turnCount,proto3" json:"turn_count,omitempty"`
 	// Turns that failed, erred or could not be evaluated, by turn_id.
 	FailedTurnIds []int64 `protobuf:"varint,4,rep,packed,name=failed_turn_ids,json=failedTurnIds,proto3" json:"failed_turn_ids,omitempty"`
+	// Error of the session as a whole. NOT_FINISHED: the last turn was not final
+	// while enforced assertions, which the message names, waited for the final
+	// turn.
+	Error         *EvaluationError `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1032,6 +1040,13 @@ func (x *SessionSummary) GetTurnCount() int32 {
 func (x *SessionSummary) GetFailedTurnIds() []int64 {
 	if x != nil {
 		return x.FailedTurnIds
+	}
+	return nil
+}
+
+func (x *SessionSummary) GetError() *EvaluationError {
+	if x != nil {
+		return x.Error
 	}
 	return nil
 }
@@ -1809,13 +1824,14 @@ const file_evald_v1_evaluation_service_proto_rawDesc = "" +
 	"\x05event\x18\x02 \x01(\v2\x1a.evald.v1.EvaluateResponseH\x00R\x05event\x121\n" +
 	"\x05error\x18\x03 \x01(\v2\x19.evald.v1.EvaluationErrorH\x00R\x05error\x12C\n" +
 	"\x0fsession_summary\x18\x04 \x01(\v2\x18.evald.v1.SessionSummaryH\x00R\x0esessionSummaryB\a\n" +
-	"\x05frame\"\x9e\x01\n" +
+	"\x05frame\"\xcf\x01\n" +
 	"\x0eSessionSummary\x12+\n" +
 	"\averdict\x18\x01 \x01(\x0e2\x11.evald.v1.VerdictR\averdict\x12\x18\n" +
 	"\asuccess\x18\x02 \x01(\bR\asuccess\x12\x1d\n" +
 	"\n" +
 	"turn_count\x18\x03 \x01(\x05R\tturnCount\x12&\n" +
-	"\x0ffailed_turn_ids\x18\x04 \x03(\x03R\rfailedTurnIds\"j\n" +
+	"\x0ffailed_turn_ids\x18\x04 \x03(\x03R\rfailedTurnIds\x12/\n" +
+	"\x05error\x18\x05 \x01(\v2\x19.evald.v1.EvaluationErrorR\x05error\"j\n" +
 	"\x14EvaluateBatchRequest\x12'\n" +
 	"\x04open\x18\x01 \x01(\v2\x13.evald.v1.BatchOpenR\x04open\x12)\n" +
 	"\x05items\x18\x02 \x03(\v2\x13.evald.v1.BatchItemR\x05items\"\x83\x02\n" +
@@ -1977,38 +1993,39 @@ var file_evald_v1_evaluation_service_proto_depIdxs = []int32{
 	36, // 25: evald.v1.EvaluateSessionResponse.error:type_name -> evald.v1.EvaluationError
 	12, // 26: evald.v1.EvaluateSessionResponse.session_summary:type_name -> evald.v1.SessionSummary
 	37, // 27: evald.v1.SessionSummary.verdict:type_name -> evald.v1.Verdict
-	14, // 28: evald.v1.EvaluateBatchRequest.open:type_name -> evald.v1.BatchOpen
-	15, // 29: evald.v1.EvaluateBatchRequest.items:type_name -> evald.v1.BatchItem
-	28, // 30: evald.v1.BatchOpen.evaluators:type_name -> evald.v1.EvaluatorSpec
-	2,  // 31: evald.v1.BatchOpen.options:type_name -> evald.v1.EvaluateOptions
-	25, // 32: evald.v1.BatchOpen.labels:type_name -> evald.v1.BatchOpen.LabelsEntry
-	27, // 33: evald.v1.BatchItem.context:type_name -> evald.v1.EvaluatorContext
-	28, // 34: evald.v1.BatchItem.evaluators:type_name -> evald.v1.EvaluatorSpec
-	17, // 35: evald.v1.EvaluateBatchResponse.answers:type_name -> evald.v1.BatchAnswer
-	18, // 36: evald.v1.EvaluateBatchResponse.summary:type_name -> evald.v1.BatchSummary
-	32, // 37: evald.v1.BatchAnswer.summary:type_name -> evald.v1.AggregatedEvaluation
-	36, // 38: evald.v1.BatchAnswer.error:type_name -> evald.v1.EvaluationError
-	26, // 39: evald.v1.BatchSummary.evaluators:type_name -> evald.v1.BatchSummary.EvaluatorsEntry
-	38, // 40: evald.v1.EvaluatorTotals.kind:type_name -> evald.v1.EvaluatorKind
-	39, // 41: evald.v1.EvaluatorTotals.enforcement:type_name -> evald.v1.Enforcement
-	28, // 42: evald.v1.ValidateSpecsRequest.evaluators:type_name -> evald.v1.EvaluatorSpec
-	22, // 43: evald.v1.ValidateSpecsResponse.violations:type_name -> evald.v1.SpecViolation
-	19, // 44: evald.v1.BatchSummary.EvaluatorsEntry.value:type_name -> evald.v1.EvaluatorTotals
-	1,  // 45: evald.v1.EvaluationService.Evaluate:input_type -> evald.v1.EvaluateRequest
-	6,  // 46: evald.v1.EvaluationService.EvaluateUnary:input_type -> evald.v1.EvaluateUnaryRequest
-	8,  // 47: evald.v1.EvaluationService.EvaluateSession:input_type -> evald.v1.EvaluateSessionRequest
-	13, // 48: evald.v1.EvaluationService.EvaluateBatch:input_type -> evald.v1.EvaluateBatchRequest
-	20, // 49: evald.v1.EvaluationService.ValidateSpecs:input_type -> evald.v1.ValidateSpecsRequest
-	3,  // 50: evald.v1.EvaluationService.Evaluate:output_type -> evald.v1.EvaluateResponse
-	7,  // 51: evald.v1.EvaluationService.EvaluateUnary:output_type -> evald.v1.EvaluateUnaryResponse
-	11, // 52: evald.v1.EvaluationService.EvaluateSession:output_type -> evald.v1.EvaluateSessionResponse
-	16, // 53: evald.v1.EvaluationService.EvaluateBatch:output_type -> evald.v1.EvaluateBatchResponse
-	21, // 54: evald.v1.EvaluationService.ValidateSpecs:output_type -> evald.v1.ValidateSpecsResponse
-	50, // [50:55] is the sub-list for method output_type
-	45, // [45:50] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	36, // 28: evald.v1.SessionSummary.error:type_name -> evald.v1.EvaluationError
+	14, // 29: evald.v1.EvaluateBatchRequest.open:type_name -> evald.v1.BatchOpen
+	15, // 30: evald.v1.EvaluateBatchRequest.items:type_name -> evald.v1.BatchItem
+	28, // 31: evald.v1.BatchOpen.evaluators:type_name -> evald.v1.EvaluatorSpec
+	2,  // 32: evald.v1.BatchOpen.options:type_name -> evald.v1.EvaluateOptions
+	25, // 33: evald.v1.BatchOpen.labels:type_name -> evald.v1.BatchOpen.LabelsEntry
+	27, // 34: evald.v1.BatchItem.context:type_name -> evald.v1.EvaluatorContext
+	28, // 35: evald.v1.BatchItem.evaluators:type_name -> evald.v1.EvaluatorSpec
+	17, // 36: evald.v1.EvaluateBatchResponse.answers:type_name -> evald.v1.BatchAnswer
+	18, // 37: evald.v1.EvaluateBatchResponse.summary:type_name -> evald.v1.BatchSummary
+	32, // 38: evald.v1.BatchAnswer.summary:type_name -> evald.v1.AggregatedEvaluation
+	36, // 39: evald.v1.BatchAnswer.error:type_name -> evald.v1.EvaluationError
+	26, // 40: evald.v1.BatchSummary.evaluators:type_name -> evald.v1.BatchSummary.EvaluatorsEntry
+	38, // 41: evald.v1.EvaluatorTotals.kind:type_name -> evald.v1.EvaluatorKind
+	39, // 42: evald.v1.EvaluatorTotals.enforcement:type_name -> evald.v1.Enforcement
+	28, // 43: evald.v1.ValidateSpecsRequest.evaluators:type_name -> evald.v1.EvaluatorSpec
+	22, // 44: evald.v1.ValidateSpecsResponse.violations:type_name -> evald.v1.SpecViolation
+	19, // 45: evald.v1.BatchSummary.EvaluatorsEntry.value:type_name -> evald.v1.EvaluatorTotals
+	1,  // 46: evald.v1.EvaluationService.Evaluate:input_type -> evald.v1.EvaluateRequest
+	6,  // 47: evald.v1.EvaluationService.EvaluateUnary:input_type -> evald.v1.EvaluateUnaryRequest
+	8,  // 48: evald.v1.EvaluationService.EvaluateSession:input_type -> evald.v1.EvaluateSessionRequest
+	13, // 49: evald.v1.EvaluationService.EvaluateBatch:input_type -> evald.v1.EvaluateBatchRequest
+	20, // 50: evald.v1.EvaluationService.ValidateSpecs:input_type -> evald.v1.ValidateSpecsRequest
+	3,  // 51: evald.v1.EvaluationService.Evaluate:output_type -> evald.v1.EvaluateResponse
+	7,  // 52: evald.v1.EvaluationService.EvaluateUnary:output_type -> evald.v1.EvaluateUnaryResponse
+	11, // 53: evald.v1.EvaluationService.EvaluateSession:output_type -> evald.v1.EvaluateSessionResponse
+	16, // 54: evald.v1.EvaluationService.EvaluateBatch:output_type -> evald.v1.EvaluateBatchResponse
+	21, // 55: evald.v1.EvaluationService.ValidateSpecs:output_type -> evald.v1.ValidateSpecsResponse
+	51, // [51:56] is the sub-list for method output_type
+	46, // [46:51] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_evald_v1_evaluation_service_proto_init() }

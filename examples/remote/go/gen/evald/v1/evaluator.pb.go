@@ -185,6 +185,63 @@ func (ErrorPolicy) EnumDescriptor() ([]byte, []int) {
 	return file_evald_v1_evaluator_proto_rawDescGZIP(), []int{2}
 }
 
+// ReasoningPolicy says what an evaluator reads of an assistant message whose
+// text begins with the model's reasoning: blocks <think>, <thinking> and
+// <reasoning>, or the channel markup of gpt-oss.
+type ReasoningPolicy int32
+
+const (
+	// Same as STRIP.
+	ReasoningPolicy_REASONING_POLICY_UNSPECIFIED ReasoningPolicy = 0
+	// The answer without the reasoning, which is in the message's metadata. A
+	// check for absence reads both the answer and the whole text, and passes only
+	// if it passes for both.
+	ReasoningPolicy_REASONING_POLICY_STRIP ReasoningPolicy = 1
+	// The whole text as it was sent. In a combinator it holds for the children.
+	ReasoningPolicy_REASONING_POLICY_KEEP ReasoningPolicy = 2
+)
+
+// Enum value maps for ReasoningPolicy.
+var (
+	ReasoningPolicy_name = map[int32]string{
+		0: "REASONING_POLICY_UNSPECIFIED",
+		1: "REASONING_POLICY_STRIP",
+		2: "REASONING_POLICY_KEEP",
+	}
+	ReasoningPolicy_value = map[string]int32{
+		"REASONING_POLICY_UNSPECIFIED": 0,
+		"REASONING_POLICY_STRIP":       1,
+		"REASONING_POLICY_KEEP":        2,
+	}
+)
+
+func (x ReasoningPolicy) Enum() *ReasoningPolicy {
+	p := new(ReasoningPolicy)
+	*p = x
+	return p
+}
+
+func (x ReasoningPolicy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReasoningPolicy) Descriptor() protoreflect.EnumDescriptor {
+	return file_evald_v1_evaluator_proto_enumTypes[3].Descriptor()
+}
+
+func (ReasoningPolicy) Type() protoreflect.EnumType {
+	return &file_evald_v1_evaluator_proto_enumTypes[3]
+}
+
+func (x ReasoningPolicy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReasoningPolicy.Descriptor instead.
+func (ReasoningPolicy) EnumDescriptor() ([]byte, []int) {
+	return file_evald_v1_evaluator_proto_rawDescGZIP(), []int{3}
+}
+
 // TurnPolicy says on which turns an evaluator runs.
 type TurnPolicy int32
 
@@ -222,11 +279,11 @@ func (x TurnPolicy) String() string {
 }
 
 func (TurnPolicy) Descriptor() protoreflect.EnumDescriptor {
-	return file_evald_v1_evaluator_proto_enumTypes[3].Descriptor()
+	return file_evald_v1_evaluator_proto_enumTypes[4].Descriptor()
 }
 
 func (TurnPolicy) Type() protoreflect.EnumType {
-	return &file_evald_v1_evaluator_proto_enumTypes[3]
+	return &file_evald_v1_evaluator_proto_enumTypes[4]
 }
 
 func (x TurnPolicy) Number() protoreflect.EnumNumber {
@@ -235,7 +292,7 @@ func (x TurnPolicy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TurnPolicy.Descriptor instead.
 func (TurnPolicy) EnumDescriptor() ([]byte, []int) {
-	return file_evald_v1_evaluator_proto_rawDescGZIP(), []int{3}
+	return file_evald_v1_evaluator_proto_rawDescGZIP(), []int{4}
 }
 
 // Where the evaluator runs.
@@ -280,11 +337,11 @@ func (x EvaluatorType_Origin) String() string {
 }
 
 func (EvaluatorType_Origin) Descriptor() protoreflect.EnumDescriptor {
-	return file_evald_v1_evaluator_proto_enumTypes[4].Descriptor()
+	return file_evald_v1_evaluator_proto_enumTypes[5].Descriptor()
 }
 
 func (EvaluatorType_Origin) Type() protoreflect.EnumType {
-	return &file_evald_v1_evaluator_proto_enumTypes[4]
+	return &file_evald_v1_evaluator_proto_enumTypes[5]
 }
 
 func (x EvaluatorType_Origin) Number() protoreflect.EnumNumber {
@@ -337,11 +394,11 @@ func (x EvaluatorType_State) String() string {
 }
 
 func (EvaluatorType_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_evald_v1_evaluator_proto_enumTypes[5].Descriptor()
+	return file_evald_v1_evaluator_proto_enumTypes[6].Descriptor()
 }
 
 func (EvaluatorType_State) Type() protoreflect.EnumType {
-	return &file_evald_v1_evaluator_proto_enumTypes[5]
+	return &file_evald_v1_evaluator_proto_enumTypes[6]
 }
 
 func (x EvaluatorType_State) Number() protoreflect.EnumNumber {
@@ -389,7 +446,9 @@ type EvaluatorSpec struct {
 	// ERROR and SKIPPED stay as they are. Not allowed on metrics.
 	Negate bool `protobuf:"varint,11,opt,name=negate,proto3" json:"negate,omitempty"`
 	// On which turns it runs.
-	TurnPolicy    TurnPolicy `protobuf:"varint,12,opt,name=turn_policy,json=turnPolicy,proto3,enum=evald.v1.TurnPolicy" json:"turn_policy,omitempty"`
+	TurnPolicy TurnPolicy `protobuf:"varint,12,opt,name=turn_policy,json=turnPolicy,proto3,enum=evald.v1.TurnPolicy" json:"turn_policy,omitempty"`
+	// Whether it reads the reasoning that a model left in its answer.
+	Reasoning     ReasoningPolicy `protobuf:"varint,13,opt,name=reasoning,proto3,enum=evald.v1.ReasoningPolicy" json:"reasoning,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -506,6 +565,13 @@ func (x *EvaluatorSpec) GetTurnPolicy() TurnPolicy {
 		return x.TurnPolicy
 	}
 	return TurnPolicy_TURN_POLICY_UNSPECIFIED
+}
+
+func (x *EvaluatorSpec) GetReasoning() ReasoningPolicy {
+	if x != nil {
+		return x.Reasoning
+	}
+	return ReasoningPolicy_REASONING_POLICY_UNSPECIFIED
 }
 
 // EvaluatorType is one entry of the catalog.
@@ -794,7 +860,7 @@ var File_evald_v1_evaluator_proto protoreflect.FileDescriptor
 
 const file_evald_v1_evaluator_proto_rawDesc = "" +
 	"\n" +
-	"\x18evald/v1/evaluator.proto\x12\bevald.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xee\x03\n" +
+	"\x18evald/v1/evaluator.proto\x12\bevald.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xa7\x04\n" +
 	"\rEvaluatorSpec\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12/\n" +
@@ -809,7 +875,8 @@ const file_evald_v1_evaluator_proto_rawDesc = "" +
 	" \x01(\x01H\x01R\tthreshold\x88\x01\x01\x12\x16\n" +
 	"\x06negate\x18\v \x01(\bR\x06negate\x125\n" +
 	"\vturn_policy\x18\f \x01(\x0e2\x14.evald.v1.TurnPolicyR\n" +
-	"turnPolicyB\t\n" +
+	"turnPolicy\x127\n" +
+	"\treasoning\x18\r \x01(\x0e2\x19.evald.v1.ReasoningPolicyR\treasoningB\t\n" +
 	"\a_weightB\f\n" +
 	"\n" +
 	"_threshold\"\xd8\x06\n" +
@@ -864,7 +931,11 @@ const file_evald_v1_evaluator_proto_rawDesc = "" +
 	"\vErrorPolicy\x12\x1c\n" +
 	"\x18ERROR_POLICY_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18ERROR_POLICY_FAIL_CLOSED\x10\x01\x12\x1a\n" +
-	"\x16ERROR_POLICY_FAIL_OPEN\x10\x02*a\n" +
+	"\x16ERROR_POLICY_FAIL_OPEN\x10\x02*j\n" +
+	"\x0fReasoningPolicy\x12 \n" +
+	"\x1cREASONING_POLICY_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16REASONING_POLICY_STRIP\x10\x01\x12\x19\n" +
+	"\x15REASONING_POLICY_KEEP\x10\x02*a\n" +
 	"\n" +
 	"TurnPolicy\x12\x1b\n" +
 	"\x17TURN_POLICY_UNSPECIFIED\x10\x00\x12\x1a\n" +
@@ -884,36 +955,38 @@ func file_evald_v1_evaluator_proto_rawDescGZIP() []byte {
 	return file_evald_v1_evaluator_proto_rawDescData
 }
 
-var file_evald_v1_evaluator_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_evald_v1_evaluator_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
 var file_evald_v1_evaluator_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_evald_v1_evaluator_proto_goTypes = []any{
 	(EvaluatorKind)(0),          // 0: evald.v1.EvaluatorKind
 	(Enforcement)(0),            // 1: evald.v1.Enforcement
 	(ErrorPolicy)(0),            // 2: evald.v1.ErrorPolicy
-	(TurnPolicy)(0),             // 3: evald.v1.TurnPolicy
-	(EvaluatorType_Origin)(0),   // 4: evald.v1.EvaluatorType.Origin
-	(EvaluatorType_State)(0),    // 5: evald.v1.EvaluatorType.State
-	(*EvaluatorSpec)(nil),       // 6: evald.v1.EvaluatorSpec
-	(*EvaluatorType)(nil),       // 7: evald.v1.EvaluatorType
-	(*MetricDescriptor)(nil),    // 8: evald.v1.MetricDescriptor
-	(*structpb.Struct)(nil),     // 9: google.protobuf.Struct
-	(*durationpb.Duration)(nil), // 10: google.protobuf.Duration
+	(ReasoningPolicy)(0),        // 3: evald.v1.ReasoningPolicy
+	(TurnPolicy)(0),             // 4: evald.v1.TurnPolicy
+	(EvaluatorType_Origin)(0),   // 5: evald.v1.EvaluatorType.Origin
+	(EvaluatorType_State)(0),    // 6: evald.v1.EvaluatorType.State
+	(*EvaluatorSpec)(nil),       // 7: evald.v1.EvaluatorSpec
+	(*EvaluatorType)(nil),       // 8: evald.v1.EvaluatorType
+	(*MetricDescriptor)(nil),    // 9: evald.v1.MetricDescriptor
+	(*structpb.Struct)(nil),     // 10: google.protobuf.Struct
+	(*durationpb.Duration)(nil), // 11: google.protobuf.Duration
 }
 var file_evald_v1_evaluator_proto_depIdxs = []int32{
-	9,  // 0: evald.v1.EvaluatorSpec.config:type_name -> google.protobuf.Struct
-	10, // 1: evald.v1.EvaluatorSpec.timeout:type_name -> google.protobuf.Duration
+	10, // 0: evald.v1.EvaluatorSpec.config:type_name -> google.protobuf.Struct
+	11, // 1: evald.v1.EvaluatorSpec.timeout:type_name -> google.protobuf.Duration
 	1,  // 2: evald.v1.EvaluatorSpec.enforcement:type_name -> evald.v1.Enforcement
 	2,  // 3: evald.v1.EvaluatorSpec.error_policy:type_name -> evald.v1.ErrorPolicy
-	3,  // 4: evald.v1.EvaluatorSpec.turn_policy:type_name -> evald.v1.TurnPolicy
-	0,  // 5: evald.v1.EvaluatorType.kind:type_name -> evald.v1.EvaluatorKind
-	4,  // 6: evald.v1.EvaluatorType.origin:type_name -> evald.v1.EvaluatorType.Origin
-	5,  // 7: evald.v1.EvaluatorType.state:type_name -> evald.v1.EvaluatorType.State
-	8,  // 8: evald.v1.EvaluatorType.metric:type_name -> evald.v1.MetricDescriptor
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	4,  // 4: evald.v1.EvaluatorSpec.turn_policy:type_name -> evald.v1.TurnPolicy
+	3,  // 5: evald.v1.EvaluatorSpec.reasoning:type_name -> evald.v1.ReasoningPolicy
+	0,  // 6: evald.v1.EvaluatorType.kind:type_name -> evald.v1.EvaluatorKind
+	5,  // 7: evald.v1.EvaluatorType.origin:type_name -> evald.v1.EvaluatorType.Origin
+	6,  // 8: evald.v1.EvaluatorType.state:type_name -> evald.v1.EvaluatorType.State
+	9,  // 9: evald.v1.EvaluatorType.metric:type_name -> evald.v1.MetricDescriptor
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_evald_v1_evaluator_proto_init() }
@@ -928,7 +1001,7 @@ func file_evald_v1_evaluator_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_evald_v1_evaluator_proto_rawDesc), len(file_evald_v1_evaluator_proto_rawDesc)),
-			NumEnums:      6,
+			NumEnums:      7,
 			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,

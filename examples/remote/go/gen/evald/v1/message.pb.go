@@ -37,15 +37,16 @@ type ChatMessage struct {
 	// and not an enum, because the set is owned by someone else and grows; a
 	// server must accept a role it does not know.
 	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
-	// Body of the message. Not set means null. An assistant message without
-	// text, tool calls and refusal is no answer; the text "" is one.
+	// Body of the message. Not set means null. Neither null nor the text "" is
+	// an answer.
 	//
 	// Types that are valid to be assigned to Content:
 	//
 	//	*ChatMessage_Text
 	//	*ChatMessage_Blocks
 	Content isChatMessage_Content `protobuf_oneof:"content"`
-	// Tool calls that an assistant message asks for, in order.
+	// Tool calls that an assistant message asks for, in order. In a message of
+	// another role they are not understood; see unread_calls.
 	ToolCalls []*ToolCall `protobuf:"bytes,4,rep,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
 	// For role "tool": the id of the tool call that this message answers.
 	ToolCallId *string `protobuf:"bytes,5,opt,name=tool_call_id,json=toolCallId,proto3,oneof" json:"tool_call_id,omitempty"`
@@ -57,7 +58,17 @@ type ChatMessage struct {
 	Refusal *string `protobuf:"bytes,8,opt,name=refusal,proto3,oneof" json:"refusal,omitempty"`
 	// Data of the caller. Never interpreted by built-in evaluators unless an
 	// evaluator's own config names a key of it.
-	Metadata      *structpb.Struct `protobuf:"bytes,9,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	Metadata *structpb.Struct `protobuf:"bytes,9,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// Paths, within the message, of what looks like a tool call or a tool's result
+	// and was not understood, for example "tools_called[0]". Which tools were
+	// called is then not known: an evaluator that reads tool calls must not count
+	// them as none but answer with ERROR, code UNREADABLE_CONTENT; one that reads
+	// texts goes on. A server fills this in where it reads JSON, and, in the
+	// context that it hands to a remote evaluator, also for calls of another role
+	// than "assistant", for unknown roles, for blocks that look like calls, and
+	// for results whose call is in no message before them. Callers need not set
+	// it.
+	UnreadCalls   []string `protobuf:"bytes,10,rep,name=unread_calls,json=unreadCalls,proto3" json:"unread_calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -166,6 +177,13 @@ func (x *ChatMessage) GetMetadata() *structpb.Struct {
 	return nil
 }
 
+func (x *ChatMessage) GetUnreadCalls() []string {
+	if x != nil {
+		return x.UnreadCalls
+	}
+	return nil
+}
+
 type isChatMessage_Content interface {
 	isChatMessage_Content()
 }
@@ -240,10 +258,11 @@ func (x *ContentBlockList) GetItems() []*ContentBlock {
 //
 // A tool call does not belong here but into ChatMessage.tool_calls, and a
 // tool's result into a message of role "tool". A block of a type that the
-// server does not know and that looks like a text or a call ("tool_use",
-// "tool-call", a `text`, a field `arguments`) is not passed over: every
-// evaluator that reads the message gives ERROR with code UNREADABLE_CONTENT
-// and the block's path. In messages_json such blocks of other APIs are read.
+// server does not know is not passed over: where it holds text, every evaluator
+// that reads texts of the message gives ERROR with code UNREADABLE_CONTENT and
+// the block's path, and where it looks like a call (a type such as "tool_use",
+// a name with arguments), every one that reads tool calls does. One with
+// neither is kept. In messages_json such blocks of other APIs are read.
 // A call holds at most 10,000 blocks.
 type ContentBlock struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -583,7 +602,7 @@ var File_evald_v1_message_proto protoreflect.FileDescriptor
 
 const file_evald_v1_message_proto_rawDesc = "" +
 	"\n" +
-	"\x16evald/v1/message.proto\x12\bevald.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"\x81\x03\n" +
+	"\x16evald/v1/message.proto\x12\bevald.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xa4\x03\n" +
 	"\vChatMessage\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x14\n" +
 	"\x04text\x18\x02 \x01(\tH\x00R\x04text\x124\n" +
@@ -595,7 +614,9 @@ const file_evald_v1_message_proto_rawDesc = "" +
 	"\x04name\x18\x06 \x01(\tH\x02R\x04name\x88\x01\x01\x12\x13\n" +
 	"\x02id\x18\a \x01(\tH\x03R\x02id\x88\x01\x01\x12\x1d\n" +
 	"\arefusal\x18\b \x01(\tH\x04R\arefusal\x88\x01\x01\x123\n" +
-	"\bmetadata\x18\t \x01(\v2\x17.google.protobuf.StructR\bmetadataB\t\n" +
+	"\bmetadata\x18\t \x01(\v2\x17.google.protobuf.StructR\bmetadata\x12!\n" +
+	"\funread_calls\x18\n" +
+	" \x03(\tR\vunreadCallsB\t\n" +
 	"\acontentB\x0f\n" +
 	"\r_tool_call_idB\a\n" +
 	"\x05_nameB\x05\n" +

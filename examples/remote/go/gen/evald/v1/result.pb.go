@@ -212,9 +212,11 @@ type EvaluationResult struct {
 	Pending bool `protobuf:"varint,23,opt,name=pending,proto3" json:"pending,omitempty"`
 	// What made this result. Verdicts of two results can be compared only if
 	// type, version and provenance are equal.
-	Provenance    *Provenance `protobuf:"bytes,24,opt,name=provenance,proto3" json:"provenance,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Provenance *Provenance `protobuf:"bytes,24,opt,name=provenance,proto3" json:"provenance,omitempty"`
+	// How many answers of judges behind it came from the server's cache.
+	CachedAnswerCount int32 `protobuf:"varint,25,opt,name=cached_answer_count,json=cachedAnswerCount,proto3" json:"cached_answer_count,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *EvaluationResult) Reset() {
@@ -415,6 +417,13 @@ func (x *EvaluationResult) GetProvenance() *Provenance {
 	return nil
 }
 
+func (x *EvaluationResult) GetCachedAnswerCount() int32 {
+	if x != nil {
+		return x.CachedAnswerCount
+	}
+	return 0
+}
+
 // Provenance says what made a result, beside the evaluator's type and version.
 // It is the same for every result of a plan, also for cached and skipped ones.
 type Provenance struct {
@@ -422,8 +431,8 @@ type Provenance struct {
 	// Lower-case hex SHA-256 of the config that ran, as canonical JSON: keys
 	// sorted, no white space. Of evaluators in the server the config counts as
 	// validated, with camelCase keys and every default, so that it does not matter
-	// how it was spelled; of remote ones as it was sent. The spec's negate and
-	// threshold count where they are set. The config of a combinator has its
+	// how it was spelled; of remote ones as it was sent. The spec's negate,
+	// threshold and reasoning count where they are set. The config of a combinator has its
 	// children's types, versions, weights and digests.
 	ConfigSha256 string `protobuf:"bytes,1,opt,name=config_sha256,json=configSha256,proto3" json:"config_sha256,omitempty"`
 	// Judges: the models of the config or the operator's settings, in order, each
@@ -851,7 +860,7 @@ var File_evald_v1_result_proto protoreflect.FileDescriptor
 
 const file_evald_v1_result_proto_rawDesc = "" +
 	"\n" +
-	"\x15evald/v1/result.proto\x12\bevald.v1\x1a\x18evald/v1/evaluator.proto\x1a\x16evald/v1/message.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xae\a\n" +
+	"\x15evald/v1/result.proto\x12\bevald.v1\x1a\x18evald/v1/evaluator.proto\x1a\x16evald/v1/message.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xde\a\n" +
 	"\x10EvaluationResult\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -883,7 +892,8 @@ const file_evald_v1_result_proto_rawDesc = "" +
 	"\apending\x18\x17 \x01(\bR\apending\x124\n" +
 	"\n" +
 	"provenance\x18\x18 \x01(\v2\x14.evald.v1.ProvenanceR\n" +
-	"provenanceB\b\n" +
+	"provenance\x12.\n" +
+	"\x13cached_answer_count\x18\x19 \x01(\x05R\x11cachedAnswerCountB\b\n" +
 	"\x06_valueB\b\n" +
 	"\x06_score\"\xa4\x01\n" +
 	"\n" +

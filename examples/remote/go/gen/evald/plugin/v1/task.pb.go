@@ -194,7 +194,9 @@ type EvaluationTask struct {
 	// has no answer, and never an earlier turn's: an assertion on text FAILS with
 	// the reason "No assistant message with text", and unproven set; a length is 0.
 	// Without any assistant message the reason is "No assistant message found", and
-	// a metric answers value 0 with it.
+	// a metric answers value 0 with it. Reasoning that a model left in its text is
+	// in the message's metadata, under "reasoning". It is in the text only for a spec
+	// that keeps it or checks for absence, which may be sent as two tasks.
 	Context *v1.EvaluatorContext `protobuf:"bytes,4,opt,name=context,proto3" json:"context,omitempty"`
 	// Config, already checked by the server against the type's
 	// config_schema_json. A plugin need not check that again. Rules that no
