@@ -29,6 +29,6 @@ say() {
 }
 
 say
-# 15 minutes: beside other steps, with nothing downloaded before, it takes up to 10.
-timeout --signal=INT 900 .ci/pytest.sh .venv/bin -m interop tests/languages
+# 25 minutes: beside other steps, with nothing downloaded before, it takes up to 18.
+timeout --signal=INT 1500 .ci/pytest.sh .venv/bin -m interop tests/languages
 say

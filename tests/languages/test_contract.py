@@ -213,7 +213,7 @@ def test_the_readme_says_how_it_is_built_and_started_here(language: Language) ->
         f"{start} --listen 127.0.0.1:50061 --register 127.0.0.1:50051",
         f"{' '.join(language.caller)} 127.0.0.1:50051 '{language.assertion}={{",
         "evald conformance --target 127.0.0.1:50061",
-        "evald conformance --connect --listen 127.0.0.1:50051",
+        "evald conformance --attach --listen 127.0.0.1:50051",
     ):
         assert wanted in readme, wanted
 
