@@ -74,7 +74,7 @@ release-baseline: $(READY) ## Make today's contract the one that later ones must
 
 clean: ## Remove everything that these targets made
 	rm -rf .venv .venv-frameworks build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -rf examples/remote/go/bin examples/remote/java/target $(addprefix examples/remote/typescript/,dist node_modules src/gen)
+	rm -rf examples/remote/go/bin examples/remote/java/target examples/remote/rust/target $(addprefix examples/remote/typescript/,dist node_modules src/gen)
 	find client server tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
