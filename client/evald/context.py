@@ -27,8 +27,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from .blocks import MAX_BLOCKS, TooMany, check_texts
+from .blocks import MAX_BLOCKS, TooMany, UnreadableContent, check_texts
 from .chat import (
+    ROLES,
     UNREAD,
     CallReader,
     Conversation,
@@ -291,6 +292,7 @@ class EvaluatorContext:
         position = len(messages)
         blocks = 0
         is_last = True
+        unknown: UnreadableContent | None = None
         # From the end, so that a long conversation takes no longer than a short one.
         while position:
             position -= 1
@@ -312,8 +314,17 @@ class EvaluatorContext:
                         return None
                     text = split.answer or ""
                 if text:
+                    if unknown is not None:
+                        raise unknown
                     return text
                 is_last = False
+            elif role not in ROLES and unknown is None:
+                # It may be the user's or the agent's, so that what is before it is perhaps no answer.
+                unknown = UnreadableContent(
+                    f"{'last_invocation.' if own else ''}messages[{position}].role",
+                    f"got {role!r:.80}, which may ask or answer",
+                    " or ".join(map(repr, ROLES)),
+                )
         return None
 
     def _said(self) -> "list[message_pb2.ChatMessage]":

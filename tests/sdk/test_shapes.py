@@ -574,6 +574,14 @@ def test_a_turn_without_text_has_no_answer(message: dict[str, Any]) -> None:
     assert ctx.missing_answer.startswith("No assistant message with text")
 
 
+@pytest.mark.parametrize("role", ["User", "customer", "Assistant", "bot"])
+def test_an_answer_before_a_message_of_an_unknown_role_is_not_read(role: str) -> None:
+    answer, other = {"role": "assistant", "content": ANSWER}, {"role": role, "content": "Hi"}
+    with pytest.raises(InvalidInput, match=rf"messages\[2\].role: got '{role}'"):
+        _ = Turn([QUESTION, answer, other]).context.answer
+    assert Turn([QUESTION, other, answer]).context.answer == ANSWER
+
+
 def test_what_was_there_instead_of_an_answer_is_named() -> None:
     assert Turn([QUESTION]).context.missing_answer == "No assistant message found"
     image = {"role": "assistant", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
