@@ -3,7 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-_FAILED: Final = ("error", "failed", "failure", "fail")
+_FAILED: Final = (
+    *("error", "errored", "failed", "failure", "fail", "exception", "crashed", "aborted"),
+    *("timeout", "timed_out", "timed out", "timedout"),
+)
+_ERRORS: Final = ("errors", "exception", "traceback")
 _HTTP_ERRORS: Final = frozenset(map(str, range(400, 600)))
 
 
@@ -13,8 +17,9 @@ def reported_error(data: Mapping[str, Any]) -> Any:
     for one in (data, *(choices if isinstance(choices, list) else ())):
         if isinstance(one, Mapping) and (one.get("error") or one.get("finish_reason") == "error"):
             return one.get("error") or one
-    if data.get("errors"):
-        return data["errors"]
+    for key in _ERRORS:
+        if data.get(key):
+            return data[key]
     # The message of a failed tool has the same keys, but is no error of the agent.
     is_message = "role" in data or data.get("type") == "tool"
     failed = (

@@ -317,6 +317,24 @@ def test_a_suite_without_an_assertion_that_counts_passes_with_a_warning(
     assert "warning: --trials has no effect on recorded answers" in shown
 
 
+def test_warnings_of_evaluations_are_shown_once_each_and_are_in_reports(cli: Any, tmp_path: Path) -> None:
+    suite = _file(
+        tmp_path,
+        """\
+evaluators: [{type: contains, config: {substrings: []}}]
+cases:
+- {id: a, input: x, output: y}
+- {id: b, input: x, output: z}
+""",
+    )
+    warning = "there was nothing to look for"
+    assert cli("test", suite).count(warning) == 1
+    reports = [tmp_path / f"report.{kind}" for kind in ("md", "xml", "json", "html")]
+    cli("test", suite, *(word for path in reports for word in ("--output", str(path))))
+    assert all(warning in path.read_text() for path in reports)
+    assert reports[0].read_text().count(warning) == 1
+
+
 def test_a_target_without_a_connector_is_refused_with_its_line_and_the_nearest_one(
     cli: Any, tmp_path: Path, agent: Agent
 ) -> None:

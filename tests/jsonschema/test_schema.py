@@ -78,10 +78,21 @@ def test_without_a_name_it_is_the_newest() -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["https://json-schema.org/draft-07/schema", "http://json-schema.org/draft-07/schema"]
+    "uri",
+    [
+        "https://json-schema.org/draft-07/schema",
+        "http://json-schema.org/draft-07/schema",
+    ],
 )
 def test_the_spelling_of_a_draft_may_vary(uri: str) -> None:
     assert Schema({"$schema": uri, "dependentRequired": {"a": ["b"]}}).is_valid({"a": 1})
+
+
+def test_the_dialect_of_openapi_is_the_newest_draft() -> None:
+    schema = Schema(
+        {"$schema": "https://spec.openapis.org/oas/3.1/dialect/base", "dependentRequired": {"a": ["b"]}}
+    )
+    assert not schema.is_valid({"a": 1})
 
 
 @pytest.mark.parametrize("uri", ["http://json-schema.org/draft-03/schema#", "http://example.com/mine", 7])

@@ -403,6 +403,9 @@ def test_rows_without_ids_belong_to_the_case_whose_questions_they_have(tmp_path:
         {"success": False, "error_message": "it broke"},
         {"ok": False, "detail": "it broke"},
         {"error": "it broke", "success": True},
+        {"exception": "it broke"},
+        {"status": "timeout", "message": "it broke"},
+        {"status": "Timed Out", "error_message": "it broke"},
     ],
 )
 def test_a_row_that_reports_an_error_is_one(tmp_path: Path, row: dict[str, Any]) -> None:

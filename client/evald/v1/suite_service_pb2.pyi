@@ -261,7 +261,7 @@ class EvaluatorProvenance(_message.Message):
     def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., version: _Optional[str] = ..., provenance: _Optional[_Union[_result_pb2.Provenance, _Mapping]] = ...) -> None: ...
 
 class CaseResult(_message.Message):
-    __slots__ = ("case_id", "verdict", "score", "reason", "trials", "passed_count", "failed_count", "error_count", "weight", "tags", "metadata", "conditions_sha256")
+    __slots__ = ("case_id", "verdict", "score", "reason", "trials", "passed_count", "failed_count", "error_count", "weight", "tags", "metadata", "conditions_sha256", "warnings")
     CASE_ID_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
@@ -274,6 +274,7 @@ class CaseResult(_message.Message):
     TAGS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     CONDITIONS_SHA256_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     case_id: str
     verdict: _result_pb2.Verdict
     score: float
@@ -286,7 +287,8 @@ class CaseResult(_message.Message):
     tags: _containers.RepeatedScalarFieldContainer[str]
     metadata: _struct_pb2.Struct
     conditions_sha256: str
-    def __init__(self, case_id: _Optional[str] = ..., verdict: _Optional[_Union[_result_pb2.Verdict, str]] = ..., score: _Optional[float] = ..., reason: _Optional[str] = ..., trials: _Optional[_Iterable[_Union[TrialResult, _Mapping]]] = ..., passed_count: _Optional[int] = ..., failed_count: _Optional[int] = ..., error_count: _Optional[int] = ..., weight: _Optional[float] = ..., tags: _Optional[_Iterable[str]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., conditions_sha256: _Optional[str] = ...) -> None: ...
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, case_id: _Optional[str] = ..., verdict: _Optional[_Union[_result_pb2.Verdict, str]] = ..., score: _Optional[float] = ..., reason: _Optional[str] = ..., trials: _Optional[_Iterable[_Union[TrialResult, _Mapping]]] = ..., passed_count: _Optional[int] = ..., failed_count: _Optional[int] = ..., error_count: _Optional[int] = ..., weight: _Optional[float] = ..., tags: _Optional[_Iterable[str]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., conditions_sha256: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TrialResult(_message.Message):
     __slots__ = ("trial", "verdict", "score", "reason", "messages", "turns", "error")

@@ -5,7 +5,7 @@ import asyncio
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Event
 from typing import Final, NamedTuple
@@ -117,6 +117,14 @@ def _are_large(files: Sequence[str]) -> bool:
     return (
         all(path.is_file() for path in found) and sum(path.stat().st_size for path in found) >= _LARGE_BYTES
     )
+
+
+def _warn_of(warnings: Iterable[str]) -> None:
+    listed = list(warnings)
+    for warning in listed[:_SHOWN_WARNINGS]:
+        warn(f"warning: {clean(warning)}")
+    if len(listed) > _SHOWN_WARNINGS:
+        warn(f"and {len(listed) - _SHOWN_WARNINGS} more warnings")
 
 
 def _report_problems(problems: Sequence[InvalidDocument]) -> int:
@@ -233,11 +241,7 @@ class _Testing:
 
     def _prepare(self, suites: Sequence[Suite]) -> None:
         """Print the warnings of suites, and pair each suite with its targets."""
-        warnings = [one for suite in suites for one in suite.warnings]
-        for warning in warnings[:_SHOWN_WARNINGS]:
-            warn(f"warning: {clean(warning)}")
-        if len(warnings) > _SHOWN_WARNINGS:
-            warn(f"and {len(warnings) - _SHOWN_WARNINGS} more warnings")
+        _warn_of(one for suite in suites for one in suite.warnings)
         recorded = [""]  # the target of recorded answers
         self._wanted = [
             _SuiteOn(suite, one)
@@ -359,6 +363,7 @@ class _Testing:
         # Only reports and --json need the trials of all cases.
         opening.brief = results is None and not args.json
         unpassed: list[str] = []
+        warnings: dict[str, None] = {}
         ended: _pb.SuiteRun | None = None
         count = VerdictCount()
         self._stored = 0
@@ -373,6 +378,8 @@ class _Testing:
                     count.add(verdict)
                     if verdict in ("FAILED", "ERROR") and len(unpassed) < SHOWN_CASES:
                         unpassed.append(result.case_id)
+                    if len(warnings) <= _SHOWN_WARNINGS:
+                        warnings |= dict.fromkeys(result.warnings)
                     if results is not None:
                         results.add(result.SerializeToString())
                     if args.json:
@@ -385,6 +392,7 @@ class _Testing:
         if ended is None:
             raise Unavailable("the server ended the suite run without a verdict")
         self._started = None
+        _warn_of(f"{name}: {warning}" for warning in warnings)
         if args.json:
             print_json({"suiteRun": MessageToDict(ended)})
             return _Ended(one, ended, results, [], 0)

@@ -30,7 +30,8 @@ _HAN_UNITS: Final = {
     "億": 10**8,
     "兆": 10**12,
 }
-_HAN: Final = f"{_HAN_DIGITS}零两兩{''.join(_HAN_UNITS)}"
+_UNITS: Final = "".join(_HAN_UNITS)
+_HAN: Final = f"{_HAN_DIGITS}零两兩{_UNITS}"
 # Scripts without spaces between words, and Hangul, whose words touch their numbers.
 _TOUCHING: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
@@ -46,22 +47,26 @@ _DASHES: Final = "\u2010-\u2015\u2212"
 # What may stand between the digits of one token: separators of every notation, of dates, times, versions and ranges,
 # signs of arithmetic, and letters. Only few of the tokens can be read; none is read in part.
 _BETWEEN: Final = rf"""(?:
-      [.,:'\u2018\u2019\u00b4`_/\u2044\u2215\u00b7\u22c5\u02d9\u00b0\u00ad\u2026\u2000-\u200d\u205f\u2060\ufeff{_SPACES}]{{1,3}}+
-    | (?<![0-9]{{4}})[ ](?=[0-9]{{3}}(?![0-9]))                                      # 1 000 000
+      [.,:'\u2018\u2019\u00b4`_/\u2044\u2215\u00b7\u22c5\u02d9\u00b0\u00ad\u2026\u30fb\u2032\u2033\u2000-\u200d\u205f\u2060\ufeff{_SPACES}]{{1,3}}+
+    | (?<![0-9]{{4}})[ \u3000](?=[0-9]{{3}}(?![0-9]))                                # 1 000 000
+    | &(?:nbsp|thinsp|\#160|\#8201|\#8239);
+    | \*\*?[,.] | </?su[bp]> | _?\{{                                                 # **1**,000, 10<sup>6</sup>
+    | [ ](?:times|(?:multiplied|divided)[ ]by|(?:raised[ ])?to[ ]the[ ]power[ ]of)[ ]
+    | [ ]?(?:h|hrs?|hours?|mins?|minutes?|ft|feet|lbs?)[ ]                            # 2 h 30
     | [ ](?=[0-9]++[/\u2044\u2215][0-9])                                            # 2 1/2
-    | (?:%|{_LETTERS}{{1,4}})?[ ]?[-~\u301c\uff5e{_DASHES}]{{1,2}}[ ]?[{_CURRENCIES}]?   # 5-10, 5% - 10%, $5-$10
+    | (?:%|{_LETTERS}{{1,4}})?[ ]?[-~\u301c\uff5e\u30fc{_DASHES}]{{1,2}}[ ]?[{_CURRENCIES}]?   # 5-10, 5% - 10%, $5-$10
     | [ ]?(?:\^|\*\*?|[\u00d7\u22c5\u00b7\u00f7xX/\u2044\u2215]|\\(?:times|cdot|div))[ ]?   # 3 x 10
     | \.?[eE][-+\u2212]?
     | {_LETTERS}{{1,20}}                                                             # 0x1F, 1h30
     | \{{,\}} | \\[,;:!]                                                            # LaTeX's 1{{,}}000
-    | [年月日号號时時点點년월일시분]                                                      # 2025年1月
+    | [年月日号號时時点點년월일시분] | 分[之の]                                            # 2025年1月, 3分の1
 )"""
 # All quantifiers outside `_BETWEEN` are possessive, so that no text causes backtracking.
 _NUMBER = re.compile(
     rf"""
     (?P<digits>\.?[0-9]++(?:{_BETWEEN}[0-9]++)*+)
     (?:[ {_SPACES}]?(?P<fraction>[{_FRACTIONS}]))?+
-    (?:[ {_SPACES}]?(?P<units>[{"".join(_HAN_UNITS)}][{_HAN}0-9]*+))?+
+    (?:[ {_SPACES}]?(?P<units>[{_UNITS}](?:[{_HAN}0-9]|[,.](?=[0-9])|[ ](?=[0-9,.]+[{_UNITS}]))*+))?+
     | (?P<alone>[{_FRACTIONS}])
     | (?P<latex>\\(?:[a-z]?frac|sqrt(?:\[[^\[\]{{}}]{{0,20}}\])?)[ ]?(?:\{{[^{{}}]{{0,50}}\}}[ ]?|[0-9])++)
     | (?P<han>[{_HAN}]++)
@@ -92,12 +97,31 @@ _BEFORE = re.compile(
     re.VERBOSE,
 )
 _LOOK_BEHIND: Final = 16
-_NEGATIVE: Final = ("minus ", "negative ", "moins ", "menos ", "meno ", "负", "負", "マイナス")
+_NEGATIVE: Final = (
+    *("minus ", "negative ", "moins ", "menos ", "meno ", "eksi ", "минус ", "мінус ", "âm ", "سالب "),
+    *("负", "負", "負の", "マイナス", "零下", "氷点下", "영하", "마이너스", "ลบ"),
+)
 _INSIDE_WORD = re.compile(r"\w++(?:\.\w++)*+")
 _LETTER = re.compile(rf"[^\W0-9_{_FRACTIONS}]")
 _TOUCHING_LETTER = re.compile(rf"[{_TOUCHING}]")
 
-_AFTER = re.compile(rf"(?P<space>[ {_SPACES}-]?)(?P<word>{_LETTERS}++(?:\.m\.)?)")
+_AFTER = re.compile(
+    rf"(?:\*\*?|__|`)?(?P<space>[ {_SPACES}-]?)(?P<word>{_LETTERS}++(?:\.m\.)?)"
+)  # **5** million
+# Units of ten in scripts whose letters touch numbers or are no words for `re`, and parts of one, in words.
+_MORE_UNITS = re.compile(
+    rf"""
+      [ {_SPACES}]?(?:
+        [多余餘几幾来來][个個]?[{_UNITS}] | [个個][亿億兆万萬半] | [京垓仟佰拾廿割折]
+      | [십백천만억조경]+(?:(?![가-힣])|(?=[원명개달년여은는을를이가의에으로도입]))
+      | ร้อย | พัน(?!ธ) | หมื่น | แสน | ล้าน
+      | ह(?:ज़|ज\u093c|ज)ार | लाख | करोड | अरब
+      )
+    | [ -](?:and|et|y|e|und)[ -](?:(?:a|an|one|un|une|ein)[ -])?(?:half|third|quarter|demie?|medi[oa]|mei[oa]|mezz[oa]|halb)\b
+    | [ {_SPACES}]?[\u2030\u2031]
+    """,
+    re.VERBOSE,
+)
 _MULTIPLIERS: Final = {
     "k": 3,
     "K": 3,
@@ -157,6 +181,57 @@ _CHANGING: Final = frozenset(
             "миллиардов",
         ),
         *("juta", "ribu", "miliar", "triệu", "tỷ", "nghìn", "thousands", "hundreds", "gross", "score"),
+        *(
+            "tsd",
+            "billionen",
+            "mila",
+            "mlrd",
+            "mld",
+            "md",
+            "quadrillion",
+            "quadrillions",
+            "milliers",
+            "millier",
+        ),
+        *(
+            "bin",
+            "milyon",
+            "milyar",
+            "trilyon",
+            "tys",
+            "tysiąc",
+            "tysiące",
+            "tysięcy",
+            "miliony",
+            "milionów",
+            "tisíc",
+        ),
+        *(
+            "duizend",
+            "miljoen",
+            "miljard",
+            "tusen",
+            "tusind",
+            "miljoner",
+            "millioner",
+            "miljarder",
+            "milliarder",
+        ),
+        *(
+            "тис",
+            "мільйон",
+            "мільйонів",
+            "χιλιάδες",
+            "εκατομμύρια",
+            "ألف",
+            "آلاف",
+            "مليون",
+            "مليار",
+            "אלף",
+            "מיליון",
+        ),
+        *("thirds", "fifths", "tenths", "hundredths", "thousandth", "thousandths", "millionth", "millionths"),
+        *("squared", "cubed"),
         *("am", "pm", "a.m.", "p.m.", "uhr", "o"),
     }
 )
@@ -205,7 +280,10 @@ def find_numbers(text: str, check: Callable[[], None] = lambda: None) -> Iterato
         if not count & 255:
             check()
         if han := found["han"]:
-            if text[start - 1 : start].isalnum() or text[position : position + 1].isalnum():
+            if any(
+                char.isalnum() or char == "\u30fb"
+                for char in text[max(0, start - 1) : start] + text[position : position + 1]
+            ):
                 inside_word = inside_word or NumberInText(han, None)
                 continue
             sign: int | None = 1
@@ -244,7 +322,8 @@ def _signed(text: str, start: int) -> tuple[int, int | None]:
     if not found["currency"] and not found["letters"]:
         outer, inner = outer + inner, ""
     begin = start - (len(before) - found.start()) if outer or found["currency"] else start
-    if before[: len(before) - (start - begin)].lower().endswith(_NEGATIVE):
+    words = before[: len(before) - (start - begin)].lower()
+    if words.endswith(_NEGATIVE) or words.rstrip(f" {_SPACES}").endswith(_NEGATIVE):
         return begin, None
     signs = outer + inner
     if not signs:
@@ -279,9 +358,11 @@ def _end_of_number(text: str, found: re.Match[str]) -> tuple[int, int | None]:
     factor: int | None = 0
     if found["han"]:
         pass
+    elif more_units := _MORE_UNITS.match(text, end):
+        end, factor = more_units.end(), None
     elif after := _AFTER.match(text, end):
         word, touches = after["word"], not after["space"]
-        power = _MULTIPLIERS.get(word if touches else word.lower())
+        power = _MULTIPLIERS.get(word if touches and len(word) < 3 else word.lower())
         if not touches and len(word) < 3:
             power = None
             changes = word in {"M", "B", "bn", "Bn", "k", "MM"} or word.lower() in _CHANGING
@@ -364,8 +445,8 @@ def _han_number(text: str, first: float | None = None) -> float | None:
         unit = _HAN_UNITS.get(piece)
         if unit is None:
             digit = _HAN_DIGITS.find(_HAN_SAME.get(piece, piece))
-            if current is not None:
-                return None
+            if current is not None or piece in " ,.":
+                return None  # 1億 2,000万
             if digit or text == piece:
                 current = float(piece) if digit < 0 else float(digit)  # ASCII digits: 1億2000万
             else:

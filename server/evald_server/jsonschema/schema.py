@@ -151,10 +151,16 @@ def _checked_text(schema: dict[str, Any] | bool, where: str) -> str:
     return text
 
 
+# The dialect of OpenAPI 3.1: draft 2020-12 with annotations of its own.
+_OPENAPI: Final = "spec.openapis.org/oas/3.1/dialect/base"
+
+
 def _draft(schema: dict[str, Any] | bool, where: str) -> str:
     named = schema.get("$schema", NEWEST) if isinstance(schema, dict) else NEWEST
     if isinstance(named, str):
         bare = named.rstrip("#").partition("://")[2]
+        if bare == _OPENAPI:
+            return NEWEST
         for draft in DRAFTS:
             if draft.partition("://")[2] == bare:
                 return draft

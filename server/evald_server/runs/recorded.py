@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Final, TypeAlias
 
 from evald.blocks import UnreadableContent
@@ -33,6 +34,8 @@ MAX_TURNS: Final = 1 << 31
 
 # Recorded turns of a trial that run before the event loop may run other tasks; later turns run one by one.
 _TURNS_AT_ONCE: Final = 8
+# Limit of warnings in a case's result.
+_MOST_WARNINGS: Final = 20
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,9 @@ class RecordedCase:
                 if room < 0:
                     del trial.messages[:]
         decide_case(self.result, self._setup.min_passed(self._case))
+        evaluations = (turn.evaluation for trial in self.result.trials for turn in trial.turns)
+        warnings = dict.fromkeys(warning for found in evaluations for warning in found.warnings)
+        self.result.warnings[:] = islice(warnings, _MOST_WARNINGS)
 
     def row(self) -> CaseRow:
         """Return the stored row of a decided case. Removes the trials from `result`."""

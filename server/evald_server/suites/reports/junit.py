@@ -136,5 +136,7 @@ def _case_properties(case: suite_service_pb2.CaseResult) -> Iterator[tuple[str, 
             yield f"score: {name}", f"{result.score:.6g}"
         elif (value := measured(result)) is not None:
             yield f"value: {name}", f"{value:.6g}"
+    for warning in case.warnings:
+        yield "warning", warning
     for tag in case.tags:
         yield "tag", tag

@@ -35,6 +35,7 @@ _MOST_ROWS: Final = 200
 _MOST_CHANGES: Final = 50
 _MOST_PROVENANCE: Final = 20
 _MOST_REASON: Final = 300
+_MOST_WARNINGS: Final = 20
 _MOST_NAME: Final = 120
 
 # All characters that Markdown, HTML and GitHub read as markup; "." and ":" because of links without brackets.
@@ -224,7 +225,8 @@ def comparison_section(found: suite_service_pb2.SuiteComparison, *, most_changes
 
 def _add_unpassed(report: SuiteReport, page: _Page) -> None:
     run = report.run
-    rows = _unpassed_rows(report)
+    warnings: dict[str, None] = {}
+    rows = _unpassed_rows(report, warnings)
     first = list(islice(rows, _MOST_ROWS))
     total = run.failed_count + run.error_count
     if first and total:
@@ -237,10 +239,14 @@ def _add_unpassed(report: SuiteReport, page: _Page) -> None:
             page.add_reserved(f"{more}\n</details>\n")
     for _ in rows:  # read all rows, which checks the counts
         pass
+    if warnings and page.add("\n"):
+        page.add_rows(f"- {inline_code(report.name)}: warning: {inline_code(text)}\n" for text in warnings)
 
 
-def _unpassed_rows(report: SuiteReport) -> Iterator[str]:
+def _unpassed_rows(report: SuiteReport, warnings: dict[str, None]) -> Iterator[str]:
     for case, verdict in checked_cases(report):
+        if len(warnings) < _MOST_WARNINGS:
+            warnings |= dict.fromkeys(case.warnings)
         if verdict in (Verdict.FAILED, Verdict.ERROR):
             shown = mark(verdict)
             lines = failure_lines(case, _MOST_REASON)
