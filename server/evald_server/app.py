@@ -16,7 +16,7 @@ from evald.threads import Threads
 from evald_server.auth.audit import Audit, peer_of, record
 from evald_server.auth.authenticator import Authenticator
 from evald_server.auth.clients import ClientFile
-from evald_server.auth.current_call import caller
+from evald_server.auth.current_call import OPEN_CALL, PRINCIPAL, caller
 from evald_server.auth.files import FileProblem, in_reader
 from evald_server.auth.keys import KeyFile
 from evald_server.auth.limits import TurnLimits
@@ -251,6 +251,9 @@ class App:
     async def start(self) -> None:
         """Listen. Raises StartError if the data directory or an address is not available."""
         settings = self.settings
+        # Calls inherit the context of the start, which must not be that of another server's call.
+        PRINCIPAL.set(LOCAL)
+        OPEN_CALL.set(None)
         if settings.data_dir is not None:
             try:
                 self._data_dir = DataDir.claim(settings.data_dir)
