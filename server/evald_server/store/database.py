@@ -331,10 +331,14 @@ class Database:
 
     def _connect_file(self, path: Path) -> sqlite3.Connection:
         connection = _sqlite(f"file:{quote(str(path.absolute()))}?mode=rw")
-        if self._connection is None:
-            connection.execute("PRAGMA journal_mode = WAL")
-        # Acknowledged commits survive a power failure.
-        connection.execute("PRAGMA synchronous = FULL")
+        try:
+            if self._connection is None:
+                connection.execute("PRAGMA journal_mode = WAL")
+            # Acknowledged commits survive a power failure.
+            connection.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     # In a reader's thread.
