@@ -5,6 +5,7 @@ Every test runs in every isolation that this machine has, and without any.
 
 import asyncio
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -107,6 +108,19 @@ def test_a_script_holds_no_file_of_the_server_open(policy: Settings, folder: Fol
         result = run(judge_with(path, policy))
     # One more than the three: the directory that is being listed.
     assert len((result.metadata or {})["fds"]) == 4
+
+
+def test_scripts_run_beside_a_thousand_open_files(policy: Settings, folder: Folder) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(4096, hard)), hard))
+    reader, writer = os.pipe()
+    files = [os.dup(reader) for _ in range(1100)]
+    try:
+        assert run(judge_with(folder.shell(PASSES), policy)).verdict is Verdict.PASSED
+    finally:
+        for fd in (*files, reader, writer):
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize(

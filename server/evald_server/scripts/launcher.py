@@ -63,9 +63,12 @@ def main(control: int, request_fd: int) -> None:
     _close_pipes()
 
     status: int | None = None
+    # Not select.select, which refuses descriptors from 1024 on: a server with many connections has such.
+    poller = select.poll()
+    for fd in (control, woken):
+        poller.register(fd, select.POLLIN)
     while status is None:
-        ready = select.select([control, woken], [], [])[0]
-        if control in ready:
+        if control in dict(poller.poll()):
             break
         os.read(woken, 4096)
         status = (_reap() or {}).get(script)
