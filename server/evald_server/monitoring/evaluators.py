@@ -169,7 +169,7 @@ class EvaluatorMetrics(Collector):
         if tallies is None:
             tallies = self._by_plan[plan] = [self.of(planned) for planned in plan.evaluators]
         for planned, tally, outcomes in zip(plan.evaluators, tallies, zip(*runs, strict=True), strict=True):
-            metric, usual_score = planned.metric, None if planned.is_metric else 1.0
+            metric, usual_score = planned.metric, planned.usual_score
             count = usual_nanos = 0
             values: Counter[float] = Counter()
             for result, nanos, _ in filter(None, outcomes):
