@@ -15,9 +15,7 @@ from ..processes import EVALD, clean_environment
 
 IN_FORK = Path(__file__).parents[1] / "docs/evald_in_fork.py"
 CI = Path(__file__).parents[2] / "examples/ci"
-CASE = (
-    "evaluators: [{type: contains, config: {text: 'yes'}}]\ncases: [{id: a, input: x, trials: 1, outputs: [ANSWER]}]\n"
-)
+CASE = "evaluators: [{type: contains, config: {text: 'yes'}}]\ncases: [{id: a, input: x, trials: 1, outputs: [ANSWER]}]\n"
 OUTCOMES = [("'yes'", 0, "passed"), ("'no'", 1, "failed"), ("{messages: []}", 2, "")]
 
 
