@@ -29,6 +29,6 @@ say() {
 }
 
 say
-# 25 minutes: beside other steps, with nothing downloaded before, it takes up to 18.
+# 25 minutes: beside other steps, with nothing downloaded before, 15 were not enough on two busy cores.
 timeout --signal=INT 1500 .ci/pytest.sh .venv/bin -m interop tests/languages
 say
