@@ -40,7 +40,7 @@ class Threads:
 
     def __init__(self, max_per_type: int = MAX_PER_TYPE) -> None:
         self._max_per_type = max_per_type
-        self._idle: SimpleQueue[SimpleQueue[Callable[[], None]]] = SimpleQueue()
+        self._idle: SimpleQueue[SimpleQueue[Callable[[], None] | None]] = SimpleQueue()
         self._places: dict[str, asyncio.Semaphore] = {}
         self._overrun: Counter[str] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -113,8 +113,11 @@ class Threads:
         )
 
     def close(self) -> None:
-        """Stop the plugins' event loop. Other threads are not stopped."""
+        """End the idle threads and the plugins' event loop. Busy threads go on."""
         self._places.clear()  # a semaphore belongs to the event loop that waited for it
+        with suppress(Empty):
+            while True:
+                self._idle.get_nowait().put(None)
         loop, self._loop = self._loop, None
         if loop is not None:
             with suppress(RuntimeError):  # a plugin has closed it
@@ -178,13 +181,14 @@ class Threads:
         try:
             self._idle.get_nowait().put(work)
         except Empty:
-            inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+            inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
             inbox.put(work)
             _start_thread("evald-plugin", self._serve, inbox)
 
-    def _serve(self, inbox: "SimpleQueue[Callable[[], None]]") -> None:
-        while True:
-            inbox.get()()
+    def _serve(self, inbox: "SimpleQueue[Callable[[], None] | None]") -> None:
+        while (work := inbox.get()) is not None:
+            work()
+            del work  # else it is kept until the next one
             self._idle.put(inbox)
 
     def _plugins_loop(self) -> asyncio.AbstractEventLoop:
