@@ -62,8 +62,8 @@ def test_an_answer_that_does_not_match_fails_with_every_place() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    ["  ", "Sorry", "{", '{"a": NaN}', '{"a": 1} and more', "```json\n{}\n```", '"\\ud800"'],
-    ids=["blank", "prose", "cut-off", "nan", "trailing", "fenced", "surrogate"],
+    ["Sorry", "{", '{"a": NaN}', '{"a": 1} and more', "```json\n{}\n```", '"\\ud800"'],
+    ids=["prose", "cut-off", "nan", "trailing", "fenced", "surrogate"],
 )
 def test_an_answer_that_is_no_json_is_told_apart(answer: str) -> None:
     result = check({"type": ["object", "string"]}, answer)
@@ -179,7 +179,11 @@ def doubling(levels: int) -> dict[str, Any]:
             doubling(40), "1", Verdict.ERROR, "The check did not end within 0.25 s", id="takes-long"
         ),
         pytest.param(
-            {}, json.dumps(["x" * 1_500_000]), PASSED, "Response matches JSON schema", id="long-answer"
+            {"type": "array"},
+            json.dumps(["x" * 1_500_000]),
+            PASSED,
+            "Response matches JSON schema",
+            id="long-answer",
         ),
         pytest.param(doubling(40), "{", FAILED, "Response is not valid JSON", id="no-json"),
         pytest.param(

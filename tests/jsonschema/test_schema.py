@@ -238,6 +238,12 @@ def test_a_schema_may_refer_to_its_own_draft() -> None:
         pytest.param({"description": "x" * 65536}, "/schema", "65536", id="too-large"),
         pytest.param({"properties": {str(n): {} for n in range(1001)}}, "/schema", "1000", id="too-many"),
         pytest.param({"pattern": "(a{1,1000}){1,1000}"}, "/schema/pattern", "50000", id="pattern-too-large"),
+        pytest.param(
+            {"minimum": 1, "exclusiveMinimum": True},
+            "/schema/exclusiveMinimum",
+            "beside minimum",
+            id="openapi-3.0",
+        ),
         pytest.param({"const": float("nan")}, "/schema", "JSON", id="not-json"),
     ],
 )
@@ -607,6 +613,14 @@ def test_nullable_true_accepts_null(schema: Any, valid: list[Any], invalid: list
         {"$ref": "#/$defs/a", "$defs": {"a": {"description": "x"}}},
         {"type": ["string", "number", "boolean", "null", "array", "object"]},
         {"not": {"not": {}}},
+        *({"pattern": ".*"}, {"pattern": "^"}, {"pattern": "a*$"}, {"$ref": "#a", "$anchor": "a"}),
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": ["number", "boolean", "null"]},
+                {"type": ["array", "object"]},
+            ]
+        },
     ],
 )
 def test_a_schema_that_accepts_everything_is_refused(schema: Any) -> None:
@@ -650,6 +664,13 @@ def test_a_schema_that_names_parts_and_says_nothing_of_them_is_known_to_accept_e
             {"contains": {}},
             {"oneOf": [True, True]},
         ),
+        *({"pattern": ".+"}, {"pattern": "^$"}, {"pattern": "[$]"}),
+        {
+            "anyOf": [
+                {"type": ["string", "number", "boolean", "null", "array"]},
+                {"type": "object", "required": ["a"]},
+            ]
+        },
         *({"type": ["string", "number", "boolean", "array", "object"]}, {"items": {"type": "string"}}),
     ],
 )

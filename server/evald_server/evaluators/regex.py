@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 from evald.context import EvaluatorContext
 from evald.evaluator import Evaluator, InvalidConfig
 from evald.result import ASSERTION, Result, failed, passed
-from evald_server.jsonschema.keywords import literal_problem
+from evald_server.jsonschema.keywords import literal_problem, matches_every_text
 
 from .results import MessageChoice, no_answer, too_large
 from .words import MAX_NORMALIZED, Normalize, normalized
@@ -66,19 +66,6 @@ def _convert_escape(escape: re.Match[str]) -> str:
             f"{escape[0]} is half of a surrogate pair; write both halves, or \\u{{...}} with the code point"
         )
     return f"\\x{{{code:X}}}"
-
-
-# An escape or a class, and an assertion, which may refuse the empty text.
-_ATOM: Final = re.compile(r"\\[^bBAz]|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]", re.DOTALL)
-_ASSERTION: Final = re.compile(r"[\^$]|\\[bBAz]")
-
-
-def _matches_all(pattern: str, compiled: Any) -> bool:
-    """Return whether the pattern provably matches every text: it matches nothing, wherever it is searched."""
-    without = pattern.removeprefix("^")
-    if without == pattern:
-        without = pattern.removesuffix("$")
-    return compiled.search(b"") is not None and not _ASSERTION.search(_ATOM.sub("x", without))
 
 
 @cache
@@ -141,7 +128,7 @@ class Regex(Evaluator, type="regex", kind=ASSERTION, inline=True):
             text = said.decode() if isinstance(said, bytes) else str(said)
             hint = "; RE2 does not support look-around and back-references" if _NOT_LINEAR.match(text) else ""
             raise ValueError(f"RE2 does not accept the pattern: {text}{hint}") from None
-        if _matches_all(self.pattern, compiled):
+        if matches_every_text(self.pattern, compiled):
             raise ValueError(
                 "every text matches the pattern, so that nothing would be checked; write what the answer must contain, "
                 "or length-within with min 1 if any text may pass"

@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+import re2
+
 from evald.evaluator import InvalidConfig
 from evald.fields import did_you_mean
 from evald_server.untrusted import shorten
@@ -72,6 +74,7 @@ _CONDITIONAL: Final = frozenset(
 )
 
 _MAX_UNKNOWN: Final = 20
+_MAX_STEPS: Final = 10_000
 
 
 # JavaScript's flags and x, which other languages have.
@@ -89,6 +92,19 @@ def literal_problem(pattern: str) -> str:
         f"got a literal, whose slashes would be searched for; write the pattern {shorten(inner, 100)}{with_flags}, or, "
         f"if the slashes are meant, [/]{shorten(inner, 100)}[/]{flags}"
     )
+
+
+# An escape or a class, and an assertion, which may refuse the empty text.
+_ATOM: Final = re.compile(r"\\[^bBAz]|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]", re.DOTALL)
+_ASSERTION: Final = re.compile(r"[\^$]|\\[bBAz]")
+
+
+def matches_every_text(pattern: str, compiled: Any) -> bool:
+    """Return whether the pattern provably matches every text: it matches nothing, wherever it is searched."""
+    without = pattern.removeprefix("^")
+    if without == pattern:
+        without = pattern.removesuffix("$")
+    return compiled.search(b"") is not None and not _ASSERTION.search(_ATOM.sub("x", without))
 
 
 def unwrapped(schema: Any) -> tuple[Any, str]:
@@ -188,10 +204,14 @@ class _Vacuity:
         self._root = root
         self._draft = draft
         self._open: set[int] = set()  # schemas being examined
+        self._steps = 0
 
     def holds(self, schema: Any) -> bool:
         if not isinstance(schema, dict):
             return schema is True
+        self._steps += 1
+        if self._steps > _MAX_STEPS:  # schemas that refer to others many times
+            return False
         if id(schema) in self._open:  # refers to itself, which checks nothing more
             return True
         self._open.add(id(schema))
@@ -211,7 +231,9 @@ class _Vacuity:
             return all(map(self.holds, value)) if isinstance(value, list) else self.holds(value)
         match key:
             case "anyOf":
-                return isinstance(value, list) and any(map(self.holds, value))
+                return isinstance(value, list) and (
+                    any(map(self.holds, value)) or self._names_all_types(value)
+                )
             case "oneOf":
                 return isinstance(value, list) and len(value) == 1 and self.holds(value[0])
             case "not":
@@ -227,7 +249,7 @@ class _Vacuity:
             case "minContains" | "maxContains":
                 return "contains" not in schema or key == "minContains"
             case "$ref" | "$dynamicRef" | "$recursiveRef":
-                target = resolve(self._root, value)
+                target = resolve(self._root, value) or self._anchored(value)
                 return target is not None and self.holds(target)
             case "type":
                 return isinstance(value, list) and set(value) >= _ALL_TYPES
@@ -238,9 +260,35 @@ class _Vacuity:
             case "uniqueItems":
                 return value is False
             case "pattern":
-                return bool(value == "")
+                return self._is_idle_pattern(value)
             case "format":
                 return not isinstance(value, str) or value not in _FORMATS
             case "contentEncoding" | "contentMediaType":
                 return "draft-07" not in self._draft
         return False
+
+    def _names_all_types(self, schemas: list[Any]) -> bool:
+        """Return whether a value of each type is accepted by one of the schemas, which is a type and nothing else."""
+        types: set[str] = set()
+        for schema in schemas:
+            if isinstance(schema, dict) and "type" in schema and schema.keys() - _ANNOTATIONS == {"type"}:
+                types.update(schema["type"] if isinstance(schema["type"], list) else [schema["type"]])
+        return types >= _ALL_TYPES
+
+    def _anchored(self, reference: Any) -> Any:
+        """Return the schema with the anchor of a reference within the document; None if there is none."""
+        anchors = ("$anchor", "$dynamicAnchor") if "draft-0" not in self._draft else ()
+        name = reference[1:] if isinstance(reference, str) and reference.startswith("#") else None
+        schemas = (each for _, each in subschemas(self._root) for key in anchors if each.get(key) == name)
+        return next(schemas, None) if name else None
+
+    @staticmethod
+    def _is_idle_pattern(pattern: Any) -> bool:
+        options = re2.Options()
+        options.log_errors = False
+        try:
+            return isinstance(pattern, str) and matches_every_text(
+                pattern, re2.compile(pattern.encode(), options)
+            )
+        except re2.error:
+            return False

@@ -205,7 +205,11 @@ def _explain(problem: jsonschema_rs.ValidationError, where: str) -> InvalidConfi
             f"{_cut(problem.message)}, or cannot be searched in linear time: look-around, back-references and "
             "programs over 1 MiB are not supported",
         )
-    return InvalidConfig.at(place, f"not a JSON Schema: {_cut(problem.message)}")
+    hint = ""
+    if place.endswith(("/exclusiveMinimum", "/exclusiveMaximum")) and isinstance(problem.instance, bool):
+        bound = place.rpartition("/exclusive")[2].lower()
+        hint = f"; drafts before 6 and OpenAPI 3.0 write true beside {bound}, here the number itself is the bound"
+    return InvalidConfig.at(place, f"not a JSON Schema: {_cut(problem.message)}{hint}")
 
 
 def _cut(message: str) -> str:
