@@ -28,6 +28,9 @@ PASSED, FAILED, ERROR, SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, 
         ("12,345,678.9, I think", [12345678.9]),
         ("1,2,3 and [1, 2, 3]", [1, 2, 3]),
         ("1234,567", []),
+        ("EUR-5, USD -5, BK-12, GPT-4", [-5, 12, 4]),
+        ("4.2 E1 or 4.2 e-1", []),
+        ("42 (million) or five (5) million", [42_000_000, 5_000_000]),
         ("-5 and \u22127 and +4", [-5, -7, 4]),
         ("x=-5", [-5]),
         ("-$5 or $-5", [-5, -5]),
@@ -364,7 +367,14 @@ def test_a_text_that_would_hold_up_the_server_is_an_error(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    "config", [{"expected": "1"}, {"expected": float("inf")}, {"tolerance": -1}, {"extract": "second"}]
+    "config",
+    [
+        {"expected": "1"},
+        {"expected": float("inf")},
+        {"tolerance": -1},
+        {"relative": 2},
+        {"extract": "second"},
+    ],
 )
 def test_a_wrong_config_is_refused(config: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig, match=f"config/{next(iter(config))}"):

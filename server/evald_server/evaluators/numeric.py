@@ -56,7 +56,7 @@ _BETWEEN: Final = rf"""(?:
     | [ ](?=[0-9]++[/\u2044\u2215][0-9])                                            # 2 1/2
     | (?:%|{_LETTERS}{{1,4}})?[ ]?[-~\u301c\uff5e\u30fc{_DASHES}]{{1,2}}[ ]?[{_CURRENCIES}]?   # 5-10, 5% - 10%, $5-$10
     | [ ]?(?:\^|\*\*?|[\u00d7\u22c5\u00b7\u00f7xX/\u2044\u2215]|\\(?:times|cdot|div))[ ]?   # 3 x 10
-    | \.?[eE][-+\u2212]?
+    | \.?[eE][-+\u2212]? | [ ][eE][-+\u2212]?(?=[0-9])
     | {_LETTERS}{{1,20}}                                                             # 0x1F, 1h30
     | \{{,\}} | \\[,;:!]                                                            # LaTeX's 1{{,}}000
     | [年月日号號时時点點년월일시분] | 分[之の]                                            # 2025年1月, 3分の1
@@ -96,6 +96,10 @@ _BEFORE = re.compile(
     """,
     re.VERBOSE,
 )
+# Codes of currencies, after which a hyphen may be a minus.
+_CODE = re.compile(
+    r"(?<![A-Za-z])(?:USD|EUR|GBP|JPY|CNY|INR|CHF|CAD|AUD|NZD|BRL|MXN|KRW|RUB|SEK|NOK|DKK|PLN|CZK|HUF|TRY|ZAR|SGD|HKD)\Z"
+)
 _LOOK_BEHIND: Final = 16
 _NEGATIVE: Final = (
     *("minus ", "negative ", "moins ", "menos ", "meno ", "eksi ", "минус ", "мінус ", "âm ", "سالب "),
@@ -106,8 +110,8 @@ _LETTER = re.compile(rf"[^\W0-9_{_FRACTIONS}]")
 _TOUCHING_LETTER = re.compile(rf"[{_TOUCHING}]")
 
 _AFTER = re.compile(
-    rf"(?:\*\*?|__|`)?(?P<space>[ {_SPACES}-]?)(?P<word>{_LETTERS}++(?:\.m\.)?)"
-)  # **5** million
+    rf"(?:\*\*?|__|`|\))?(?P<space>[ {_SPACES}-]?\(?)(?P<word>{_LETTERS}++(?:\.m\.)?)"
+)  # **5** million, 5 (million), five (5) million
 # Units of ten in scripts whose letters touch numbers or are no words for `re`, and parts of one, in words.
 _MORE_UNITS = re.compile(
     rf"""
@@ -330,6 +334,8 @@ def _signed(text: str, start: int) -> tuple[int, int | None]:
         return begin, 1
     previous = before[found.start() - 1 : found.start()] if found.start() else ""
     touched = previous.isalnum() and not _TOUCHING_LETTER.match(previous)
+    if outer and _CODE.search(before, 0, found.start()):
+        return start, None  # EUR-5
     if outer and "\u221a" not in outer and (touched or previous in {*")]}%"}):
         return start, 1  # "(3)-4" and "BK-12" have a hyphen, not a minus
     if found["letters"] or signs not in {"-", "+", "\u2212"}:
@@ -505,6 +511,7 @@ class Numeric(Evaluator, type="numeric", kind=ASSERTION, aliases={"numeric-diff"
     tolerance: Amount = Field(0.0, description="Maximum difference that passes.")
     relative: Amount = Field(
         0.0,
+        le=1,
         description="Maximum difference as a fraction of the expected number: 0.01 is 1 %. The larger one of "
         "tolerance and relative applies.",
     )
