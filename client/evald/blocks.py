@@ -7,7 +7,7 @@ pass. Unknown blocks without either are kept.
 
 from typing import TYPE_CHECKING, Any, Final
 
-from .call_shapes import is_arguments, is_tool_name, unread_calls
+from .call_shapes import has_call_markup, is_arguments, is_tool_name, unread_calls
 from .errors import InvalidInput
 from .fields import snake
 from .structs import struct_to_dict
@@ -129,6 +129,8 @@ def unread_block(pb: "message_pb2.ChatMessage") -> tuple[str, str] | None:
     """Return the path and type of the first block with a tool call, which belongs into `tool_calls`; None if none."""
     for index, block in enumerate(pb.blocks.items):
         fields, kind = block.fields.fields, snake(block.type)
+        if pb.role == "assistant" and has_call_markup(block.text):
+            return f"blocks.items[{index}].text", block.type
         if not fields and (kind in TEXT_BLOCKS or is_known(kind)):
             continue
         data = {"type": block.type or "text", **struct_to_dict(block.fields)}

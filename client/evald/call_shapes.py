@@ -1,16 +1,19 @@
 """Recognise tool calls by their shape, under whatever key a caller's data have them.
 
-A call has a name and arguments, or a tool's name, a call's id or a type such as `tool_call`. What describes a tool (a
-name and a schema) is no call. Nothing below `metadata` and `documents` is a call, and nothing in a call's arguments
-and results.
+A call has a name and arguments, or a tool's name, a call's id or a type such as `tool_call`. The name may also be the
+key of the arguments, and the whole a JSON text. What describes a tool (a name and a schema) is no call. Nothing below
+`metadata` and `documents` is a call, and nothing in a call's arguments and results.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from .fields import plain, snake
+from .reasoning import is_quoted
+from .strict_json import TooLarge, parse_json
 
 # A caller's own data.
 _NOT_READ: Final = frozenset(("metadata", "documents"))
@@ -24,6 +27,7 @@ _SCHEMAS: Final = frozenset(
     ("input_schema", "output_schema", "schema", "json_schema", "parameters_json_schema")
 )
 _TOOL_WORDS: Final = frozenset(("tool", "function", "func", "fn"))
+_LISTS_OF_TOOLS: Final = frozenset(("tools", "functions", "definitions", "declarations"))
 _CALL_WORDS: Final = frozenset(("call", "calls", "called", "invocation", "invocations"))
 # A name under one of these keys is that of a call if arguments are beside it.
 _NAMES: Final = ("name", "action", "method", "command", "type", "kind")
@@ -58,16 +62,23 @@ def call_shapes(data: Any, path: str = "") -> Iterator[CallShape]:
     while waiting:
         value, place = waiting.pop()
         if isinstance(value, Mapping):
-            if _is_definition(value):
+            if _is_definition(value, place):
                 continue
             shape = call_shape(value, place)
             if shape is not None:
                 yield shape
-            below = [
-                (item, f"{place}.{key}" if place else str(key))
-                for key, item in value.items()
-                if isinstance(item, Mapping | list | tuple) and _may_hold_calls(str(key), shape)
-            ]
+            below = []
+            for key, item in value.items():
+                path = f"{place}.{key}" if place else str(key)
+                if not _may_hold_calls(str(key), shape):
+                    continue
+                named = _named_by_key(str(key), item, place, path) if shape is None else None
+                if named is not None:
+                    yield named
+                elif isinstance(item, Mapping | list | tuple):
+                    below.append((item, path))
+                elif isinstance(item, str) and snake(str(key)) not in TEXT_KEYS:
+                    below.extend((parsed, path) for parsed in _parsed(item))
             if value.get("type") == "document":
                 continue
         elif isinstance(value, list | tuple):
@@ -79,6 +90,64 @@ def call_shapes(data: Any, path: str = "") -> Iterator[CallShape]:
         else:
             continue
         waiting.extend(reversed(below))
+
+
+def _named_by_key(key: str, value: Any, place: str, path: str) -> CallShape | None:
+    """Return the call of which a value is all but its name, which is its key; None if it is none.
+
+    The value has arguments and no name, or is one of several values in a mapping whose key speaks of calls.
+    """
+    if not isinstance(value, Mapping) or call_shape(value, path) is not None:
+        return None
+    arguments = next((item for name, item in value.items() if snake(str(name)) in _ONLY_ARGUMENTS), None)
+    if isinstance(arguments, Mapping) and _is_among_tools(path) and all(map(_is_typed, arguments.values())):
+        return None  # a tool's parameters
+    if arguments is not None:
+        return CallShape(path, None, key, arguments, is_result=False)
+    words = snake(re.split(r"[.\]]", place)[-1]).split("_")
+    calls = (
+        "calls" in words or "invocations" in words or ("call" in words and not _TOOL_WORDS.isdisjoint(words))
+    )
+    if not calls or next(call_shapes(value, path), None) is not None:
+        return None
+    return CallShape(path, None, key, value, is_result=False)
+
+
+def _is_typed(value: Any) -> bool:
+    return isinstance(value, Mapping) and "type" in value
+
+
+# Keys of a call's arguments, and of nothing else.
+_ONLY_ARGUMENTS: Final = frozenset(
+    ("arguments", "args", "kwargs", "tool_input", "tool_args", "tool_arguments")
+)
+
+TEXT_KEYS: Final = frozenset(
+    (
+        "content",
+        "text",
+        "body",
+        "message",
+        "output",
+        "output_text",
+        "reply",
+        "answer",
+        "response",
+        "completion",
+    )
+)
+"""Keys in snake_case that have the text of a message."""
+
+
+def _parsed(text: str) -> Iterator[Any]:
+    """Yield the object or list that is written as a JSON text."""
+    if text[:1] in ("{", "[") or text[:1].isspace():
+        try:
+            data = parse_json(text)
+        except (ValueError, TooLarge):
+            return
+        if isinstance(data, dict | list):
+            yield data
 
 
 def _may_hold_calls(key: str, shape: CallShape | None) -> bool:
@@ -101,7 +170,7 @@ def call_shape(data: Mapping[Any, Any], path: str = "") -> CallShape | None:
     for written, value in data.items():
         key = snake(str(written))
         if key in ("function", "custom", "tool") and isinstance(value, Mapping):
-            if _is_definition(value):
+            if _is_definition(value, f"{path}.{written}"):
                 return None
             inner = call_shape(value, "inner")
             name = value.get("name")
@@ -157,16 +226,45 @@ def is_call_type(kind: str) -> bool:
     )
 
 
-def _is_definition(data: Mapping[Any, Any]) -> bool:
-    """Return whether an object describes a tool: it has a schema, and no arguments."""
+def _is_definition(data: Mapping[Any, Any], path: str) -> bool:
+    """Return whether an object describes a tool: it has a schema, and no arguments.
+
+    A schema that says nothing may as well be arguments, except among tools or beside a description.
+    """
     keys = {snake(str(key)): value for key, value in data.items()}
+    if any(is_arguments(key) and key != "parameters" for key in keys):
+        return False
+    if not _SCHEMAS.isdisjoint(keys):
+        return True
     schema = keys.get("parameters")
-    described = not _SCHEMAS.isdisjoint(keys) or (
-        isinstance(schema.get("properties"), Mapping) or str(schema.get("type")).lower() == "object"
-        if isinstance(schema, Mapping)
-        else bool(schema) and isinstance(schema, list)
-    )
-    return described and not any(is_arguments(key) and key != "parameters" for key in keys)
+    if isinstance(schema, list):
+        return bool(schema) and all(isinstance(item, Mapping) and "name" in item for item in schema)
+    if not isinstance(schema, Mapping):
+        return False
+    properties = schema.get("properties")
+    if properties and isinstance(properties, Mapping):
+        return all(isinstance(item, Mapping | bool) for item in properties.values())
+    says_nothing = schema.keys() <= {"type", "properties", "required", "additionalProperties", "$schema"}
+    return says_nothing and ("description" in keys or _is_among_tools(path))
+
+
+def _is_among_tools(path: str) -> bool:
+    words = {word for key in re.split(r"[.\[\]]+", path) for word in snake(key).split("_")}
+    return not words.isdisjoint(_LISTS_OF_TOOLS) and words.isdisjoint(_CALL_WORDS)
+
+
+# Calls as models write them, which a server that is set up for the model turns into `tool_calls`.
+_MARKUP: Final = re.compile(
+    r"<tool_call>\s*+[{<]|<function_calls?>\s*+[{<]|<function=[\w.-]|<invoke name=|\[TOOL_CALLS\]\s*+[\[\w]|<\|python_tag\|>"
+    r"|<\|tool_calls?(?:_section)?(?:_begin)?\|>|<\uff5ctool\u2581calls?\u2581begin\uff5c>|to=functions\.[^<]*+<\|"
+)
+
+
+def has_call_markup(text: str) -> bool:
+    """Return whether a model's text contains a call that its server did not parse, other than as quoted code."""
+    if "<" not in text and "[TOOL" not in text:
+        return False
+    return any(not is_quoted(text, markup) for markup in _MARKUP.finditer(text))
 
 
 def unread_calls(data: Any, messages: Iterable[Mapping[str, Any]], ids: Iterable[str] = ()) -> list[str]:

@@ -12,6 +12,7 @@ from .blocks import (
     has_text,
     unread_block,
 )
+from .call_shapes import has_call_markup
 from .errors import InvalidInput
 from .reasoning import answer_text, split_reasoning
 from .strict_json import parse_json
@@ -243,6 +244,8 @@ def _unread_in(
         block = unread_block(pb)
         if block is not None:
             return block[0], f"got {block[1]!r:.80}, which looks like a tool call", _IN_CALLS
+    if pb.role == "assistant" and has_call_markup(pb.text):
+        return "text", "a tool call that the model's server did not parse", _IN_CALLS
     for index, call in enumerate(_in_time(pb.tool_calls, check)):
         if not call.function.name:
             return f"tool_calls[{index}].function.name", "empty", "the name of the function that is called"

@@ -9,8 +9,8 @@ Terms:
 - A *tool call* is an entry of an assistant message's `tool_calls`, with or
   without a tool message that answers it.
 - The *answer* of a turn is the text of its last assistant message with text,
-  after the last user message. A turn of tool calls alone, or with the text "",
-  has no answer, because every check for absence would pass on it.
+  after the last user message. A turn of tool calls alone, or with nothing but
+  spaces as text, has no answer, because every check for absence would pass on it.
 - A user message at the end that is a simulator's end mark ends the conversation
   and is in no turn (evald.end_marks).
 - *Reasoning* at the start of an assistant message's text (see `reasoning`) is
@@ -313,7 +313,7 @@ class EvaluatorContext:
                     if split.answer is None and is_last and not pb.tool_calls:
                         return None
                     text = split.answer or ""
-                if text:
+                if text and not text.isspace():
                     if unknown is not None:
                         raise unknown
                     return text
@@ -354,7 +354,7 @@ class EvaluatorContext:
         said = self._said()
         self._count_blocks(said)
         read = whole_text if self._keeps_reasoning else message_text
-        texts = [text for pb in said if (text := read(pb))]
+        texts = [text for pb in said if (text := read(pb)) and not text.isspace()]
         return "\n".join(texts) if which == "all" else texts[0]
 
     @property

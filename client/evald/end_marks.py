@@ -27,13 +27,17 @@ def is_end_mark(text: str, marks: Iterable[str] = END_MARKS) -> bool:
 
 
 def end_mark_index(messages: "Messages", marks: Iterable[str] = END_MARKS) -> int | None:
-    """Return the index of the user message that ends the conversation; None without one."""
-    index = len(messages) - 1
-    while index >= 0 and messages[index].role in BESIDE_TURNS:
-        index -= 1
-    if index < 0 or messages[index].role != "user":
-        return None
-    try:
-        return index if is_end_mark(message_text(messages[index]), marks) else None
-    except (UnreadableContent, TooMany):
-        return None
+    """Return the index of the user message that ends the conversation, of several the first; None without one."""
+    found = None
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role in BESIDE_TURNS:
+            continue
+        if messages[index].role != "user":
+            break
+        try:
+            if not is_end_mark(message_text(messages[index]), marks):
+                break
+        except (UnreadableContent, TooMany):
+            break
+        found = index
+    return found

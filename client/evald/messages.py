@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from .blocks import MAX_BLOCKS, TooMany, calls_of
-from .call_shapes import unread_calls
+from .call_shapes import TEXT_KEYS, unread_calls
 from .chat import ROLES
 from .errors import InvalidInput, errors_below
 from .fields import duration_to_pb, milliseconds, plain, seconds, shown, snake, text
@@ -44,21 +44,7 @@ MAX_UNKNOWN_KEYS: Final = 1000
 # Keys of messages that have a role and a text, but are not in OpenAI's format.
 _SHAPED: Final = frozenset(("parts", "type", "kind", "source", "author", "toolInvocations", "audio"))
 # Keys that other frameworks use for the data of `content`.
-_TEXT_ELSEWHERE: Final = frozenset(
-    (
-        "text",
-        "parts",
-        "blocks",
-        "body",
-        "message",
-        "output",
-        "output_text",
-        "reply",
-        "answer",
-        "response",
-        "completion",
-    )
-)
+_TEXT_ELSEWHERE: Final = (TEXT_KEYS - {"content"}) | {"parts", "blocks"}
 # The keys of calls that are read.
 _CALL_KEYS: Final = frozenset(("tool_calls", "function_call"))
 
@@ -282,8 +268,7 @@ def _fill_others(others: dict[Any, Any], pb: Any, levels: int) -> None:
         else:
             unknown[key] = value
     if unknown:
-        if not pb.tool_calls and pb.WhichOneof("content") is None and not pb.refusal:
-            _check_text(unknown)
+        _check_text(unknown, pb)
         # levels + 1: these keys are on the message's own level.
         fill_fields({key: unknown[key] for key in unknown.keys() - metadata}, pb.metadata.fields, levels + 1)
     if metadata:
@@ -291,13 +276,27 @@ def _fill_others(others: dict[Any, Any], pb: Any, levels: int) -> None:
             fill_fields(metadata, pb.metadata.fields, levels)
 
 
-def _check_text(unknown: Mapping[str, Any]) -> None:
-    """Raise InvalidInput for an unknown key with the text of an otherwise empty message."""
+def _check_text(unknown: Mapping[str, Any], pb: Any) -> None:
+    """Raise InvalidInput for an unknown key with the text of an otherwise empty message, or a second text of the agent's."""
+    empty = not pb.tool_calls and pb.WhichOneof("content") is None and not pb.refusal
     for key, value in unknown.items():
-        if _key(key) in _TEXT_ELSEWHERE and value and isinstance(value, str | list | Mapping):
+        name = _key(key)
+        if name == "audio" and isinstance(value, Mapping):
+            value = value.get("transcript")  # noqa: PLW2901
+        elif name not in _TEXT_ELSEWHERE:
+            continue
+        if empty and value and isinstance(value, str | list | Mapping):
             raise InvalidInput(
                 key, "looks like the text of a message that has no `content`", "it in `content`"
             )
+        if pb.role == "assistant" and isinstance(value, str):
+            content = pb.text or "".join(block.text for block in pb.blocks.items)
+            if value.strip() not in content:
+                raise InvalidInput(
+                    key,
+                    "looks like a text of the message that is not in its `content`",
+                    "the whole answer in `content`, and other data in `metadata`",
+                )
 
 
 def _text(value: Any, path: str) -> str:

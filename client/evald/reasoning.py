@@ -92,20 +92,20 @@ def _closing(text: str, position: int, name: str) -> re.Match[str] | None:
 def _split_rest(text: str) -> SplitText | None:
     """Split a text whose opening tag or first header was part of the prompt."""
     tag = _TAG.search(text)
-    if tag is not None and tag[1] and not _is_code(text, tag):
+    if tag is not None and tag[1] and not is_quoted(text, tag):
         rest = text[tag.end() :]
         more = split_reasoning(rest) if _OPENING.match(rest) else None
         if more is None:
             return SplitText(_joined([text[: tag.start()]]), rest.lstrip())
         return SplitText(_joined([text[: tag.start()], more.reasoning]), more.answer)
     end = _HARMONY_REST.search(text)
-    if end is not None and not _is_code(text, end):
+    if end is not None and not is_quoted(text, end):
         rest_of = _split_harmony(text[end.start() + len("<|end|>") :])
         return SplitText(_joined([text[: end.start()], rest_of.reasoning]), rest_of.answer)
     return None
 
 
-def _is_code(text: str, found: re.Match[str]) -> bool:
+def is_quoted(text: str, found: re.Match[str]) -> bool:
     """Return whether markup is quoted: within a fenced block, or directly between backticks."""
     around = text[max(0, found.start() - 1) : found.start()], text[found.end() : found.end() + 1]
     return around == ("`", "`") or len(_FENCE.findall(text, 0, found.start())) % 2 == 1

@@ -23,10 +23,13 @@ def settle(pb: "context_pb2.EvaluatorContext") -> None:
 
 
 def drop_end_mark(messages: "Messages", first: int = 0) -> None:
-    """Remove the end mark at the end, which is no question. first: index of the first message that may be one."""
+    """Remove the end marks at the end, which are no questions. first: index of the first message that may be one."""
     index = end_mark_index(messages)
-    if index is not None and index >= first:
-        del messages[index]
+    if index is None:
+        return
+    for position in range(len(messages) - 1, max(index, first) - 1, -1):
+        if messages[position].role == "user":
+            del messages[position]
 
 
 def check_tail(turn: "Messages", conversation: "Messages", first: int = 0) -> None:

@@ -288,12 +288,17 @@ ENDS: dict[str, tuple[list[Any], str | None]] = {
     "tool calls and results": ([_LATER, _CALLED, _RESULT], _TEXT),
     "tool calls beside an empty text": ([_LATER, {**_CALLED, "content": ""}], _TEXT),
     "an empty text": ([_LATER, {"role": "assistant", "content": ""}], _TEXT),
+    "nothing but spaces": ([_LATER, {"role": "assistant", "content": " \n\u00a0"}], _TEXT),
     "null": ([_LATER, {"role": "assistant", "content": None}], _TEXT),
     "an end mark": ([_user("###STOP###")], None),
     "an end mark in a block": ([_user([{"type": "text", "text": "TERMINATE"}])], None),
     "a good-bye with an end mark": ([_user("Thank you! Bye.\n\n###TRANSFER###")], None),
     "an end mark and a note": (
         [_user("###OUT-OF-SCOPE###"), {"role": "system", "content": "reward: 1"}],
+        None,
+    ),
+    "two end marks": (
+        [_user("###STOP###"), {"role": "system", "content": "stopped"}, _user("TERMINATE")],
         None,
     ),
     "an end mark after a question": ([_LATER, _user("###STOP###")], _FOUND),

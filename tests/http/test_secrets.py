@@ -458,7 +458,9 @@ async def _read_all(server: Planted) -> None:
     """Read every route of the API, every page and the metrics."""
     ids = {}
     for kind in ("scenarios", "personas", "connectors", "evals", "runs", "suite-runs"):
-        ids[kind] = [one["id"] for one in (await server.client.get(f"/api/{kind}")).json()]
+        listed = await server.client.get(f"/api/{kind}")
+        assert listed.status_code == 200, listed.text
+        ids[kind] = [one["id"] for one in listed.json()]
     ids["connectors"] = ids["connectors"][:2]  # all alike
     signed_in = await server.client.post("/console/sign-in", data={"key": server.tokens["valid"]})
     server.markers.know("cookie", signed_in.cookies[COOKIE])

@@ -564,8 +564,6 @@ async def test_an_imported_run_that_nobody_can_have_played_is_refused_before_it_
         await refused(["run.turns"], messages=said, turns=[RunTurn()] * 500_000)
         results = AggregatedEvaluation(results=[EvaluationResult()] * 60_000)
         await refused(["run.turns"], messages=said * 2, turns=[RunTurn(evaluation=results)] * 2)
-        metrics = {str(number): 1.0 for number in range(20_001)}
-        await refused(["run.output.metrics"], output=RunOutput(metrics=metrics))
         await refused(["run.output.evaluator_results"], output=RunOutput(evaluator_results=results.results))
 
 

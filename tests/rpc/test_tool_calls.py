@@ -74,6 +74,21 @@ UNREAD: dict[str, tuple[Messages, str]] = {
         )
     },
     "an object": (of("pending", SHAPES[0]), "messages[1].pending"),
+    "arguments by name": (of("calls", {"refund": {"amount": 3}}), "messages[1].calls.refund"),
+    "a call by name": (of("plan", {"refund": {"arguments": {}}}), "messages[1].plan.refund"),
+    "arguments like an empty schema": (
+        of("invoked", {"name": "refund", "parameters": {"type": "object"}}),
+        "messages[1].invoked",
+    ),
+    "JSON text": (of("raw", json.dumps(SHAPES[:1])), "messages[1].raw[0]"),
+    "markup": (
+        of("content", 'Done. <tool_call>\n{"name": "refund", "arguments": {}}\n</tool_call>'),
+        "messages[1].text",
+    ),
+    "markup in a block": (
+        of("content", [{"text": "Done. [TOOL_CALLS][]"}]),
+        "messages[1].blocks.items[0].text",
+    ),
     "two levels down": (of("trace", {"steps": [{"of": [SHAPES[1]]}]}), "messages[1].trace.steps[0].of[0]"),
     "beside a read call": (
         [QUESTION, {**CALLED, "calls": [{"name": "delete", "args": {}}]}, DONE],
@@ -150,6 +165,18 @@ READ: dict[str, tuple[Messages, int]] = {
         0,
     ),
     "functions": (of("functions", [DEFINITION]), 0),
+    "definitions without parameters": (
+        of(
+            "tools",
+            [
+                {"type": "function", "function": {"name": "f", "parameters": {}}},
+                {"name": "f", "parameters": {"type": "object"}},
+            ],
+        ),
+        0,
+    ),
+    "definitions by name": (of("tools", {"refund": {"args": {"amount": {"type": "number"}}}}), 0),
+    "quoted markup": (of("content", "Done.\n```\n<tool_call>{}</tool_call>\n```"), 0),
     "the choice of a tool": (of("tool_choice", {"type": "function", "function": {"name": "refund"}}), 0),
     "usage and settings": (of("usage", {"type": "tokens", "input": 3, "output": 4}), 0),
     "JSON as text": ([{**QUESTION, "content": json.dumps(SHAPES)}, DONE], 0),

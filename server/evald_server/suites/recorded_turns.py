@@ -108,18 +108,24 @@ def turn_bounds(messages: Sequence[Any], marks: Sequence[str] = END_MARKS) -> li
 
 
 def _end(messages: Sequence[Any], roles: Sequence[str], marks: Sequence[str]) -> int:
-    """Return the number of messages before the end mark; of all messages without one."""
-    last = len(roles) - 1
-    while last >= 0 and roles[last] in BESIDE_TURNS:
-        last -= 1
-    if last < 0 or roles[last] != "user":
-        return len(messages)
+    """Return the number of messages before the end marks; of all messages without one."""
+    end = len(roles)
+    for position in range(len(roles) - 1, -1, -1):
+        if roles[position] in BESIDE_TURNS:
+            continue
+        if roles[position] != "user" or not _is_end_mark(messages[position], marks):
+            break
+        end = position
+    return end
+
+
+def _is_end_mark(message: Any, marks: Sequence[str]) -> bool:
     user = context_pb2.Invocation()
     try:
-        fill_messages([messages[last]], user.messages)
+        fill_messages([message], user.messages)
     except InvalidInput:
-        return len(messages)  # refused, with its place, when the conversation is read
-    return len(messages) if end_mark_index(user.messages, marks) is None else last
+        return False  # refused, with its place, when the conversation is read
+    return end_mark_index(user.messages, marks) is not None
 
 
 def ends_unanswered(messages: Sequence[Any], marks: Sequence[str] = END_MARKS) -> bool:
