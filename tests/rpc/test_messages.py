@@ -236,3 +236,10 @@ def test_400_000_blocks_in_protobuf_are_an_error_of_whoever_reads_them(client: e
 def test_one_evaluator_and_one_answer_are_enough(client: evald.Client) -> None:
     assert client.evaluate("18 degrees", {"type": "contains", "config": {"text": "18"}}).passed
     assert client.evaluate("18 degrees", "response-length").metrics == {"response-length": 10}
+
+
+def test_a_check_of_the_final_turn_that_may_never_come_is_warned_of(client: evald.Client) -> None:
+    final = {"type": "contains", "name": "booked", "config": {"text": "BK"}, "when": "final"}
+    for facts, warned in (({}, True), ({"number": 1}, False), ({"is_final": True}, False)):
+        evaluation = client.evaluate(evald.Turn([QUESTION], "BK-1", **facts), final)
+        assert ("'booked' waits for the final turn" in str(evaluation.warnings)) is warned

@@ -155,6 +155,8 @@ def _fill_summary(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> No
     fill_aggregate(pb, total)
     pb.reason = cut(_reason(plan, results, total))
     pb.warnings[:] = _warnings(plan, results, total)
+    if plan.final_only and not run.ctx.is_final and not run.ctx.turn:
+        pb.warnings.append(_awaiting_final(plan.final_only))
     _fill_times(pb, run)
 
 
@@ -272,6 +274,12 @@ def _warnings(plan: Plan, results: Sequence[Result], total: Aggregate) -> list[s
         if result.warning:
             warnings.append(f'"{evaluator.name}": {result.warning}')
     return warnings
+
+
+def _awaiting_final(names: Sequence[str]) -> str:
+    """Return the warning of a turn that the caller does not number, so that no final one may ever come."""
+    verb = "waits" if len(names) == 1 else "wait"
+    return f"{', '.join(map(repr, names[:5]))} {verb} for the final turn: set is_final on it, or turn on the others"
 
 
 def _code(result: Result) -> str:
