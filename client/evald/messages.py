@@ -268,7 +268,8 @@ def _fill_others(others: dict[Any, Any], pb: Any, levels: int) -> None:
         else:
             unknown[key] = value
     if unknown:
-        _check_text(unknown, pb)
+        if not pb.tool_calls and pb.WhichOneof("content") is None and not pb.refusal:
+            _check_text(unknown)
         # levels + 1: these keys are on the message's own level.
         fill_fields({key: unknown[key] for key in unknown.keys() - metadata}, pb.metadata.fields, levels + 1)
     if metadata:
@@ -276,27 +277,13 @@ def _fill_others(others: dict[Any, Any], pb: Any, levels: int) -> None:
             fill_fields(metadata, pb.metadata.fields, levels)
 
 
-def _check_text(unknown: Mapping[str, Any], pb: Any) -> None:
-    """Raise InvalidInput for an unknown key with the text of an otherwise empty message, or a second text of the agent's."""
-    empty = not pb.tool_calls and pb.WhichOneof("content") is None and not pb.refusal
+def _check_text(unknown: Mapping[str, Any]) -> None:
+    """Raise InvalidInput for an unknown key with the text of an otherwise empty message."""
     for key, value in unknown.items():
-        name = _key(key)
-        if name == "audio" and isinstance(value, Mapping):
-            value = value.get("transcript")  # noqa: PLW2901
-        elif name not in _TEXT_ELSEWHERE:
-            continue
-        if empty and value and isinstance(value, str | list | Mapping):
+        if _key(key) in _TEXT_ELSEWHERE and value and isinstance(value, str | list | Mapping):
             raise InvalidInput(
                 key, "looks like the text of a message that has no `content`", "it in `content`"
             )
-        if pb.role == "assistant" and isinstance(value, str):
-            content = pb.text or "".join(block.text for block in pb.blocks.items)
-            if value.strip() not in content:
-                raise InvalidInput(
-                    key,
-                    "looks like a text of the message that is not in its `content`",
-                    "the whole answer in `content`, and other data in `metadata`",
-                )
 
 
 def _text(value: Any, path: str) -> str:

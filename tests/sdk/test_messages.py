@@ -216,21 +216,6 @@ REFUSED = {
         "messages[0].metadata.'a'",
         "surrogate",
     ),
-    "another text beside the content": (
-        [{"role": "assistant", "content": "Done.", "output": "BK-1"}],
-        "messages[0].output",
-        "not in its `content`",
-    ),
-    "another text beside calls": (
-        [{"role": "assistant", "tool_calls": [CALL], "text": "BK-1"}],
-        "messages[0].text",
-        "not in its `content`",
-    ),
-    "another transcript beside the content": (
-        [{"role": "assistant", "content": "Done.", "audio": {"id": "a", "transcript": "BK-1"}}],
-        "messages[0].audio",
-        "not in its `content`",
-    ),
     "messages are an object": ({"x": "user"}, "messages.role", "an object"),
     "messages are text": ("[]", "messages", "got '[]'"),
     "messages are a number": (3, "messages", "got 3"),
