@@ -324,8 +324,8 @@ class Dialling:
             if kind == "welcome":
                 self.session_id = frame.welcome.session_id
             elif kind == "task" and breaks == "death" and frame.ByteSize() > 1_000_000:
-                call.cancel()  # before grpcio 1.83 a closed channel does not end it
-                return -1
+                delay = -1
+                break
             elif kind == "task":
                 self.open_tasks[frame.task.task_id] = asyncio.create_task(self._do(frame.task))
             elif kind == "ping":
@@ -344,6 +344,7 @@ class Dialling:
                 await call.done_writing()
             elif breaks == "EV62":
                 break
+        call.cancel()  # before grpcio 1.83 a closed channel does not end it
         return delay
 
     async def _do(self, task: task_pb2.EvaluationTask) -> None:
