@@ -8,6 +8,8 @@ bin=$1
 shift
 # Images of containers often set it; every process would then compile every test and evald anew.
 unset PYTHONDONTWRITEBYTECODE
+# Seconds, of pytest-timeout: a test that hangs fails, and says where. The slowest takes a tenth of it.
+export PYTEST_TIMEOUT=${PYTEST_TIMEOUT:-300}
 # What failed is noted in a place of this run's own: another one beside it would write over a common one.
 cache=$(mktemp -d)
 trap 'rm -rf "$cache"' EXIT
