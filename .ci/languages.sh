@@ -30,5 +30,5 @@ say() {
 
 say
 # 25 minutes: beside other steps, with nothing downloaded before, 15 were not enough on two busy cores.
-PYTEST_TIMEOUT=1500 timeout --signal=INT 1500 .ci/pytest.sh .venv/bin -m interop tests/languages
+PYTEST_TIMEOUT=1500 timeout --foreground --signal=INT 1500 .ci/pytest.sh .venv/bin -m interop tests/languages
 say
