@@ -661,11 +661,6 @@ class Settings(BaseModel):
         return self.max_streams + 4 * self.max_inflight + self.max_queued
 
     @property
-    def max_open_calls(self) -> int:
-        """The maximum of open health watches."""
-        return max(1, self.max_calls // 8)
-
-    @property
     def authenticates(self) -> bool:
         """Whether callers need credentials."""
         return any((self.keys_file, self.jwt_issuer, self.tls_clients_file))

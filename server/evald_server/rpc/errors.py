@@ -9,14 +9,12 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import grpc
-from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from evald.v1 import evaluation_service_pb2
 from evald_server.call_errors import BadField, CallError, invalid, refusal
-from evald_server.engine.plan import InvalidPlan, Violation
+from evald_server.engine.plan import InvalidPlan
 
 DOMAIN: Final = "evald"
 
@@ -61,7 +59,6 @@ REASONS: Final[dict[str, Reason]] = {
     "ROLE_MISSING": Reason(grpc.StatusCode.PERMISSION_DENIED),
     "NOT_OWNER": Reason(grpc.StatusCode.PERMISSION_DENIED),
     "RATE_LIMITED": Reason(_EXHAUSTED, 1.0),
-    "QUOTA_EXCEEDED": Reason(_EXHAUSTED, 3600.0),
     "DRAINING": Reason(grpc.StatusCode.UNAVAILABLE, 1.0),
     "DEADLINE_TOO_SHORT": Reason(grpc.StatusCode.DEADLINE_EXCEEDED),
     "REVISION_GONE": Reason(grpc.StatusCode.OUT_OF_RANGE),
@@ -103,11 +100,11 @@ def details_of(problem: CallError) -> bytes:
     info = error_details_pb2.ErrorInfo(reason=problem.reason, domain=DOMAIN)
     for key, value in problem.metadata.items():
         info.metadata[key] = _cut(value, _MAX_METADATA_BYTES)
-    _pack(status, info)
+    status.details.add().Pack(info)
     if retry_seconds is not None:
-        delay = Duration()
-        delay.FromMilliseconds(round(retry_seconds * 1000))
-        _pack(status, error_details_pb2.RetryInfo(retry_delay=delay))
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(round(retry_seconds * 1000))
+        status.details.add().Pack(retry)
     if problem.violations:
         request = error_details_pb2.BadRequest()
         room = _MAX_DETAILS_BYTES - status.ByteSize() - 100
@@ -119,7 +116,7 @@ def details_of(problem: CallError) -> bytes:
             if room < 0:
                 break
             request.field_violations.append(found)
-        _pack(status, request)
+        status.details.add().Pack(request)
     data: bytes = status.SerializeToString()
     return data
 
@@ -196,19 +193,6 @@ def as_call_error(problem: InvalidPlan) -> CallError:
     return refusal(found, reason, violation=found[0].reason)
 
 
-def violations_response(violations: Sequence[Violation]) -> evaluation_service_pb2.ValidateSpecsResponse:
-    """Return the response of ValidateSpecs."""
-    response = evaluation_service_pb2.ValidateSpecsResponse()
-    for found in violations:
-        response.violations.add(
-            index=found.index or 0,
-            path=found.path,
-            reason=found.reason,
-            message=f"{found.field}: {found.message}",
-        )
-    return response
-
-
 def trailer_text(message: str) -> str:
     """Return a message for a trailer, in which gRPC writes every byte but printable ASCII as three. Cut at 2000 bytes."""
     room = _MAX_MESSAGE_BYTES
@@ -223,9 +207,3 @@ def trailer_text(message: str) -> str:
 def _cut(text: str, most: int) -> str:
     """Return the beginning of a text. most: bytes in UTF-8."""
     return text.encode()[:most].decode(errors="ignore")
-
-
-def _pack(status: status_pb2.Status, message: Message) -> None:
-    packed = AnyMessage()
-    packed.Pack(message)
-    status.details.append(packed)

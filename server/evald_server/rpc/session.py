@@ -1,7 +1,6 @@
 """EvaluateSession: evaluate one conversation turn by turn. The caller sends each turn once."""
 
 from asyncio import Future
-from collections.abc import Sequence
 from contextlib import aclosing
 from copy import deepcopy
 from typing import Final
@@ -11,7 +10,6 @@ from evald.context import EvaluatorContext
 from evald.result import ErrorInfo, Verdict
 from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server import wire_pb2
-from evald_server.auth.refusals import AccessDenied
 from evald_server.call_errors import CallError, invalid
 from evald_server.engine.contexts import (
     InvalidContext,
@@ -24,10 +22,9 @@ from evald_server.engine.response import events_of, fill_error, fill_event
 from evald_server.engine.run import EvaluationRun
 from evald_server.monitoring import Telemetry
 
-from .admission import Admission
+from .admission import Admission, scope_of
 from .batching import CallBatcher
 from .server import RpcStream, parse
-from .trace_context import scope_of
 
 _Frame = wire_pb2.EvaluateSessionRequest
 _Response = wire_pb2.EvaluateSessionResponse
@@ -99,11 +96,7 @@ class SessionService:
 
     async def evaluate_session(self, stream: RpcStream) -> None:
         """Evaluate the turns of one conversation until the caller half-closes."""
-        opened = await stream.read()
-        if opened is None:
-            raise invalid("frame", "the session ended before its open frame")
-        conversation = await self._open(opened)
-        del opened
+        conversation = await self._open(await stream.read())
         try:
             while (data := await stream.read()) is not None:
                 await self._evaluate_turn(conversation, data, stream)
@@ -112,7 +105,9 @@ class SessionService:
         finally:
             conversation.close()
 
-    async def _open(self, data: bytes) -> "ConversationState":
+    async def _open(self, data: bytes | None) -> "ConversationState":
+        if data is None:
+            raise invalid("frame", "the session ended before its open frame")
         frame = parse(_Frame, data)
         kind = frame.WhichOneof("frame")
         if kind != "open":
@@ -122,12 +117,6 @@ class SessionService:
         return ConversationState(self._engine, opened, self._memory)
 
     async def _evaluate_turn(self, conversation: "ConversationState", data: bytes, stream: RpcStream) -> None:
-        if self._admission.turns.limits_caller:
-            try:
-                await self._admission.turns.take()
-            except AccessDenied as problem:
-                await stream.send(_refused(conversation, parse_turn(data).turn_id, problem))
-                return
         started = self._batcher.submit(self._start_turn, conversation, data)
         answer, turn_id, run = await self._batcher.result(started) if isinstance(started, Future) else started
         if run is None:
@@ -146,11 +135,19 @@ class SessionService:
         self, conversation: "ConversationState", data: bytes
     ) -> tuple[bytes, int, EvaluationRun | None]:
         """Evaluate a turn. Returns its response and its id, or, if evaluators wait, its id and the run."""
-        turn = parse_turn(data)
+        frame = parse(_Frame, data)
+        if not frame.HasField("turn"):
+            kind = frame.WhichOneof("frame")
+            raise invalid("frame", f"frames after the first must be turn, got {kind or 'none'}")
+        turn = frame.turn
         try:
             run = conversation.start_turn(turn, len(data))
         except CallError as problem:
-            return _refused(conversation, turn.turn_id, problem), turn.turn_id, None
+            conversation.refuse(turn.turn_id)
+            response = _Response(turn_id=turn.turn_id)
+            code = "RESOURCE_EXHAUSTED" if problem.reason == "OVERLOADED" else "INVALID_ITEM"
+            fill_error(response.error, ErrorInfo(code, problem.message))
+            return response.SerializeToString(), turn.turn_id, None
         if not run.finished:
             return b"", turn.turn_id, run
         response = _Response(turn_id=turn.turn_id)
@@ -162,24 +159,6 @@ class SessionService:
     def _count(self, conversation: "ConversationState", turn_id: int, run: EvaluationRun) -> None:
         conversation.record(turn_id, run)
         self._metrics.evaluated(run, "EvaluateSession", conversation.labels)
-
-
-def _refused(conversation: "ConversationState", turn_id: int, problem: CallError) -> bytes:
-    conversation.refuse(turn_id)
-    response = _Response(turn_id=turn_id)
-    exhausted = isinstance(problem, AccessDenied) or problem.reason == "OVERLOADED"
-    code = "RESOURCE_EXHAUSTED" if exhausted else "INVALID_ITEM"
-    fill_error(response.error, ErrorInfo(code, problem.message))
-    return response.SerializeToString()
-
-
-def parse_turn(data: bytes) -> evaluation_service_pb2.SessionTurn:
-    """Parse a frame that must be a turn."""
-    frame = parse(_Frame, data)
-    if not frame.HasField("turn"):
-        kind = frame.WhichOneof("frame")
-        raise invalid("frame", f"frames after the first must be turn, got {kind or 'none'}")
-    return frame.turn
 
 
 class ConversationState:
@@ -293,14 +272,12 @@ class ConversationState:
         summary.turn_count = self.turn_count + len(self._refused_ids)
         summary.failed_turn_ids.extend(sorted(self._failed_ids + self._refused_ids))
         if self._waiting:
-            fill_error(summary.error, ErrorInfo("NOT_FINISHED", _not_finished(self._waiting)))
+            names = ", ".join(f'"{name}"' for name in self._waiting[:_NAMED])
+            more = " and others" if len(self._waiting) > _NAMED else ""
+            text = f"The session ended without a final turn, for which {names}{more} waited; set is_final on its last turn"
+            fill_error(summary.error, ErrorInfo("NOT_FINISHED", text))
         return response
 
     def _count(self, size: int) -> None:
         self._memory.resize(self._counted, size)
         self._counted = size
-
-
-def _not_finished(names: Sequence[str]) -> str:
-    shown = ", ".join(f'"{name}"' for name in names[:_NAMED]) + (" and others" if len(names) > _NAMED else "")
-    return f"The session ended without a final turn, for which {shown} waited; set is_final on its last turn"
