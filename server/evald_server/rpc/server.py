@@ -36,7 +36,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 Methods: TypeAlias = "dict[str, Callable[..., Awaitable[Any]]]"
-_Tasks: TypeAlias = "set[asyncio.Task[Any] | None]"
+_Tasks: TypeAlias = set[asyncio.Task[Any] | None]
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
