@@ -25,7 +25,7 @@ from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import METHODS, OPEN
 from evald_server.call_errors import CallError
 
-from .server import Context, Handler, RpcServer, RpcStream, refuse, refuse_unknown
+from .server import Context, Handler, RpcServer, RpcStream, refuse
 
 _log = logging.getLogger("evald.auth")
 
@@ -78,7 +78,7 @@ class Gate(grpc.GenericRpcHandler):
             for service, handlers in services.items()
             for name, handler in handlers.items()
         }
-        self._unknown = rpc.stream("unknown", "unknown", refuse_unknown)
+        self._unknown = rpc.handler("unknown", "unknown", "bidi_stream", _refuse_unknown)
         self._authenticating = {
             name: self._authenticated(name, handler) for name, handler in self._methods.items()
         }
@@ -159,12 +159,12 @@ class Gate(grpc.GenericRpcHandler):
         # Their frames lead to the call's, which holds this handler: a cycle that would keep the call.
         problem.__traceback__ = problem.__context__ = problem.__cause__ = None
 
-        async def refuse(stream: RpcStream) -> None:
+        async def refuse(_requests: object, stream: RpcStream) -> None:
             peer = stream.context.peer()
             self._audit.refused(method, peer, problem.reason, problem.why, problem.principal)
             raise problem
 
-        return self._rpc.stream(service, name, refuse, kind=kind)
+        return self._rpc.handler(service, name, kind, refuse)
 
     async def watch(self) -> None:
         """Reload keys and clients that have changed, and check the callers of open streams again."""
@@ -207,6 +207,13 @@ class Gate(grpc.GenericRpcHandler):
             except CallError as problem:
                 self._rpc.end_stream(task, problem)
             await asyncio.sleep(0)  # there may be thousands
+
+
+async def _refuse_unknown(_requests: object, _stream: RpcStream) -> None:
+    raise CallError(
+        "UNKNOWN_METHOD",
+        "this server has no such method; server reflection and protos/README.md list the methods that it has",
+    )
 
 
 def _authorization(metadata: Iterable[tuple[str, str | bytes]]) -> object:

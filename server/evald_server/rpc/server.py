@@ -39,7 +39,6 @@ Methods: TypeAlias = "dict[str, Callable[..., Awaitable[Any]]]"
 _Tasks: TypeAlias = set[asyncio.Task[Any] | None]
 
 M = TypeVar("M", bound=Message)
-T = TypeVar("T")
 
 # A call that gRPC has received but not passed to its handler when the server stops ends with CANCELLED. So the server is
 # stopped once no call has arrived for _NO_CALL_SECONDS, and after _MAX_HOLD_SECONDS at the latest.
@@ -115,85 +114,79 @@ class RpcServer:
         """
         described = descriptor_pool.Default().FindServiceByName(name).methods_by_name
         return {
-            method: self._method(described[method], handle, self._standard if is_standard else None)
+            method: self._method(described[method], handle, is_standard=is_standard)
             for method, handle in methods.items()
         }
 
     def _method(
-        self, method: MethodDescriptor, handle: Callable[..., Awaitable[Any]], standard: _Tasks | None
+        self, method: MethodDescriptor, handle: Callable[..., Awaitable[Any]], *, is_standard: bool
     ) -> Handler:
-        service, name, kind = (
-            method.containing_service.full_name,
-            method.name,
-            GetMessageClass(method.input_type),
-        )
+        service, name = method.containing_service.full_name, method.name
+        message = GetMessageClass(method.input_type)
 
         async def unary(data: bytes, stream: RpcStream) -> bytes:
-            response: Message | bytes = await handle(parse(kind, stream.receive(data)))
+            response: Message | bytes = await handle(parse(message, stream.receive(data)))
             stream.tally.sent_count += 1
             return response if isinstance(response, bytes) else response.SerializeToString()
 
         async def watch(data: bytes, stream: RpcStream) -> None:
             # In time slices, because many may begin at once, each with thousands of messages.
             stream.slices = StreamSlices(self.slices)
-            await handle(parse(kind, stream.receive(data)), stream)
+            await handle(parse(message, stream.receive(data)), stream)
 
-        if method.client_streaming:
-            return self.stream(service, name, handle, self._streams if standard is None else standard)
-        if method.server_streaming:
-            tasks = self._watches if standard is None else standard
-            wrapped = self._wrapped(service, name, "server_stream", watch, tasks)
-            return grpc.unary_stream_rpc_method_handler(wrapped)
-        tasks = self._calls if standard is None else standard
-        return grpc.unary_unary_rpc_method_handler(self._wrapped(service, name, "unary", unary, tasks))
-
-    def stream(
-        self,
-        service: str,
-        method: str,
-        handle: Callable[["RpcStream"], Awaitable[None]],
-        tasks: _Tasks | None = None,
-        kind: str = "bidi_stream",
-    ) -> Handler:
-        """Return a handler that reads the requests itself. kind: of method, for the metrics."""
-
-        async def call(_requests: object, stream: RpcStream) -> None:
+        async def session(_requests: object, stream: RpcStream) -> None:
             await handle(stream)
 
-        wrapped = self._wrapped(service, method, kind, call, self._calls if tasks is None else tasks)
-        return grpc.stream_stream_rpc_method_handler(wrapped)
+        if method.client_streaming:
+            tasks = self._standard if is_standard else self._streams
+            return self.handler(service, name, "bidi_stream", session, tasks)
+        if method.server_streaming:
+            tasks = self._standard if is_standard else self._watches
+            make = grpc.unary_stream_rpc_method_handler
+            return self.handler(service, name, "server_stream", watch, tasks, make)
+        tasks = self._standard if is_standard else self._calls
+        return self.handler(service, name, "unary", unary, tasks, grpc.unary_unary_rpc_method_handler)
 
-    def _wrapped(
+    def handler(
         self,
         service: str,
         method: str,
         kind: str,
-        call: Callable[[Any, "RpcStream"], Awaitable[T]],
-        tasks: _Tasks,
-    ) -> Callable[[Any, Context], Awaitable[T]]:
-        """Wrap a handler with counting, draining and errors. tasks: those that its calls are among."""
-        tally, name = self._metrics.rpcs.tally(service, method, kind), f"{service}/{method}"
-        counts = tasks is self._streams or tasks is self._watches
+        call: Callable[[Any, "RpcStream"], Awaitable[Any]],
+        tasks: _Tasks | None = None,
+        make: Callable[..., Any] = grpc.stream_stream_rpc_method_handler,
+    ) -> Handler:
+        """Return a handler with counting, draining and errors.
 
-        async def handler(request: Any, context: Context) -> T:
+        kind: of method, for the metrics. call: takes the request, or the requests, and the stream. tasks: those that
+        its calls are among.
+        """
+        tally, name = self._metrics.rpcs.tally(service, method, kind), f"{service}/{method}"
+        among = self._calls if tasks is None else tasks
+        counts = among is self._streams or among is self._watches
+
+        async def handle(request: Any, context: Context) -> Any:
             began = self.last_call = time.perf_counter()
             tally.started_count += 1
             task = asyncio.current_task()
             try:
-                if self.draining and tasks is not self._standard:
+                if self.draining and among is not self._standard:
                     await self.refuse_draining()
                 if counts and self.open_streams >= self._max_streams:
-                    raise _too_many_streams(self._max_streams)
-                tasks.add(task)
+                    text = f"{self._max_streams} sessions, batches, suite runs and watches are open, which is the limit"
+                    text = f"{text}; end one, or try again later"
+                    raise CallError("TOO_MANY_STREAMS", text, limit=str(self._max_streams))
+                among.add(task)
                 response = await call(request, RpcStream(context, tally, self.max_message_bytes))
             except BaseException as problem:
                 await self.fail(problem, context, name, tally, began)
                 raise
             finally:
-                tasks.discard(task)
+                among.discard(task)
             self.ended(tally, name, "OK", began)
             return response
 
+        handler: Handler = make(handle)
         return handler
 
     def end_stream(self, task: asyncio.Task[Any], problem: CallError) -> None:
@@ -367,28 +360,12 @@ class RpcStream:
         await self.context.write(data)
 
 
-async def refuse_unknown(_stream: RpcStream) -> None:
-    """Refuse a call of a method that does not exist, and say where to find those that do. Always raises."""
-    raise CallError(
-        "UNKNOWN_METHOD",
-        "this server has no such method; server reflection and protos/README.md list the methods that it has",
-    )
-
-
 def too_large(request: bytes, limit: int) -> CallError:
     """Return the error of a message above the limit of bytes."""
     return CallError(
         "MESSAGE_TOO_LARGE",
         f"the message has {len(request)} bytes; at most {limit} are allowed",
         size=str(len(request)),
-        limit=str(limit),
-    )
-
-
-def _too_many_streams(limit: int) -> CallError:
-    return CallError(
-        "TOO_MANY_STREAMS",
-        f"{limit} sessions, batches, suite runs and watches are open, which is the limit; end one, or try again later",
         limit=str(limit),
     )
 
