@@ -59,7 +59,7 @@ from evald_server.rpc.personas import PersonaService
 from evald_server.rpc.port import RpcPort
 from evald_server.rpc.scenarios import ScenarioService
 from evald_server.rpc.server import Methods, RpcServer
-from evald_server.rpc.session import SessionMemory, SessionService
+from evald_server.rpc.session import SessionService
 from evald_server.runs.runner import Runner
 from evald_server.scripts.build import build_scripts
 from evald_server.scripts.evaluator import code_definition
@@ -518,8 +518,7 @@ class App:
         batcher = CallBatcher(discard=_abandon)
         answers = IdempotencyStore(self.settings.answer_cache_bytes)
         evaluations = (rpc, engine, batcher, admission, answers, metrics)
-        memory = SessionMemory(2 * self.settings.max_message_bytes, self.settings.max_session_bytes)
-        sessions = SessionService(engine, batcher, admission, metrics, memory)
+        sessions = SessionService(engine, batcher, admission, metrics, 2 * self.settings.max_message_bytes)
         batches = BatchService(engine, admission, metrics, self.batch_processes, rpc.slices)
         stored = self._stored_services(engine)
         services: dict[str, Methods] = {

@@ -42,41 +42,6 @@ _NAMED: Final = 20
 _WORST: Final = (Verdict.FAILED, Verdict.ERROR, Verdict.PASSED, Verdict.SKIPPED)
 
 
-class SessionMemory:
-    """Limits the memory of the conversations of open sessions, which may stay open for days.
-
-    most: maximum bytes of one conversation. total: maximum bytes of all conversations.
-    """
-
-    def __init__(self, most: int, total: int) -> None:
-        self._most = most
-        self._total = total
-        self._used = 0
-
-    def resize(self, before: int, after: int) -> None:
-        """Count a conversation that grows or shrinks.
-
-        Raises CallError above the limit of one conversation, and above that of all.
-        """
-        if after > self._most:
-            raise InvalidContext(
-                "turn",
-                f"the conversation would take {after} bytes with this turn, wanted at most {self._most} "
-                "(twice max_message_bytes); open a new session with its last messages",
-                size=str(after),
-                limit=str(self._most),
-            )
-        added = after - before
-        if added > 0 and self._used + added > self._total:
-            raise CallError(
-                "OVERLOADED",
-                f"the conversations of the open sessions would take more than {self._total} bytes "
-                "(max_session_bytes); end a session, or try again later",
-                limit=str(self._total),
-            )
-        self._used += added
-
-
 class SessionService:
     """The handler of EvaluateSession."""
 
@@ -86,24 +51,22 @@ class SessionService:
         batcher: CallBatcher,
         admission: Admission,
         metrics: Telemetry,
-        memory: SessionMemory,
+        max_bytes: int,
     ) -> None:
+        """max_bytes: of one conversation, which may stay open for days."""
         self._engine = engine
         self._batcher = batcher
         self._admission = admission
         self._metrics = metrics
-        self._memory = memory
+        self._max_bytes = max_bytes
 
     async def evaluate_session(self, stream: RpcStream) -> None:
         """Evaluate the turns of one conversation until the caller half-closes."""
         conversation = await self._open(await stream.read())
-        try:
-            while (data := await stream.read()) is not None:
-                await self._evaluate_turn(conversation, data, stream)
-                del data  # free the memory while the session is idle
-            await stream.send(conversation.summary().SerializeToString())
-        finally:
-            conversation.close()
+        while (data := await stream.read()) is not None:
+            await self._evaluate_turn(conversation, data, stream)
+            del data  # free the memory while the session is idle
+        await stream.send(conversation.summary().SerializeToString())
 
     async def _open(self, data: bytes | None) -> "ConversationState":
         if data is None:
@@ -114,7 +77,7 @@ class SessionService:
             raise invalid("frame", f"the first frame must be open, got {kind or 'none'}")
         opened = frame.open
         await self._engine.prepare(opened.evaluators, opened.options, opened.base_context)
-        return ConversationState(self._engine, opened, self._memory)
+        return ConversationState(self._engine, opened, self._max_bytes)
 
     async def _evaluate_turn(self, conversation: "ConversationState", data: bytes, stream: RpcStream) -> None:
         started = self._batcher.submit(self._start_turn, conversation, data)
@@ -145,8 +108,7 @@ class SessionService:
         except CallError as problem:
             conversation.refuse(turn.turn_id)
             response = _Response(turn_id=turn.turn_id)
-            code = "RESOURCE_EXHAUSTED" if problem.reason == "OVERLOADED" else "INVALID_ITEM"
-            fill_error(response.error, ErrorInfo(code, problem.message))
+            fill_error(response.error, ErrorInfo("INVALID_ITEM", problem.message))
             return response.SerializeToString(), turn.turn_id, None
         if not run.finished:
             return b"", turn.turn_id, run
@@ -164,10 +126,10 @@ class SessionService:
 class ConversationState:
     """The conversation so far, and the plan that runs on each of its turns.
 
-    turn_count: number of started turns. labels: the caller's. Call `close` at its end.
+    turn_count: number of started turns. labels: the caller's.
     """
 
-    def __init__(self, engine: Engine, opened: wire_pb2.SessionOpen, memory: SessionMemory) -> None:
+    def __init__(self, engine: Engine, opened: wire_pb2.SessionOpen, max_bytes: int) -> None:
         self.labels = dict(opened.labels)
         self.turn_count = 0
         self._engine = engine
@@ -187,16 +149,9 @@ class ConversationState:
         self._verdicts: set[Verdict] = set()
         self._failed_ids: list[int] = []
         self._refused_ids: list[int] = []
-        self._memory = memory
-        # _kept: bytes of the conversation. _counted: the same with the other data of the last turn, which the next turn
-        # replaces.
-        self._kept = self._pb.ByteSize() + _MESSAGE_BYTES * len(self._pb.messages)
-        self._counted = 0
-        self._count(self._kept)
-
-    def close(self) -> None:
-        """Release the memory of the conversation."""
-        self._count(0)
+        self._max_bytes = max_bytes
+        self._size = 0  # bytes of the conversation
+        self._resize(self._pb.ByteSize() + _MESSAGE_BYTES * len(self._pb.messages))
 
     def start_turn(self, turn: evaluation_service_pb2.SessionTurn, size: int) -> EvaluationRun:
         """Add a turn and start the plan on it. If it raises CallError, nothing has changed. size: bytes of the turn."""
@@ -214,14 +169,13 @@ class ConversationState:
         messages = pb.messages
         before = len(messages)
         contexts.extend(pb, turn.new_messages, turn.new_messages_json, "turn.new_messages")
-        kept = self._kept + size + _MESSAGE_BYTES * (len(messages) - before)
         try:
             contexts.begin_turn(pb, before, last)
-            self._count(kept)
+            self._resize(self._size + size + _MESSAGE_BYTES * (len(messages) - before))
         except CallError:
             del messages[before:]
             raise
-        self._kept = kept - last.ByteSize() - turn.expected.ByteSize()  # the next turn replaces them
+        self._size -= last.ByteSize() + turn.expected.ByteSize()  # the next turn replaces them
         self._last_id = turn_id
         self.turn_count += 1
         if turn_id in self._refused_ids:
@@ -278,6 +232,13 @@ class ConversationState:
             fill_error(summary.error, ErrorInfo("NOT_FINISHED", text))
         return response
 
-    def _count(self, size: int) -> None:
-        self._memory.resize(self._counted, size)
-        self._counted = size
+    def _resize(self, size: int) -> None:
+        if size > self._max_bytes:
+            raise InvalidContext(
+                "turn",
+                f"the conversation would take {size} bytes with this turn, wanted at most {self._max_bytes} "
+                "(twice max_message_bytes); open a new session with its last messages",
+                size=str(size),
+                limit=str(self._max_bytes),
+            )
+        self._size = size
