@@ -2,10 +2,8 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Final
 
-from evald.scope import Scope
 from evald_server import wire_pb2
 from evald_server.batch.chunk import can_run, slice_of
 from evald_server.batch.item_chunk import ItemChunk, ItemChunkResult
@@ -31,14 +29,16 @@ _MAX_WAITING: Final = 64
 
 
 class BatchService:
-    """The handler of EvaluateBatch."""
+    """The handler of EvaluateBatch. slices: the lock of StreamSlices."""
 
     def __init__(
         self, engine: Engine, admission: Admission, metrics: Telemetry, pool: BatchPool, slices: asyncio.Lock
     ) -> None:
-        self._engine = engine
-        self._open = partial(_Batch, engine, admission, metrics, pool)
-        self._slices = slices
+        self.engine = engine
+        self.admission = admission
+        self.metrics = metrics
+        self.pool = pool
+        self.slices = slices
 
     async def evaluate_batch(self, stream: RpcStream) -> None:
         """Evaluate items until the caller half-closes."""
@@ -49,11 +49,10 @@ class BatchService:
                 if batch is None:
                     if not message.HasField("open"):
                         raise invalid("open", "missing; the first message must open the batch")
-                    scope = scope_of(stream.context, self._engine.new_id())
                     opened = message.open
                     if opened.evaluators:
-                        await self._engine.prepare(opened.evaluators, opened.options, _Item().context)
-                    batch = self._open(StreamSlices(self._slices), stream, opened, scope)
+                        await self.engine.prepare(opened.evaluators, opened.options, _Item().context)
+                    batch = _Batch(self, stream, opened)
                 elif message.HasField("open"):
                     raise invalid("open", "only the first message may open the batch")
                 await batch.add(message.items)
@@ -68,24 +67,14 @@ class BatchService:
 class _Batch:
     """One stream: the specs and options that its items share, and their results."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        admission: Admission,
-        metrics: Telemetry,
-        pool: BatchPool,
-        slices: StreamSlices,
-        stream: RpcStream,
-        opened: wire_pb2.BatchOpen,
-        scope: Scope,
-    ) -> None:
+    def __init__(self, service: BatchService, stream: RpcStream, opened: wire_pb2.BatchOpen) -> None:
         """Raises InvalidPlan if the shared specs are not valid."""
-        self._engine = engine
-        self._admission = admission
-        self._metrics = metrics
-        self._pool = pool
-        self._slices = slices
-        self._scope = scope
+        self._engine = engine = service.engine
+        self._admission = service.admission
+        self._metrics = service.metrics
+        self._pool = service.pool
+        self._slices = StreamSlices(service.slices)
+        self._scope = scope_of(stream.context, engine.new_id())
         self._labels = dict(opened.labels)
         self._stream = stream
         self._specs = tuple(opened.evaluators)

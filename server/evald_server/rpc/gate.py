@@ -218,11 +218,11 @@ async def _refuse_unknown(_requests: object, _stream: RpcStream) -> None:
 
 def _authorization(metadata: Iterable[tuple[str, str | bytes]]) -> object:
     """Return the credentials of a call: None without any. Several give a tuple, which is never admitted."""
-    found: object = None
+    credentials: object = None
     for name, value in metadata:
         if name == "authorization":
-            found = value if found is None else (found, value)
-    return found
+            credentials = value if credentials is None else (credentials, value)
+    return credentials
 
 
 def _record_changes(before: Mapping[str, ApiKey], after: Mapping[str, ApiKey]) -> None:
