@@ -261,6 +261,6 @@ def _change_keys(path: Path, rights: dict[str, tuple[str, str]]) -> None:
 
 
 async def _to_the_end(call: Any) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await call.read() is not grpc.aio.EOF:
             pass

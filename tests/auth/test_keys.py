@@ -308,7 +308,8 @@ def test_a_key_that_is_revoked_changes_nothing_else_and_stays_revoked_since_then
     assert read_keys(path) == first
 
 
-def test_limits_are_kept_and_shown(keys: Keys) -> None:
+def test_limits_are_kept_and_shown(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert (
         keys("create", "--principal", "ci", "--role", "caller", "--rate", "2.5", "--in-flight", "7").code == 0
     )
@@ -336,7 +337,10 @@ def test_a_limit_that_cannot_be_is_refused(keys: Keys, limit: str, got: str, sai
     assert said in done.err
 
 
-def test_what_is_used_up_today_is_listed_with_the_server_s_directory(keys: Keys, tmp_path: Path) -> None:
+def test_what_is_used_up_today_is_listed_with_the_server_s_directory(
+    keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     for principal in ("ci", "idle"):
         assert keys("create", "--principal", principal, "--role", "caller").code == 0
     totals = DayTotals(tmp_path / SPENDING_FILE)
