@@ -193,3 +193,27 @@ async def test_the_time_in_the_queue_counts_for_those_who_have_a_deadline() -> N
     assert patient.seconds == 18.0
     assert (late.abandoned, late.seconds) == (True, None)
     assert (admission.inflight, admission.queued) == (0, 0)
+
+
+async def test_who_came_first_is_evaluated_first_and_who_left_takes_no_slot() -> None:
+    admission, order = Admission(1, 2, 60.0), list[str]()
+
+    async def play(name: str, *time_remaining: Any) -> None:
+        async for _ in admission.run_pending(
+            cast("Any", _Timed()), Scope(evaluation_id="1"), *time_remaining
+        ):
+            order.append(name)
+
+    first = admission.run_pending(cast("Any", _Timed()), Scope(evaluation_id="1"))
+    await anext(first)
+    # Items of batches and turns of sessions wait beside the limited queue.
+    ways: list[tuple[Any, ...]] = [(), (), (lambda: 10.0,), (lambda: 10.0,)]
+    waiting = [asyncio.create_task(play(name, *way)) for name, way in zip("abcd", ways, strict=True)]
+    await until(lambda: admission.queued == 4, 60)
+    with pytest.raises(CallError, match="the queue are full"):
+        await play("e", lambda: 10.0)
+    waiting[1].cancel()
+    await first.aclose()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert order == ["a", "c", "d"]
+    assert (admission.inflight, admission.queued) == (0, 0)
