@@ -19,7 +19,7 @@ BELOW = {
     "wire_pb2": set(),
     "wire_limits": set(),
     "call_errors": set(),
-    "auth": {"call_errors", "day_totals", "input_files"},
+    "auth": {"call_errors", "input_files"},
     "day_totals": set(),
     "fair_slots": {"auth"},
     "certificates": {"input_files"},
@@ -166,7 +166,6 @@ BELOW = {
         "store",
         "config",
         "data_dir",
-        "day_totals",
         "descriptors",
     },
     "cli": {

@@ -19,7 +19,6 @@ from evald_server.auth.clients import ClientFile
 from evald_server.auth.current_call import OPEN_CALL, PRINCIPAL, caller
 from evald_server.auth.files import FileProblem, in_reader
 from evald_server.auth.keys import KeyFile
-from evald_server.auth.limits import TurnLimits
 from evald_server.auth.principal import LOCAL, RESTARTED, Principal, Role, anonymous
 from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import SCRAPERS
@@ -30,7 +29,6 @@ from evald_server.config import Settings, answers_to, is_public, split_address
 from evald_server.connectors.build import Connectors
 from evald_server.connectors.http_document import fetch_document
 from evald_server.data_dir import DataDir, Taken
-from evald_server.day_totals import FILES, DayTotals
 from evald_server.descriptors import grpc_connections, web_connections, web_streams
 from evald_server.engine.combinators import combinators
 from evald_server.engine.compiler import JUDGE
@@ -53,22 +51,15 @@ from evald_server.rpc.admission import Admission
 from evald_server.rpc.batch import BatchService
 from evald_server.rpc.batching import CallBatcher
 from evald_server.rpc.connectors import ConnectorService
-from evald_server.rpc.evaluate import EvaluateService
 from evald_server.rpc.experiments import ExperimentService
-from evald_server.rpc.gate import CertificateGate, Gate
-from evald_server.rpc.health import (
-    HEALTH,
-    REFLECTION,
-    REFLECTION_ALPHA,
-    Health,
-    reflection_handlers,
-)
+from evald_server.rpc.gate import Gate
+from evald_server.rpc.health import HEALTH, REFLECTION, REFLECTION_ALPHA, Health, reflection_methods
 from evald_server.rpc.idempotency import IdempotencyStore
 from evald_server.rpc.personas import PersonaService
 from evald_server.rpc.port import RpcPort
 from evald_server.rpc.scenarios import ScenarioService
 from evald_server.rpc.server import Methods, RpcServer
-from evald_server.rpc.session import SessionMemory, SessionService
+from evald_server.rpc.session import SessionService
 from evald_server.runs.runner import Runner
 from evald_server.scripts.build import build_scripts
 from evald_server.scripts.evaluator import code_definition
@@ -96,9 +87,6 @@ _STORE_PERIOD_SECONDS: Final = 5.0
 
 # Pause before a background task that has failed starts again.
 _RESTART_SECONDS: Final = 1.0
-
-# Seconds that pass between writes of the day's turns.
-_TURNS_PAUSE_SECONDS: Final = 1.0
 
 # Interval of deleting runs beyond runs_max_age and runs_max_count.
 _TRIM_PERIOD_SECONDS: Final = 600.0
@@ -182,7 +170,6 @@ class App:
         limits = PlanLimits(settings.max_evaluators, settings.max_config_bytes, settings.plan_cache_bytes)
         planner = Planner(self.registry, limits, fail_open=settings.on_error == "fail_open")
         self.batch_processes = build_batch_processes(settings, limits)
-        self.turns = TurnLimits(self.telemetry.access.limited.add, build_turn_totals(settings))
         self.admission = Admission(
             settings.max_inflight,
             settings.max_queued,
@@ -190,7 +177,6 @@ class App:
             concurrency=settings.concurrency,
             default_timeout=settings.default_timeout,
             max_timeout=settings.max_timeout,
-            turns=self.turns,
         )
         self.telemetry.saturation.inflight.set_function(lambda: self.admission.inflight)
         self.telemetry.saturation.queued.set_function(lambda: self.admission.queued)
@@ -438,16 +424,14 @@ class App:
 
     async def _close_storage(self) -> None:
         await self.database.close()
-        await asyncio.to_thread(self.turns.close)
         if self._data_dir is not None:
             self._data_dir.close()
 
     def _bind(self, setting: str, address: str, *, require: bool) -> str:
         """Bind a gRPC port and return its address. require: clients need a certificate. Raises StartError."""
         settings = self.settings
-        named = require and settings.tls_clients_file is not None
         port = RpcPort(
-            CertificateGate(self._gate) if named else self._gate,
+            self._gate,
             server_options(settings),
             settings.max_calls,
             None if self._certificates is None else self._certificates.current,
@@ -533,16 +517,15 @@ class App:
         rpc, admission, metrics = self._rpc, self.admission, self.telemetry
         batcher = CallBatcher(discard=_abandon)
         answers = IdempotencyStore(self.settings.answer_cache_bytes)
-        evaluations = EvaluateService(engine, batcher, admission, answers, metrics)
-        memory = SessionMemory(2 * self.settings.max_message_bytes, self.settings.max_session_bytes)
-        sessions = SessionService(engine, batcher, admission, metrics, memory)
+        evaluations = (rpc, engine, batcher, admission, answers, metrics)
+        sessions = SessionService(engine, batcher, admission, metrics, 2 * self.settings.max_message_bytes)
         batches = BatchService(engine, admission, metrics, self.batch_processes, rpc.slices)
         stored = self._stored_services(engine)
         services: dict[str, Methods] = {
             evaluate.NAME: {
                 "EvaluateSession": sessions.evaluate_session,
                 "EvaluateBatch": batches.evaluate_batch,
-                "ValidateSpecs": evaluations.validate,
+                "ValidateSpecs": partial(evaluate.validate_specs, engine),
             },
             catalog.NAME: catalog.CatalogService(self.registry).methods(),
             registry.NAME: self._registrations.methods(),
@@ -550,14 +533,16 @@ class App:
         }
         table = {name: rpc.service(name, methods) for name, methods in services.items()}
         table[evaluate.NAME] |= {
-            "EvaluateUnary": evaluations.unary(rpc),
-            "Evaluate": evaluations.stream(rpc),
+            "EvaluateUnary": evaluate.UnaryCalls(*evaluations).handler(),
+            "Evaluate": evaluate.StreamCalls(*evaluations).handler(),
         }
-        self._health = Health(tuple(table), self.settings.max_open_calls, stored)
+        self._health = Health(tuple(table), stored)
         self.database.on_change = lambda: self._health.set_degraded(bool(self.database.problem))
-        table[HEALTH] = self._health.handlers(rpc.endless)
+        table[HEALTH] = rpc.service(HEALTH, self._health.methods(), is_standard=True)
         if self.settings.reflection:
-            table |= reflection_handlers([*table, REFLECTION, REFLECTION_ALPHA], rpc.endless)
+            reflection = reflection_methods([*table, REFLECTION, REFLECTION_ALPHA])
+            for name in (REFLECTION, REFLECTION_ALPHA):
+                table[name] = rpc.service(name, reflection, is_standard=True)
         return table
 
     def _stored_services(self, engine: Engine) -> dict[str, Methods]:
@@ -750,14 +735,6 @@ def build_certificates(settings: Settings) -> CertificateStore | None:
             "tls_key_file %s: every user of this machine can read the key; run chmod 600 on it", files.key
         )
     return store
-
-
-def build_turn_totals(settings: Settings) -> DayTotals:
-    """Return the day's turns of principals with a limit per day, kept in the data directory if there is one."""
-    path = None
-    if settings.data_dir is not None and settings.authenticates:
-        path = settings.data_dir / FILES["turns"]
-    return DayTotals(path, "turns", pause_seconds=_TURNS_PAUSE_SECONDS)
 
 
 def build_database(settings: Settings) -> Database:

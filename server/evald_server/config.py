@@ -380,12 +380,6 @@ class Settings(BaseModel):
         100, ge=1, description="Maximum evaluators in one call, including those inside combinators."
     )
     max_messages: int = Field(5000, ge=1, description="Maximum messages in one conversation.")
-    max_session_bytes: int = Field(
-        1 << 30,
-        ge=1024,
-        description="Memory for the conversations of all open sessions. That of one session takes at most twice "
-        "max_message_bytes.",
-    )
     max_config_bytes: int = Field(
         256 << 10,
         ge=1,
@@ -659,11 +653,6 @@ class Settings(BaseModel):
     def max_calls(self) -> int:
         """The maximum of open calls on one gRPC port: all streams, four times max_inflight, and max_queued."""
         return self.max_streams + 4 * self.max_inflight + self.max_queued
-
-    @property
-    def max_open_calls(self) -> int:
-        """The maximum of open health watches."""
-        return max(1, self.max_calls // 8)
 
     @property
     def authenticates(self) -> bool:

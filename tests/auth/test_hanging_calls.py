@@ -7,16 +7,14 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2
 
 from evald_server.auth.principal import Role
 
-from ..rpc.live import CONTAINS, EVALUATION, Live, Refusal, refusal, request, serving, until
+from ..rpc.live import CONTAINS, EVALUATION, Live, Refusal, refusal, request, until
 from .keyring import Metadata, bearer, guarded, make_key
 
 UNARY = f"{EVALUATION}EvaluateUnary"
 SESSION = f"{EVALUATION}EvaluateSession"
-HEALTH = "/grpc.health.v1.Health/"
 
 # 40 calls at a time, of which one principal may have 10.
 SMALL = {"max_streams": 16, "max_inflight": 5, "max_queued": 4}
@@ -65,39 +63,3 @@ async def test_nobody_takes_all_the_calls_that_a_server_holds(
         for call in calls:
             call.cancel()
         await asyncio.gather(*answers, return_exceptions=True)
-
-
-@pytest.mark.parametrize("asked", [False, True], ids=["open server", "keys"])
-async def test_health_is_told_whatever_callers_without_credentials_have_open(
-    asked: bool, tmp_path: Path
-) -> None:
-    path = tmp_path / "keys.toml"
-    honest = make_key(path, "honest", Role.CALLER)
-    async with serving(**SMALL, **({"keys_file": path} if asked else {})) as live:
-        assert live.app.settings.max_open_calls == 5
-        calls = []
-        for number in range(60):
-            calls.append(_begun(live, f"{HEALTH}Watch"))
-            await calls[-1].write(b"")
-            if number >= 5:
-                assert (await _ended(calls[-1])).reason == "TOO_MANY_STREAMS"
-            else:
-                assert await calls[-1].read()
-        answer = await live.raw(f"{HEALTH}Check", b"")
-        serving_now = health_pb2.HealthCheckResponse.SERVING
-        assert health_pb2.HealthCheckResponse.FromString(answer).status == serving_now
-        assert (await live.unary(request(CONTAINS), metadata=bearer(honest))).summary.success
-        for call in calls:
-            call.cancel()
-
-        async def is_accepted() -> bool:
-            again = _begun(live, f"{HEALTH}Watch")
-            await again.write(b"")
-            try:
-                return bool(await again.read())
-            except grpc.aio.AioRpcError:
-                return False
-            finally:
-                again.cancel()
-
-        await until(is_accepted)

@@ -26,7 +26,7 @@ from evald_server.auth.keys import (
 )
 from evald_server.auth.principal import Role
 from evald_server.cli import main
-from evald_server.day_totals import FILES, DayTotals, Unit
+from evald_server.day_totals import SPENDING_FILE, DayTotals
 
 Keys = Callable[..., "Done"]
 
@@ -308,17 +308,17 @@ def test_a_key_that_is_revoked_changes_nothing_else_and_stays_revoked_since_then
     assert read_keys(path) == first
 
 
-def test_limits_are_kept_and_shown(keys: Keys) -> None:
+def test_limits_are_kept_and_shown(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert (
         keys("create", "--principal", "ci", "--role", "caller", "--rate", "2.5", "--in-flight", "7").code == 0
     )
-    others = ("--judge-usd-per-day", "5", "--turn-rate", "50", "--turns-per-day", "1000000")
+    others = ("--judge-usd-per-day", "5")
     assert keys("create", "--principal", "night", "--role", "caller", *others).code == 0
     shown, other = json.loads(keys("list", "--json").out)
     assert (shown["rate"], shown["inFlight"], shown["judgeUsdPerDay"]) == (2.5, 7, None)
-    assert (shown["turnRate"], shown["turnsPerDay"]) == (None, None)
-    assert (other["judgeUsdPerDay"], other["turnRate"], other["turnsPerDay"]) == (5, 50, 1_000_000)
-    assert "50 turns/s, 1000000 turns a day, $5 a day" in " ".join(keys("list").out.split())
+    assert (other["rate"], other["inFlight"], other["judgeUsdPerDay"]) == (None, None, 5)
+    assert "2.5/s, 7 in flight" in " ".join(keys("list").out.split())
 
 
 @pytest.mark.parametrize(
@@ -326,10 +326,8 @@ def test_limits_are_kept_and_shown(keys: Keys) -> None:
     [
         ("--rate", "0", "rate: got 0.0, wanted calls per second"),
         ("--in-flight", "0", "in_flight: got 0, wanted 1 to"),
-        ("--turn-rate", "0", "turn_rate: got 0.0, wanted turns per second"),
-        ("--turn-rate", "nan", "turn_rate: got nan, wanted turns per second"),
-        ("--turns-per-day", "0", "turns_per_day: got 0, wanted 1 to"),
-        ("--turns-per-day", "1.5", "invalid int value"),
+        ("--rate", "nan", "rate: got nan, wanted calls per second"),
+        ("--in-flight", "1.5", "invalid int value"),
         ("--judge-usd-per-day", "-1", "judge_usd_per_day: got -1.0, wanted US dollars"),
     ],
 )
@@ -339,22 +337,19 @@ def test_a_limit_that_cannot_be_is_refused(keys: Keys, limit: str, got: str, sai
     assert said in done.err
 
 
-def test_what_is_used_up_today_is_listed_with_the_server_s_directory(keys: Keys, tmp_path: Path) -> None:
+def test_what_is_used_up_today_is_listed_with_the_server_s_directory(
+    keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     for principal in ("ci", "idle"):
         assert keys("create", "--principal", principal, "--role", "caller").code == 0
-    used: dict[Unit, float] = {"usd": 1.25, "turns": 3}
-    for unit, amount in used.items():
-        totals = DayTotals(tmp_path / FILES[unit], unit, pause_seconds=60)
-        totals.add(["ci"], amount)
-        totals.close()
+    totals = DayTotals(tmp_path / SPENDING_FILE)
+    totals.add(["ci"], 1.25)
+    totals.close()
     listed = json.loads(keys("list", "--json", "--data-dir", str(tmp_path)).out)
     assert [key["judgeUsdToday"] for key in listed] == [1.25, 0]
-    assert [key["turnsToday"] for key in listed] == [3, 0]
     assert "$1.25" in keys("list", "--data-dir", str(tmp_path)).out
     assert "Today" not in keys("list", "--json").out
-    for name in FILES.values():
-        before = (tmp_path / name).read_text()
-        (tmp_path / name).write_text("[")
-        done = keys("list", "--data-dir", str(tmp_path))
-        assert (done.code, name in done.err) == (2, True)
-        (tmp_path / name).write_text(before)
+    (tmp_path / SPENDING_FILE).write_text("[")
+    done = keys("list", "--data-dir", str(tmp_path))
+    assert (done.code, SPENDING_FILE in done.err) == (2, True)

@@ -460,26 +460,31 @@ async def test_streams_end_when_their_key_leaves_the_set_and_an_hour_after_the_t
     issuer.publish()
     method = f"{EVALUATION}EvaluateSession"
     async with serving(**issuer.settings) as live:
-        tokens = live.app._gate._authenticator.tokens  # type: ignore[union-attr]
-        assert tokens is not None
+        authenticator: Any = live.app._gate._authenticator
+        tokens = authenticator.tokens
         calls: list[Any] = []
         for kid in ("one", "two"):
             # It has expired by now, within the leeway: an hour and not 30 s are left.
             token = issuer.token(kid, exp=int(time.time()) - 5)
             calls.append(live.channel.stream_stream(method)(metadata=bearer(token)))
             await calls[-1].wait_for_connection()
-        await until(lambda: sum(map(len, live.app._gate._streams.values())) == 2)
+        await until(lambda: len(live.app._gate._streams) == 2)
         issuer.publish("two")
+
         # The gate checks every 30 seconds.
-        await until(lambda: live.app._gate._check_streams() or calls[0].done())
+        async def has_ended() -> bool:
+            await live.app._gate._check_streams(authenticator)
+            return bool(calls[0].done())
+
+        await until(has_ended)
         ended = await refusal(_to_the_end(calls[0]))
         assert (ended.code, ended.reason) == (grpc.StatusCode.UNAUTHENTICATED, INVALID)
         assert not calls[1].done()
         tokens._now = lambda: time.time() + 3590
-        live.app._gate._check_streams()
+        await live.app._gate._check_streams(authenticator)
         assert not live.app._rpc._ending
         tokens._now = lambda: time.time() + 3600
-        live.app._gate._check_streams()
+        await live.app._gate._check_streams(authenticator)
         ended = await refusal(_to_the_end(calls[1]))
         assert (ended.code, ended.reason) == (grpc.StatusCode.UNAUTHENTICATED, EXPIRED)
 

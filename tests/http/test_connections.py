@@ -296,8 +296,7 @@ async def test_half_a_body_is_not_handled(live: Live) -> None:
 
 def handle(live: Live, name: str, handler: Any) -> None:
     """Have a method handled in another way."""
-    methods = live.app._gate._methods
-    methods[name] = methods[name]._replace(handle=handler)
+    live.app._gate._methods[name] = handler
 
 
 @asynccontextmanager

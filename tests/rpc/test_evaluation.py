@@ -18,7 +18,7 @@ from evald.scope import Scope, current_scope
 from evald.v1 import context_pb2, evaluation_service_pb2, evaluator_pb2
 from evald_server import wire_pb2
 from evald_server.engine.registry import Origin
-from evald_server.rpc.evaluate import _StreamCalls
+from evald_server.rpc.evaluate import StreamCalls
 from evald_server.rpc.idempotency import IdempotencyStore, StoredResponse
 
 from ..loop import run
@@ -180,12 +180,12 @@ async def test_a_stream_that_breaks_at_its_last_message_is_not_run_again(
                 raise grpc.aio.InternalError("the connection is gone")
             await self._context.write(data)
 
-    handle = _StreamCalls.handle
+    handle = StreamCalls.handle
 
-    async def handle_breaking(calls: _StreamCalls, data: bytes, context: Any) -> Any:
+    async def handle_breaking(calls: StreamCalls, data: bytes, context: Any) -> Any:
         return await handle(calls, data, Breaking(context))
 
-    monkeypatch.setattr(_StreamCalls, "handle", handle_breaking)
+    monkeypatch.setattr(StreamCalls, "handle", handle_breaking)
     counting = define_evaluator(type="counting", kind=Kind.ASSERTION, evaluate=count, inline=inline)
     async with serving([counting]) as live:
         wanted = request(spec("counting"), request_id="broken")

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from evald.v1 import evaluation_service_pb2
-from evald_server.rpc.server import abort
+from evald_server.rpc.server import refuse, server_stops
 from tests.thorough import first_of
 
 from ..loop import run
@@ -83,4 +83,4 @@ def test_a_caller_that_goes_before_it_is_refused_has_cancelled() -> None:
 
     context: Any = Gone()
     with pytest.raises(asyncio.CancelledError):
-        run(abort(context, grpc.StatusCode.INTERNAL, "broken"))
+        run(refuse(context, server_stops()))

@@ -5,7 +5,6 @@ import gc
 import threading
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,12 +14,10 @@ import pytest
 from evald.evaluator import define_evaluator
 from evald.result import Kind
 from evald.scope import Scope
-from evald_server.auth.principal import Role
 from evald_server.call_errors import CallError
 from evald_server.fair_slots import FairSlots, QueueFull
 from evald_server.rpc.admission import Admission, check_deadline
 
-from ..auth.keyring import bearer, make_key
 from ..loop import run
 from .live import CONTAINS, Live, Refusal, refusal, request, serving, spec, until
 
@@ -93,28 +90,6 @@ async def test_a_search_that_is_refused_for_overload_is_not_left_half_begun() ->
         gc.collect()
         held.released.set()
         await asyncio.gather(*busy)
-
-
-async def test_one_principal_takes_neither_all_slots_nor_the_whole_queue(tmp_path: Path) -> None:
-    held, file = _Held(), tmp_path / "keys.toml"
-    greedy, other = (bearer(make_key(file, name, Role.CALLER)) for name in ("greedy", "other"))
-    settings: dict[str, Any] = {"max_inflight": 4, "max_queued": 4, "max_queue_seconds": 60}
-    async with serving([held.definition], keys_file=file, **settings) as live:
-        admission = live.app.admission
-
-        def begin(count: int, metadata: Any) -> list[asyncio.Task[Any]]:
-            of_held = (live.unary(request(spec("held")), metadata=metadata) for _ in range(count))
-            return [asyncio.create_task(call) for call in of_held]
-
-        calls = begin(10, greedy)
-        await until(lambda: sum(call.done() for call in calls) == 4, 60)
-        assert (admission.inflight, admission.queued) == (3, 3)
-        others = begin(2, other)
-        await until(lambda: (admission.inflight, admission.queued) == (4, 4), 60)
-        held.released.set()
-        assert [(await call).summary.success for call in others] == [True, True]
-        ended = await asyncio.gather(*calls, return_exceptions=True)
-        assert sum(isinstance(one, grpc.aio.AioRpcError) for one in ended) == 4
 
 
 async def test_principals_take_turns() -> None:
@@ -217,4 +192,28 @@ async def test_the_time_in_the_queue_counts_for_those_who_have_a_deadline() -> N
     assert unlimited.seconds <= 18.0 - 0.2
     assert patient.seconds == 18.0
     assert (late.abandoned, late.seconds) == (True, None)
+    assert (admission.inflight, admission.queued) == (0, 0)
+
+
+async def test_who_came_first_is_evaluated_first_and_who_left_takes_no_slot() -> None:
+    admission, order = Admission(1, 2, 60.0), list[str]()
+
+    async def play(name: str, *time_remaining: Any) -> None:
+        async for _ in admission.run_pending(
+            cast("Any", _Timed()), Scope(evaluation_id="1"), *time_remaining
+        ):
+            order.append(name)
+
+    first = admission.run_pending(cast("Any", _Timed()), Scope(evaluation_id="1"))
+    await anext(first)
+    # Items of batches and turns of sessions wait beside the limited queue.
+    ways: list[tuple[Any, ...]] = [(), (), (lambda: 10.0,), (lambda: 10.0,)]
+    waiting = [asyncio.create_task(play(name, *way)) for name, way in zip("abcd", ways, strict=True)]
+    await until(lambda: admission.queued == 4, 60)
+    with pytest.raises(CallError, match="the queue are full"):
+        await play("e", lambda: 10.0)
+    waiting[1].cancel()
+    await first.aclose()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert order == ["a", "c", "d"]
     assert (admission.inflight, admission.queued) == (0, 0)

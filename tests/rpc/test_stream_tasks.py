@@ -1,17 +1,15 @@
 """Turns of the event loop, and the tasks of a stream, by themselves."""
 
 import asyncio
-import random
 import time
 from typing import Any
 
 import pytest
 
-from evald_server.auth.current_call import PRINCIPAL
-from evald_server.auth.principal import Principal
 from evald_server.monitoring import Telemetry
+from evald_server.rpc.health import HEALTH
 from evald_server.rpc.server import RpcServer, RpcStream
-from evald_server.rpc.stream_tasks import LoopSlices, StreamSlices, StreamTasks
+from evald_server.rpc.stream_tasks import StreamTasks
 
 
 async def test_a_task_that_was_cancelled_by_foreign_code_ends_the_stream_as_a_fault() -> None:
@@ -34,57 +32,6 @@ async def test_tasks_that_closing_has_cancelled_are_no_fault() -> None:
     assert not some
     assert not tasks._all
     tasks.check()
-
-
-async def test_turns_come_in_order_to_all_who_have_not_gone_away() -> None:
-    slices, served = LoopSlices(), list[int]()
-    order = random.Random(7)
-
-    async def wait(number: int) -> None:
-        await slices.next()
-        served.append(number)
-
-    waiting = [asyncio.create_task(wait(number)) for number in range(3000)]
-    # Some go before they wait, some while they do, and some just when their turn has come.
-    gone = set()
-    while not all(task.done() for task in waiting):
-        for number in order.sample(range(len(served), 3000), min(2, 3000 - len(served))):
-            if waiting[number].cancel():
-                gone.add(number)
-        await asyncio.sleep(0)
-    assert served == [number for number in range(3000) if number not in gone]
-    assert 0 < len(served) < 3000
-    async with asyncio.timeout(10):
-        await slices.next()
-
-
-async def test_principals_share_slices_however_many_streams_one_has() -> None:
-    slices, served = LoopSlices(), list[str]()
-
-    async def work(name: str) -> None:
-        PRINCIPAL.set(Principal(name, frozenset()))
-        for _ in range(3):
-            await slices.next()
-            served.append(name)
-
-    await asyncio.gather(*(work(name) for name in ["greedy"] * 20 + ["other"]))
-    assert served[:6].count("other") == 3
-
-
-async def test_tasks_of_one_stream_wait_for_one_slice_at_a_time() -> None:
-    waiting: list[int] = []
-    most = 0
-
-    async def next_slice() -> None:
-        nonlocal most
-        waiting.append(1)
-        most = max(most, len(waiting))
-        await asyncio.sleep(0)
-        waiting.pop()
-
-    slices = StreamSlices(next_slice)
-    await asyncio.gather(*(slices.pause() for _ in range(64)))
-    assert most == 1
 
 
 def rpc_server() -> RpcServer:
@@ -117,11 +64,11 @@ async def test_pieces_that_yield_to_calls_are_done_one_at_a_time() -> None:
 async def test_beside_calls_there_is_time_for_one_between_two_pieces() -> None:
     rpc = rpc_server()
 
-    async def handle(data: bytes, _context: Any) -> bytes:
-        return data
+    async def check(_request: Any) -> bytes:
+        return b"data"
 
-    called: Any = rpc.unary("evald.v1.Service", "Call", handle).unary_unary
-    assert await called(b"data", None) == b"data"
+    called: Any = rpc.service(HEALTH, {"Check": check})["Check"].unary_unary
+    assert await called(b"", None) == b"data"
     began = time.perf_counter()
     await asyncio.gather(*(rpc.yield_to_calls() for _ in range(20)))
     assert time.perf_counter() - began > 0.015
@@ -138,11 +85,11 @@ async def test_of_watches_that_begin_at_once_one_sends_at_a_time() -> None:
         async def write(self, _message: bytes) -> None:
             senders.setdefault(iteration, set()).add(self.number)
 
-    async def watch(_request: bytes, stream: RpcStream) -> None:
+    async def watch(_request: Any, stream: RpcStream) -> None:
         for _ in range(20):
             await stream.send(b"event")
 
-    handler: Any = rpc.watch("service", "Watch", watch)
+    handler: Any = rpc.service(HEALTH, {"Watch": watch})["Watch"]
     watches = [asyncio.create_task(handler.unary_stream(b"", Caller(number))) for number in range(30)]
     while not all(task.done() for task in watches):
         iteration += 1

@@ -70,8 +70,6 @@ class ApiKey:
     note: str = ""
     rate: float | None = None
     in_flight: int | None = None
-    turn_rate: float | None = None
-    turns_per_day: int | None = None
     judge_usd_per_day: float | None = None
 
     def state(self, now: float) -> str:

@@ -1,17 +1,11 @@
-"""Limits of the calls and turns of one principal, and of the failures of one address."""
+"""Limits of the calls of one principal, and of the failures of one address."""
 
-import asyncio
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from evald_server.day_totals import SERVER, DayTotals
-
 from .audit import peer_host
-from .current_call import caller
 from .principal import Principal
 from .refusals import AccessDenied
 
@@ -20,33 +14,13 @@ _MAX_PRINCIPALS: Final = 10_000
 
 _MAX_HOSTS: Final = 1000
 
-# While a stream must wait, its turns begin together in groups of this many seconds' worth, because each group costs a
-# wake-up and, in a batch, a message of answers.
-_GROUP_SECONDS: Final = 0.1
-
-LONGEST_WAIT_OF_CALLS: Final = 1.0
-"""Maximum seconds that a call with one turn waits for its principal's limit of turns per second; beyond that it is
-refused. Without a wait, a batch of the same principal, which waits for every turn, would leave nothing to its calls."""
-
 
 @dataclass(slots=True)
-class _TokenBucket:
-    """A token bucket that holds one second's worth, at least one token. tokens: as of `at`; negative ones are owed."""
+class _Usage:
+    """The calls of a principal. tokens: calls that may begin, as of `at`. in_flight: open calls."""
 
     tokens: float
     at: float
-
-    def refill(self, rate: float, now: float) -> float:
-        """Add the tokens of the time since the last call, and return the number of tokens."""
-        self.tokens = min(max(1.0, rate), self.tokens + (now - self.at) * rate)
-        self.at = now
-        return self.tokens
-
-
-@dataclass(slots=True)
-class _Usage(_TokenBucket):
-    """The calls of a principal. A token lets a call begin. in_flight: open calls."""
-
     in_flight: int = 0
 
     def end(self, _call: object = None) -> None:
@@ -83,10 +57,12 @@ class PrincipalLimits:
             self._limited("in_flight")
             raise _refused(principal, f"{most} calls in flight", "in_flight", 1.0)
         if principal.rate is not None:
-            tokens = usage.refill(principal.rate, self._clock())
-            if tokens < 1:
+            now = self._clock()
+            usage.tokens = min(max(1.0, principal.rate), usage.tokens + (now - usage.at) * principal.rate)
+            usage.at = now
+            if usage.tokens < 1:
                 self._limited("rate")
-                wait = (1 - tokens) / principal.rate
+                wait = (1 - usage.tokens) / principal.rate
                 raise _refused(principal, f"{principal.rate:g} calls per second", "rate", wait)
             usage.tokens -= 1
         usage.in_flight += 1
@@ -94,7 +70,7 @@ class PrincipalLimits:
 
     def _new_usage(self, principal: Principal) -> _Usage:
         if len(self._usages) >= _MAX_PRINCIPALS:
-            self._usages = {name: one for name, one in self._usages.items() if one.in_flight}
+            self._usages = {name: usage for name, usage in self._usages.items() if usage.in_flight}
         usage = self._usages[principal.name] = _Usage(max(1.0, principal.rate or 1.0), self._clock())
         return usage
 
@@ -107,98 +83,6 @@ def _refused(principal: Principal, what: str, limit: str, seconds: float) -> Acc
         principal,
         retry_seconds=seconds,
         limit=limit,
-    )
-
-
-class TurnLimits:
-    """Counts the turns of each principal over all of its keys: evaluations of one context each.
-
-    limited: called with the limit that refuses or delays turns: "turn_rate" or "turns_per_day". today: the turns of
-    principals with a limit per day. clock: monotonic seconds.
-    """
-
-    def __init__(
-        self,
-        limited: Callable[[str], None] = lambda _limit: None,
-        today: DayTotals | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._limited = limited
-        self._today = DayTotals(unit="turns") if today is None else today
-        self._clock = clock
-        self._buckets: dict[str, _TokenBucket] = {}
-
-    @property
-    def limits_caller(self) -> bool:
-        """Whether the turns of the current caller are limited."""
-        principal = caller()
-        return principal.turn_rate is not None or principal.turns_per_day is not None
-
-    async def take(self, count: int = 1, longest_wait: float = math.inf) -> int:
-        """Wait until turns of the current caller may begin. Returns how many of `count`, at least one.
-
-        Callers of one principal wait in order; cancelling one gives its turns back. longest_wait: in seconds.
-        Raises AccessDenied if the day's turns are used up, or the wait would be longer.
-        """
-        principal = caller()
-        rate, per_day = principal.turn_rate, principal.turns_per_day
-        if rate is None and per_day is None:
-            return count
-        if per_day is not None:
-            left = per_day - int(self._today.get(principal.name))
-            if left < 1:
-                self._limited("turns_per_day")
-                raise _used_up(principal, per_day)
-            count = min(count, left)
-        wait = 0.0
-        if rate is not None:
-            tokens = self._bucket(principal.name, rate).refill(rate, self._clock())
-            count = min(count, max(1, int(tokens), int(rate * _GROUP_SECONDS)))
-            wait = max(0.0, count - tokens) / rate
-            if wait:
-                self._limited("turn_rate")
-            if wait > longest_wait:
-                raise _refused(principal, f"{rate:g} turns per second", "turn_rate", wait)
-        self._count(principal, count)
-        if wait:
-            try:
-                await asyncio.sleep(wait)
-            except BaseException:
-                self._count(principal, -count)
-                raise
-        return count
-
-    def close(self) -> None:
-        """Finish pending writes of the day's turns. May block until the file is written."""
-        self._today.close()
-
-    def _count(self, principal: Principal, count: int) -> None:
-        if principal.turn_rate is not None:
-            self._bucket(principal.name, principal.turn_rate).tokens -= count
-        if principal.turns_per_day is not None:
-            self._today.add((SERVER, principal.name), count)
-
-    def _bucket(self, name: str, rate: float) -> _TokenBucket:
-        bucket = self._buckets.get(name)
-        if bucket is None:
-            if len(self._buckets) >= _MAX_PRINCIPALS:
-                self._buckets = {other: one for other, one in self._buckets.items() if one.tokens < 0}
-            bucket = self._buckets[name] = _TokenBucket(max(1.0, rate), self._clock())
-        return bucket
-
-
-def _used_up(principal: Principal, per_day: int) -> AccessDenied:
-    now = datetime.now(UTC)
-    midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
-    return AccessDenied(
-        "QUOTA_EXCEEDED",
-        f"{principal.name} has used its limit of {per_day} turns a day (turns_per_day), which resets at midnight UTC, "
-        f"{midnight:%Y-%m-%dT%H:%M:%SZ}; wait, or ask the operator of the server for more",
-        "limit turns_per_day",
-        principal,
-        retry_seconds=(midnight - now).total_seconds(),
-        limit="turns_per_day",
-        resets=f"{midnight:%Y-%m-%dT%H:%M:%SZ}",
     )
 
 

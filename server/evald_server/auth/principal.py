@@ -25,8 +25,6 @@ class _Limit(NamedTuple):
 _LIMITS: Final = {
     "rate": _Limit(float, 0, 1e6, "calls per second, above 0 and at most 1000000", inclusive=False),
     "in_flight": _Limit(int, 1, 1e6, "1 to 1000000 calls"),
-    "turn_rate": _Limit(float, 0, 1e6, "turns per second, above 0 and at most 1000000", inclusive=False),
-    "turns_per_day": _Limit(int, 1, 1e12, "1 to 1000000000000 turns"),
     "judge_usd_per_day": _Limit(float, 0, 1e6, "US dollars, 0 to 1000000"),
 }
 
@@ -63,8 +61,8 @@ class Principal:
     name: the owner of leases, sessions and request ids; several keys may share it.
     types: evaluator types that it may offer, each a name or a prefix that ends in `*`.
     key_id: id of its API key, id of the key that signed its token, or the name in its certificate.
-    rate: maximum calls per second. in_flight: maximum open calls. turn_rate: maximum turns per second. turns_per_day:
-    maximum turns per day (UTC). judge_usd_per_day: maximum cost of judges in US dollars per day (UTC). None: no limit.
+    rate: maximum calls per second. in_flight: maximum open calls. judge_usd_per_day: maximum cost of judges in US
+    dollars per day (UTC). None: no limit.
     expires: expiry of its token, Unix time in seconds.
     certificate: the names in its connection's client certificate, also if it sent a token; None without one.
     """
@@ -75,8 +73,6 @@ class Principal:
     key_id: str = ""
     rate: float | None = None
     in_flight: int | None = None
-    turn_rate: float | None = None
-    turns_per_day: int | None = None
     judge_usd_per_day: float | None = None
     kind: Literal["key", "jwt", "certificate", "none"] = "key"
     expires: float | None = None

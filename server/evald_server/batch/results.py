@@ -75,10 +75,10 @@ class BatchResults:
         for (index, verdict, _, value, _), _ in result_keys(run):
             self._count(run.plan, index, verdict, value)
 
-    def refuse(self, item_id: str, message: str, code: str = "INVALID_ITEM") -> None:
+    def refuse(self, item_id: str, message: str) -> None:
         """Add the error of an item that cannot be evaluated."""
         answer = evaluation_service_pb2.BatchAnswer(item_id=item_id)
-        fill_error(answer.error, ErrorInfo(code, message))
+        fill_error(answer.error, ErrorInfo("INVALID_ITEM", message))
         self.verdicts[Verdict.ERROR] += 1
         self._add_answer(answer)
 

@@ -18,7 +18,7 @@ from evald_server.fair_slots import FairSlots, count_down, share
 from evald_server.methods import method_for
 from evald_server.rpc.errors import code_of, details_of
 from evald_server.rpc.gate import Gate
-from evald_server.rpc.server import Handler
+from evald_server.rpc.server import Context, Handler
 
 # Shorter than the idle timeouts of proxies.
 KEEPALIVE_SECONDS: Final = 15.0
@@ -191,7 +191,7 @@ class Calls:
 
     async def _handle(self, method: str, request: bytes, context: HttpContext) -> bytes | None:
         # Run in a task of its own: the gate and the handlers set context variables and cancel calls by their task.
-        handler = self._gate.admit(f"/{method}", context.invocation_metadata(), None, context.peer)
+        handler = self._gate.admit(f"/{method}", cast("Context", context), None)
         name = caller().name
         # Each holds a connection. On a server without credentials the limit of connections is enough.
         most = share(self._max_streams, name)

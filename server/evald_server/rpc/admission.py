@@ -4,15 +4,28 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import Final
 
 from evald.scope import Scope
-from evald_server.auth.current_call import caller
-from evald_server.auth.limits import TurnLimits
 from evald_server.call_errors import CallError
 from evald_server.engine.invoke import RESERVE_SECONDS, budget
 from evald_server.engine.plan import Plan
 from evald_server.engine.run import EvaluationRun
-from evald_server.fair_slots import FairSlots, QueueFull
+
+from .server import Context
+
+# Source: https://www.w3.org/TR/trace-context/.
+_TRACE_HEADERS: Final = frozenset(("traceparent", "tracestate", "baggage"))
+
+
+def scope_of(context: Context, evaluation_id: str) -> Scope:
+    """Return the id and the trace headers of a call for its pending evaluators."""
+    headers = {
+        key: value
+        for key, value in context.invocation_metadata() or ()
+        if key in _TRACE_HEADERS and isinstance(value, str)
+    }
+    return Scope(evaluation_id=evaluation_id, trace_context=headers)
 
 
 def check_deadline(plan: Plan, seconds: float | None) -> None:
@@ -28,14 +41,15 @@ def check_deadline(plan: Plan, seconds: float | None) -> None:
 
 
 class Admission:
-    """A limited number of slots with a limited queue, in which principals take turns.
+    """A limited number of slots with a limited queue, first come, first served.
 
     An evaluation without waiting evaluators needs no slot: it ends before the next one begins.
 
     slots: maximum concurrent waiting evaluations. queue: maximum evaluations in the queue. queue_seconds: maximum
     time in the queue. concurrency: maximum concurrent waiting evaluators of one evaluation.
-    default_timeout: seconds for calls without a deadline. max_timeout: maximum seconds for all calls. turns: limits of
-    the turns of each principal.
+    default_timeout: seconds for calls without a deadline. max_timeout: maximum seconds for all calls.
+
+    inflight: number of evaluations in a slot. queued: number of those in the queue.
     """
 
     def __init__(
@@ -47,11 +61,12 @@ class Admission:
         concurrency: int = 16,
         default_timeout: float = 60.0,
         max_timeout: float = 60.0,
-        turns: TurnLimits | None = None,
     ) -> None:
-        self.turns = TurnLimits() if turns is None else turns
+        self.inflight = self.queued = 0
+        self._patient = 0  # those in the queue without a time limit
         self._most = slots
-        self._slots = FairSlots(slots, queue)
+        self._slots = asyncio.Semaphore(slots)
+        self._queue = queue
         self._queue_seconds = queue_seconds
         self._concurrency = concurrency
         self._default_timeout = default_timeout
@@ -66,31 +81,30 @@ class Admission:
         """Acquire a slot and run the pending evaluators of a run. Yields as `EvaluationRun.run_pending` does.
 
         time_remaining: returns the seconds until the call's deadline, None without one; called once, at the start.
-        If omitted, the run queues without a timeout, and that time does not count against the time limit. Use this
+        If omitted, the run queues without a limit, and that time does not count against the time limit. Use this
         for items of batches and for turns of sessions and runs: it slows down their senders.
         Raises CallError if there is no time or no slot.
         """
         patient = time_remaining is None
         seconds = None if time_remaining is None else time_remaining()
         left = self.seconds_for(run.plan, seconds)
-        principal = caller().name
         try:
             if left is not None and left <= 0:
                 raise _too_short(seconds or 0)
-            if not self._slots.enter(principal):
-                began = time.monotonic()
-                await self._wait(principal, patient=patient)
-                if left is not None and not patient:
-                    left -= time.monotonic() - began
+            waited = await self._acquire(patient=patient)
         except BaseException:
             run.abandon()
             raise
+        self.inflight += 1
+        if left is not None and not patient:
+            left -= waited
         try:
             async with aclosing(run.run_pending(left, self._concurrency, scope)) as steps:
                 async for finished in steps:
                     yield finished
         finally:
-            self._slots.release(principal)
+            self.inflight -= 1
+            self._slots.release()
 
     async def finish(
         self,
@@ -113,29 +127,28 @@ class Admission:
             return left
         return min(left, plan.timeout)
 
-    @property
-    def inflight(self) -> int:
-        """The number of evaluations in a slot."""
-        return self._slots.taken
+    async def _acquire(self, *, patient: bool) -> float:
+        """Take a slot. Returns the seconds in the queue. Raises CallError OVERLOADED.
 
-    @property
-    def queued(self) -> int:
-        """The number of evaluations in the queue."""
-        return self._slots.waiting
-
-    async def _wait(self, principal: str, *, patient: bool) -> None:
-        """Queue for a slot. Raises CallError OVERLOADED if the queue is full or no slot becomes free in time.
-
-        patient: queue without a limit and without a timeout.
+        patient: queue without a limit, in number and in time.
         """
+        if not self._slots.locked():
+            await self._slots.acquire()
+            return 0.0
+        if not patient and self.queued - self._patient >= self._queue:
+            raise self._overloaded("all slots and the queue are full")
         began = time.monotonic()
+        self.queued += 1
+        self._patient += patient
         try:
             async with asyncio.timeout(None if patient else self._queue_seconds):
-                await self._slots.acquire(principal, patient=patient)
-        except QueueFull:
-            raise self._overloaded("all slots and the queue are full") from None
+                await self._slots.acquire()
         except TimeoutError:
             raise self._overloaded(f"no slot within {time.monotonic() - began:.3g}s") from None
+        finally:
+            self.queued -= 1
+            self._patient -= patient
+        return time.monotonic() - began
 
     def _overloaded(self, why: str) -> CallError:
         return CallError(

@@ -2,12 +2,9 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Final
 
-from evald.scope import Scope
 from evald_server import wire_pb2
-from evald_server.auth.refusals import AccessDenied
 from evald_server.batch.chunk import can_run, slice_of
 from evald_server.batch.item_chunk import ItemChunk, ItemChunkResult
 from evald_server.batch.pool import BatchPool
@@ -19,11 +16,10 @@ from evald_server.engine.planner import LARGE_BYTES
 from evald_server.engine.run import EvaluationRun
 from evald_server.monitoring import Telemetry
 
-from .admission import Admission
+from .admission import Admission, scope_of
 from .errors import as_call_error
 from .server import RpcStream, parse
-from .stream_tasks import CHUNKS_PER_PROCESS, LoopSlices, StreamSlices, StreamTasks, count_chunk, next_part
-from .trace_context import scope_of
+from .stream_tasks import CHUNKS_PER_PROCESS, StreamSlices, StreamTasks, count_chunk, next_part
 
 _Request = wire_pb2.EvaluateBatchRequest
 _Item = wire_pb2.BatchItem
@@ -33,14 +29,16 @@ _MAX_WAITING: Final = 64
 
 
 class BatchService:
-    """The handler of EvaluateBatch."""
+    """The handler of EvaluateBatch. slices: the lock of StreamSlices."""
 
     def __init__(
-        self, engine: Engine, admission: Admission, metrics: Telemetry, pool: BatchPool, slices: LoopSlices
+        self, engine: Engine, admission: Admission, metrics: Telemetry, pool: BatchPool, slices: asyncio.Lock
     ) -> None:
-        self._engine = engine
-        self._open = partial(_Batch, engine, admission, metrics, pool)
-        self._slices = slices
+        self.engine = engine
+        self.admission = admission
+        self.metrics = metrics
+        self.pool = pool
+        self.slices = slices
 
     async def evaluate_batch(self, stream: RpcStream) -> None:
         """Evaluate items until the caller half-closes."""
@@ -51,11 +49,10 @@ class BatchService:
                 if batch is None:
                     if not message.HasField("open"):
                         raise invalid("open", "missing; the first message must open the batch")
-                    scope = scope_of(stream.context, self._engine.new_id())
                     opened = message.open
                     if opened.evaluators:
-                        await self._engine.prepare(opened.evaluators, opened.options, _Item().context)
-                    batch = self._open(StreamSlices(self._slices.next), stream, opened, scope)
+                        await self.engine.prepare(opened.evaluators, opened.options, _Item().context)
+                    batch = _Batch(self, stream, opened)
                 elif message.HasField("open"):
                     raise invalid("open", "only the first message may open the batch")
                 await batch.add(message.items)
@@ -70,24 +67,14 @@ class BatchService:
 class _Batch:
     """One stream: the specs and options that its items share, and their results."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        admission: Admission,
-        metrics: Telemetry,
-        pool: BatchPool,
-        slices: StreamSlices,
-        stream: RpcStream,
-        opened: wire_pb2.BatchOpen,
-        scope: Scope,
-    ) -> None:
+    def __init__(self, service: BatchService, stream: RpcStream, opened: wire_pb2.BatchOpen) -> None:
         """Raises InvalidPlan if the shared specs are not valid."""
-        self._engine = engine
-        self._admission = admission
-        self._metrics = metrics
-        self._pool = pool
-        self._slices = slices
-        self._scope = scope
+        self._engine = engine = service.engine
+        self._admission = service.admission
+        self._metrics = service.metrics
+        self._pool = service.pool
+        self._slices = StreamSlices(service.slices)
+        self._scope = scope_of(stream.context, engine.new_id())
         self._labels = dict(opened.labels)
         self._stream = stream
         self._specs = tuple(opened.evaluators)
@@ -106,19 +93,7 @@ class _Batch:
         self._use_processes = True
 
     async def add(self, items: Sequence[bytes]) -> None:
-        """Evaluate the items of one message when their principal's limits allow it, and send the finished answers."""
-        begin = 0
-        while begin < len(items):
-            try:
-                count = await self._admission.turns.take(len(items) - begin)
-            except AccessDenied as problem:
-                await self._refuse(items[begin:], problem)
-                return
-            await self._add(items if count == len(items) else items[begin : begin + count])
-            begin += count
-
-    async def _add(self, items: Sequence[bytes]) -> None:
-        """Evaluate items, here or in processes, and send the finished answers."""
+        """Evaluate the items of one message, here or in processes, and send the finished answers."""
         first, self._item_count = self._item_count + 1, self._item_count + len(items)
         plan = self._plan_of_chunks(len(items))
         if plan is None:
@@ -126,20 +101,6 @@ class _Batch:
         else:
             for begin in range(0, len(items), MAX_ITEMS):
                 await self._submit(plan, items[begin : begin + MAX_ITEMS], first + begin)
-        await self._flush()
-
-    async def _refuse(self, items: Sequence[bytes], problem: AccessDenied) -> None:
-        """Answer items that may not be evaluated with an error."""
-        for data in items:
-            await self._slices.pause()
-            self._item_count += 1
-            try:
-                item_id = _parsed(data, self._item_count).item_id
-            except CallError as unreadable:
-                self._results.refuse("", unreadable.message)
-            else:
-                self._results.refuse(item_id, problem.message, "RESOURCE_EXHAUSTED")
-            await self._flush_if_full()
         await self._flush()
 
     async def finish(self) -> None:
@@ -215,7 +176,7 @@ class _Batch:
     async def _start(self, number: int, data: bytes) -> None:
         item_id = ""
         try:
-            item = _parsed(data, number)
+            item = parse(_Item, data, f"item {number} of the stream")
             item_id = item.item_id
             if len(data) > LARGE_BYTES and item.evaluators:
                 await self._engine.prepare(item.evaluators, self._options, item.context)
@@ -262,7 +223,3 @@ class _Batch:
         async with self._sending:
             for message in self._results.take():
                 await self._stream.send(message)
-
-
-def _parsed(data: bytes, number: int) -> wire_pb2.BatchItem:
-    return parse(_Item, data, f"item {number} of the stream")

@@ -4,19 +4,17 @@ A test compares the table of reasons with the one in protos/README.md.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import grpc
-from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from evald.v1 import evaluation_service_pb2
 from evald_server.call_errors import BadField, CallError, invalid, refusal
-from evald_server.engine.plan import InvalidPlan, Violation
+from evald_server.engine.plan import InvalidPlan
 
 DOMAIN: Final = "evald"
 
@@ -61,7 +59,6 @@ REASONS: Final[dict[str, Reason]] = {
     "ROLE_MISSING": Reason(grpc.StatusCode.PERMISSION_DENIED),
     "NOT_OWNER": Reason(grpc.StatusCode.PERMISSION_DENIED),
     "RATE_LIMITED": Reason(_EXHAUSTED, 1.0),
-    "QUOTA_EXCEEDED": Reason(_EXHAUSTED, 3600.0),
     "DRAINING": Reason(grpc.StatusCode.UNAVAILABLE, 1.0),
     "DEADLINE_TOO_SHORT": Reason(grpc.StatusCode.DEADLINE_EXCEEDED),
     "REVISION_GONE": Reason(grpc.StatusCode.OUT_OF_RANGE),
@@ -103,23 +100,23 @@ def details_of(problem: CallError) -> bytes:
     info = error_details_pb2.ErrorInfo(reason=problem.reason, domain=DOMAIN)
     for key, value in problem.metadata.items():
         info.metadata[key] = _cut(value, _MAX_METADATA_BYTES)
-    _pack(status, info)
+    status.details.add().Pack(info)
     if retry_seconds is not None:
-        delay = Duration()
-        delay.FromMilliseconds(round(retry_seconds * 1000))
-        _pack(status, error_details_pb2.RetryInfo(retry_delay=delay))
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(round(retry_seconds * 1000))
+        status.details.add().Pack(retry)
     if problem.violations:
         request = error_details_pb2.BadRequest()
         room = _MAX_DETAILS_BYTES - status.ByteSize() - 100
         for violation in problem.violations:
-            found = error_details_pb2.BadRequest.FieldViolation(
+            field = error_details_pb2.BadRequest.FieldViolation(
                 field=violation.field[:200], description=violation.message[:500]
             )
-            room -= found.ByteSize() + 8
+            room -= field.ByteSize() + 8
             if room < 0:
                 break
-            request.field_violations.append(found)
-        _pack(status, request)
+            request.field_violations.append(field)
+        status.details.add().Pack(request)
     data: bytes = status.SerializeToString()
     return data
 
@@ -151,31 +148,27 @@ def _impossible_values(message: Message) -> Iterator[tuple[str, str]]:
         return
     # In a Struct, paths contain only its keys.
     is_plain = message.DESCRIPTOR.file.package == "google.protobuf"
-    for field, value in message.ListFields():
+    for field, content in message.ListFields():
         name = "" if is_plain else f".{field.name}"
-        values: Iterator[tuple[str, Any]]
-        if isinstance(value, Mapping):
-            values = ((f'{name}["{str(key)[:100]}"]', value[key]) for key in value)
-        elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
-            values = ((f"{name}[{index}]", one) for index, one in enumerate(value))
-        else:
-            values = iter(((name, value),))
-        for path, one in values:
-            if isinstance(one, Message):
-                for inner, problem in _impossible_values(one):
+        items: Iterable[tuple[str, Any]] = [(name, content)]
+        if isinstance(content, Mapping):
+            items = ((f'{name}["{str(key)[:100]}"]', content[key]) for key in content)
+        elif isinstance(content, Sequence) and not isinstance(content, str | bytes):
+            items = ((f"{name}[{index}]", value) for index, value in enumerate(content))
+        for path, value in items:
+            if isinstance(value, Message):
+                for inner, problem in _impossible_values(value):
                     yield path + inner, problem
-            elif isinstance(one, float):
-                if not math.isfinite(one):
-                    yield path, f"got {one}, wanted a finite number"
-                elif field.name in _SCORES and not 0 <= one <= 1:
-                    yield path, f"got {one}, wanted 0 to 1"
-                elif field.full_name == "evald.v1.Cost.amount" and one < 0:
-                    yield path, f"got {one}, wanted 0 or more"
-            elif field.enum_type is not None:
-                if one not in field.enum_type.values_by_number:
-                    yield path, f"got {one}, wanted a value this server knows"
-            elif isinstance(one, int) and one < 0 and not is_plain:  # a negative Timestamp is before 1970
-                yield path, f"got {one}, wanted 0 or more"
+            elif isinstance(value, float) and not math.isfinite(value):
+                yield path, f"got {value}, wanted a finite number"
+            elif isinstance(value, float) and field.name in _SCORES and not 0 <= value <= 1:
+                yield path, f"got {value}, wanted 0 to 1"
+            elif field.full_name == "evald.v1.Cost.amount" and value < 0:
+                yield path, f"got {value}, wanted 0 or more"
+            elif field.enum_type is not None and value not in field.enum_type.values_by_number:
+                yield path, f"got {value}, wanted a value this server knows"
+            elif isinstance(value, int) and field.enum_type is None and value < 0 and not is_plain:
+                yield path, f"got {value}, wanted 0 or more"  # a negative Timestamp is before 1970
 
 
 def microseconds(message: Message, name: str, path: str) -> int:
@@ -191,22 +184,9 @@ def microseconds(message: Message, name: str, path: str) -> int:
 
 def as_call_error(problem: InvalidPlan) -> CallError:
     """Convert the error of invalid specs."""
-    found = [BadField(v.field, v.message, v.reason) for v in problem.violations]
+    fields = [BadField(v.field, v.message, v.reason) for v in problem.violations]
     reason = "UNKNOWN_TYPE" if problem.unknown_type else "INVALID_FIELD"
-    return refusal(found, reason, violation=found[0].reason)
-
-
-def violations_response(violations: Sequence[Violation]) -> evaluation_service_pb2.ValidateSpecsResponse:
-    """Return the response of ValidateSpecs."""
-    response = evaluation_service_pb2.ValidateSpecsResponse()
-    for found in violations:
-        response.violations.add(
-            index=found.index or 0,
-            path=found.path,
-            reason=found.reason,
-            message=f"{found.field}: {found.message}",
-        )
-    return response
+    return refusal(fields, reason, violation=fields[0].reason)
 
 
 def trailer_text(message: str) -> str:
@@ -223,9 +203,3 @@ def trailer_text(message: str) -> str:
 def _cut(text: str, most: int) -> str:
     """Return the beginning of a text. most: bytes in UTF-8."""
     return text.encode()[:most].decode(errors="ignore")
-
-
-def _pack(status: status_pb2.Status, message: Message) -> None:
-    packed = AnyMessage()
-    packed.Pack(message)
-    status.details.append(packed)

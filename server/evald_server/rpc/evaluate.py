@@ -12,19 +12,16 @@ from google.protobuf.message import Message
 from evald.v1 import evaluation_service_pb2
 from evald_server import wire_pb2
 from evald_server.auth.current_call import caller
-from evald_server.auth.limits import LONGEST_WAIT_OF_CALLS
 from evald_server.engine.engine import Engine
 from evald_server.engine.planner import LARGE_BYTES
 from evald_server.engine.response import event_of, event_response, events_of, unary_response
 from evald_server.engine.run import EvaluationRun
 from evald_server.monitoring import Telemetry
 
-from .admission import Admission, check_deadline
+from .admission import Admission, check_deadline, scope_of
 from .batching import CallBatcher
-from .errors import violations_response
 from .idempotency import IdempotencyStore, StoredResponse
 from .server import Context, Handler, RpcServer, parse, too_large
-from .trace_context import scope_of
 
 NAME: Final = "evald.v1.EvaluationService"
 
@@ -35,42 +32,10 @@ _Started: TypeAlias = "tuple[bytes, _Request, EvaluationRun | None]"
 or, without a run, for an earlier call with its request_id."""
 
 
-class EvaluateService:
-    """The handlers of EvaluateUnary, Evaluate and ValidateSpecs."""
+class UnaryCalls:
+    """The calls of EvaluateUnary, which responds with all results in one message.
 
-    def __init__(
-        self,
-        engine: Engine,
-        batcher: CallBatcher,
-        admission: Admission,
-        idempotency: IdempotencyStore,
-        metrics: Telemetry,
-    ) -> None:
-        self.engine = engine
-        self.batcher = batcher
-        self.admission = admission
-        self.idempotency = idempotency
-        self.metrics = metrics
-
-    async def validate(
-        self, request: evaluation_service_pb2.ValidateSpecsRequest
-    ) -> evaluation_service_pb2.ValidateSpecsResponse:
-        """Respond with all violations of the specs, without running them."""
-        return violations_response(await self.engine.planner.violations(request.evaluators))
-
-    def unary(self, rpc: RpcServer) -> Handler:
-        """Return the handler of EvaluateUnary, which responds with all results in one message."""
-        return grpc.unary_unary_rpc_method_handler(_UnaryCalls(self, rpc).handle)
-
-    def stream(self, rpc: RpcServer) -> Handler:
-        """Return the handler of Evaluate, which streams the plan, each result when it is there, and the summary: in one
-        message if no evaluator waits.
-        """
-        return grpc.unary_stream_rpc_method_handler(_StreamCalls(self, rpc).handle)
-
-
-class _UnaryCalls:
-    """The calls of EvaluateUnary. respond: returns the message of a finished run with an evaluation id.
+    respond: returns the message of a finished run with an evaluation id.
 
     Most calls need no waiting. Such a call is one function, `_start`, which the batcher calls. They do without the
     wrappers of other methods, because each function more shows in the rate (tests/rpc/test_call_count.py).
@@ -79,15 +44,27 @@ class _UnaryCalls:
     method, kind, streams = "EvaluateUnary", "unary", False
     respond: Callable[[EvaluationRun, str], Message] = staticmethod(unary_response)
 
-    def __init__(self, service: EvaluateService, rpc: RpcServer) -> None:
+    def __init__(
+        self,
+        rpc: RpcServer,
+        engine: Engine,
+        batcher: CallBatcher,
+        admission: Admission,
+        idempotency: IdempotencyStore,
+        metrics: Telemetry,
+    ) -> None:
         self._rpc = rpc
-        self._engine = service.engine
-        self._batcher = service.batcher
-        self._admission = service.admission
-        self._idempotency = service.idempotency
-        self._metrics = service.metrics
-        self._tally = service.metrics.rpcs.tally(NAME, self.method, self.kind)
+        self._engine = engine
+        self._batcher = batcher
+        self._admission = admission
+        self._idempotency = idempotency
+        self._metrics = metrics
+        self._tally = metrics.rpcs.tally(NAME, self.method, self.kind)
         self._name = f"{NAME}/{self.method}"
+
+    def handler(self) -> Handler:
+        """Return gRPC's handler of the method."""
+        return grpc.unary_unary_rpc_method_handler(self.handle)
 
     async def handle(self, data: bytes, context: Context) -> bytes | None:
         """Handle a call, from request bytes to response bytes."""
@@ -101,9 +78,10 @@ class _UnaryCalls:
                 await rpc.refuse_draining()
             if len(data) > rpc.max_message_bytes:
                 raise too_large(data, rpc.max_message_bytes)
-            if len(data) > LARGE_BYTES or self._admission.turns.limits_caller:
+            if len(data) > LARGE_BYTES:  # compiled in a thread
+                parsed = self._read(data)
                 with rpc.in_flight():
-                    parsed = await self._prepare(data)
+                    await self._engine.prepare(parsed.evaluators, parsed.options, parsed.context)
             started = self._batcher.submit(self._start, data, parsed, context)
             last, request, run = (
                 await self._batcher.result(started) if isinstance(started, Future) else started
@@ -119,15 +97,6 @@ class _UnaryCalls:
         tally.sent_count += 1
         rpc.ended(tally, self._name, "OK", began)
         return None if self.streams else last
-
-    async def _prepare(self, data: bytes) -> _Request:
-        """Compile large specs in a thread, and wait for the caller's limit of turns. Returns the parsed request."""
-        request = self._read(data)
-        if len(data) > LARGE_BYTES:
-            await self._engine.prepare(request.evaluators, request.options, request.context)
-        if not request.request_id:  # one that is repeated needs no turn
-            await self._admission.turns.take(longest_wait=LONGEST_WAIT_OF_CALLS)
-        return request
 
     def _start(self, data: bytes, parsed: _Request | None, context: Context) -> _Started:
         """Evaluate a call up to what waits. parsed: the data, if they were parsed before."""
@@ -157,7 +126,6 @@ class _UnaryCalls:
 
         async def evaluate() -> StoredResponse:
             nonlocal last
-            await self._admission.turns.take(longest_wait=LONGEST_WAIT_OF_CALLS)
             run = self._begin(request, context)
             if run.pending:
                 last = await self._wait(request, run, context)
@@ -183,11 +151,17 @@ class _UnaryCalls:
         return stored.data
 
 
-class _StreamCalls(_UnaryCalls):
-    """The calls of Evaluate."""
+class StreamCalls(UnaryCalls):
+    """The calls of Evaluate, which streams the plan, each result when it is there, and the summary: in one message if no
+    evaluator waits.
+    """
 
     method, kind, streams = "Evaluate", "server_stream", True
     respond = staticmethod(event_response)
+
+    def handler(self) -> Handler:
+        """Return gRPC's handler of the method."""
+        return grpc.unary_stream_rpc_method_handler(self.handle)
 
     def _read(self, data: bytes) -> _Request:
         return parse(_Request, data)
@@ -208,3 +182,18 @@ class _StreamCalls(_UnaryCalls):
     def _repeated(self, stored: StoredResponse) -> bytes:
         response = evaluation_service_pb2.EvaluateUnaryResponse.FromString(stored.data)
         return event_of(response, stored.specs).SerializeToString()
+
+
+async def validate_specs(
+    engine: Engine, request: evaluation_service_pb2.ValidateSpecsRequest
+) -> evaluation_service_pb2.ValidateSpecsResponse:
+    """Respond with all violations of the specs, without running them."""
+    response = evaluation_service_pb2.ValidateSpecsResponse()
+    for violation in await engine.planner.violations(request.evaluators):
+        response.violations.add(
+            index=violation.index or 0,
+            path=violation.path,
+            reason=violation.reason,
+            message=f"{violation.field}: {violation.message}",
+        )
+    return response

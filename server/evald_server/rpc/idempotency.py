@@ -5,7 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from evald.v1 import evaluation_service_pb2
 from evald_server import wire_pb2
@@ -16,10 +16,6 @@ MAX_ID_LENGTH: Final = 128
 
 # Measured size of the Python objects around a response.
 _OVERHEAD_BYTES: Final = 400
-
-
-_Key: TypeAlias = tuple[str, str]
-"""Owner and request_id."""
 
 
 class StoredResponse(NamedTuple):
@@ -33,22 +29,18 @@ class _Stored(NamedTuple):
     digest: bytes
     response: StoredResponse
     expires: float
-
-
-class _InFlight(NamedTuple):
-    digest: bytes
-    done: "asyncio.Future[None]"
+    size: int
 
 
 class IdempotencyStore:
-    """Keeps responses for ten minutes, and evicts the oldest beyond `max_bytes`."""
+    """Keeps responses for ten minutes, and evicts the oldest beyond `max_bytes`. Keys are owner and request_id."""
 
     def __init__(self, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_bytes = max_bytes
         self._clock = clock
         self._bytes = 0
-        self._stored: OrderedDict[_Key, _Stored] = OrderedDict()
-        self._in_flight: dict[_Key, _InFlight] = {}
+        self._stored: OrderedDict[tuple[str, str], _Stored] = OrderedDict()
+        self._in_flight: dict[tuple[str, str], tuple[bytes, asyncio.Future[None]]] = {}
 
     async def once(
         self,
@@ -68,35 +60,37 @@ class IdempotencyStore:
         parsed = evaluation_service_pb2.EvaluateRequest.FromString(request.SerializeToString())
         digest = blake2b(parsed.SerializeToString(deterministic=True), digest_size=16).digest()
         key = (owner, request_id)
-        while known := self._find(key):
-            if known.digest != digest:
+        while in_flight := self._in_flight.get(key):
+            if in_flight[0] != digest:
                 raise reused()
-            if isinstance(known, _Stored):
-                return known.response, True
             # asyncio.wait, not await: a cancelled caller must not cancel the future for the others.
-            await asyncio.wait([known.done])
-        self._in_flight[key] = _InFlight(digest, asyncio.get_running_loop().create_future())
+            await asyncio.wait([in_flight[1]])
+        self._expire()
+        if stored := self._stored.get(key):
+            if stored.digest != digest:
+                raise reused()
+            return stored.response, True
+        done = asyncio.get_running_loop().create_future()
+        self._in_flight[key] = digest, done
         try:
             response = await call()
-            self._stored[key] = _Stored(digest, response, self._clock() + KEEP_SECONDS)
-            self._bytes += _size(key, response)
+            size = len(owner) + len(request_id) + len(response.data) + sum(map(len, response.specs))
+            expires = self._clock() + KEEP_SECONDS
+            self._stored[key] = _Stored(digest, response, expires, size + _OVERHEAD_BYTES)
+            self._bytes += size + _OVERHEAD_BYTES
             self._expire()
         finally:
-            self._in_flight.pop(key).done.set_result(None)
+            del self._in_flight[key]
+            done.set_result(None)
         return response, False
 
-    def _find(self, key: _Key) -> _Stored | _InFlight | None:
-        self._expire()
-        return self._stored.get(key) or self._in_flight.get(key)
-
     def _expire(self) -> None:
-        now = self._clock()
         while self._stored:
             key, stored = next(iter(self._stored.items()))
-            if stored.expires > now and self._bytes <= self._max_bytes:
+            if stored.expires > self._clock() and self._bytes <= self._max_bytes:
                 return
             del self._stored[key]
-            self._bytes -= _size(key, stored.response)
+            self._bytes -= stored.size
 
 
 def check_length(request_id: str) -> None:
@@ -109,7 +103,3 @@ def reused() -> CallError:
     """Return the error of a request whose id was used for another one."""
     message = "was already used for another request; a new request needs a new id"
     return invalid("request_id", message, "REQUEST_ID_REUSED")
-
-
-def _size(key: _Key, response: StoredResponse) -> int:
-    return sum(map(len, key)) + len(response.data) + sum(map(len, response.specs)) + _OVERHEAD_BYTES

@@ -57,12 +57,12 @@ async def read_page(
     page: list[Item] = []
     held, limit = 0, min(size + 1, _READ_AT_ONCE)
     while True:
-        found = await read(after, limit)
-        for item in found:
+        items = await read(after, limit)
+        for item in items:
             held += size_of(item)
             if page and (len(page) == size or held > _PAGE_BYTES):
                 return page, True
             page.append(item)
-        if len(found) < limit:
+        if len(items) < limit:
             return page, False
         after = place_of(page[-1])

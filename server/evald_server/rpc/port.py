@@ -17,7 +17,7 @@ class RpcPort:
     """One address with a gRPC server.
 
     handlers: of all methods. max_calls: that it holds at a time. certificates: None for plaintext. require: clients
-    need a certificate.
+    need a certificate of the client CA.
     """
 
     def __init__(
@@ -30,48 +30,32 @@ class RpcPort:
         require: bool,
     ) -> None:
         _grpc_log.addFilter(_has_no_bytes)
-        self._tls = None if certificates is None else _Tls(certificates, require=require)
+        # The newest certificates until gRPC, in a thread of its own, has taken them.
+        self._fresh: deque[grpc.ServerCertificateConfiguration] = deque(maxlen=1)
+        self._credentials = None
+        if certificates is not None:
+            # Any, because the type stubs omit the result None, which keeps the current certificates.
+            fetch: Any = self._fetch
+            self._credentials = grpc.dynamic_ssl_server_credentials(
+                _configuration(certificates), fetch, require_client_authentication=require
+            )
         # max_calls is above the limits on streams and waiting calls, so that gRPC never refuses first; it bounds memory.
         self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
         self._server.add_generic_rpc_handlers([handlers])
+        self.start = self._server.start
+        self.stop = self._server.stop
 
     def bind(self, address: str) -> int:
         """Bind an address. Returns the port; 0 if the address is not available."""
         try:
-            if self._tls is None:
+            if self._credentials is None:
                 return self._server.add_insecure_port(address)
-            return self._server.add_secure_port(address, self._tls.credentials)
+            return self._server.add_secure_port(address, self._credentials)
         except RuntimeError:
             return 0
 
-    async def start(self) -> None:
-        """Accept calls."""
-        await self._server.start()
-
-    async def stop(self, grace_seconds: float | None) -> None:
-        """Accept no more calls, and end those that are still open after the grace."""
-        await self._server.stop(grace_seconds)
-
     def publish(self, certificates: Certificates) -> None:
         """Use other certificates for new connections. Open connections keep theirs."""
-        if self._tls is not None:
-            self._tls.publish(certificates)
-
-
-class _Tls:
-    """The TLS credentials of a port, whose certificates may change. require: clients need a certificate of the client CA."""
-
-    def __init__(self, certificates: Certificates, *, require: bool) -> None:
-        # The newest configuration until gRPC, in a thread of its own, has taken it.
-        self._fresh: deque[grpc.ServerCertificateConfiguration] = deque(maxlen=1)
-        # Any, because the type stubs omit the result None, which keeps the current certificates.
-        fetch: Any = self._fetch
-        self.credentials = grpc.dynamic_ssl_server_credentials(
-            _configuration(certificates), fetch, require_client_authentication=require
-        )
-
-    def publish(self, certificates: Certificates) -> None:
-        """Use these certificates for new connections. Open connections stay."""
         self._fresh.append(_configuration(certificates))
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:

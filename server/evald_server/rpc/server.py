@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf import descriptor_pool
@@ -26,47 +26,19 @@ from evald_server.monitoring import RpcTally, Telemetry
 from evald_server.wire_limits import BeyondWireLimit, parse_message
 
 from .errors import as_call_error, code_of, details_of, trailer_text
-from .stream_tasks import LoopSlices, StreamSlices
+from .stream_tasks import StreamSlices
 
 _log = logging.getLogger("evald.rpc")
 
 
-class Context(Protocol):
-    """The part of gRPC's ServicerContext that handlers use. Calls over HTTP have a context with the same methods."""
-
-    def time_remaining(self) -> float | None:
-        """Return the seconds until the deadline; None without one."""
-
-    def invocation_metadata(self) -> Any:
-        """Return pairs of name and value."""
-
-    def peer(self) -> str:
-        """Return the address of the caller."""
-
-    def cancelled(self) -> bool:
-        """Return whether the caller has cancelled the call."""
-
-    async def read(self) -> Any:
-        """Return the next message, or gRPC's EOF."""
-
-    async def write(self, message: bytes, /) -> None:
-        """Send a message."""
-
-    async def abort(
-        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = (), /
-    ) -> NoReturn:
-        """End the call with a status. Always raises."""
-        raise NotImplementedError
-
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+"""gRPC's context of a call. Calls over HTTP have one with the methods that handlers use (http/calls.py)."""
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
-UnaryHandler: TypeAlias = Callable[[bytes, Context], Awaitable[bytes]]
-WatchHandler: TypeAlias = Callable[[bytes, "RpcStream"], Awaitable[None]]
-StreamHandler: TypeAlias = Callable[["RpcStream"], Awaitable[None]]
 Methods: TypeAlias = "dict[str, Callable[..., Awaitable[Any]]]"
+_Tasks: TypeAlias = set[asyncio.Task[Any] | None]
 
 M = TypeVar("M", bound=Message)
-T = TypeVar("T")
 
 # A call that gRPC has received but not passed to its handler when the server stops ends with CANCELLED. So the server is
 # stopped once no call has arrived for _NO_CALL_SECONDS, and after _MAX_HOLD_SECONDS at the latest.
@@ -104,7 +76,8 @@ def parse(kind: type[M], data: bytes, place: str = "") -> M:
 
 class RpcServer:
     """Builds the gRPC handlers of all services, and drains them together.
-    last_call: when the last call arrived, on the clock of `time.perf_counter`.
+
+    last_call: when the last call arrived, on the clock of `time.perf_counter`. slices: the lock of StreamSlices.
     """
 
     def __init__(
@@ -119,113 +92,101 @@ class RpcServer:
         self.max_message_bytes = max_message_bytes
         self._max_streams = max_streams
         self._log_calls = log_calls
-        # Tasks of unary calls and of streams in flight, and of the streams that only their callers end.
-        self._calls: set[asyncio.Task[Any] | None] = set()
-        self._streams: set[asyncio.Task[Any] | None] = set()
-        self._endless: set[asyncio.Task[Any]] = set()
+        # A drain waits for calls and streams. Watches, and all calls of gRPC's own services, end with the server.
+        self._calls: _Tasks = set()
+        self._streams: _Tasks = set()
+        self._watches: _Tasks = set()
+        self._standard: _Tasks = set()
         # Streams that the server ends, with the status that they end with.
         self._ending: dict[asyncio.Task[Any], CallError] = {}
-        self._stopping = False
-        self._holding = False
-        self._last_held = 0.0
+        self.draining = self._holding = False
+        self._stopping = asyncio.Event()
         self.last_call = -math.inf
         self._yielding = asyncio.Lock()
-        self.draining = False
-        self.slices = LoopSlices()
+        self.slices = asyncio.Lock()
 
-    def service(self, name: str, methods: Methods) -> dict[str, Handler]:
+    def service(self, name: str, methods: Methods, *, is_standard: bool = False) -> dict[str, Handler]:
         """Return the handlers of a service. Its descriptor says what each method takes.
 
         A unary method takes its request, and returns its response or, if it was large, the serialised response. A watch
         takes its request and the stream of its responses; a method with a stream of requests takes the stream.
+        is_standard: one of gRPC's own services. They answer while the server drains, and their streams do not count.
         """
         described = descriptor_pool.Default().FindServiceByName(name).methods_by_name
-        return {method: self._method(described[method], handle) for method, handle in methods.items()}
+        return {
+            method: self._method(described[method], handle, is_standard=is_standard)
+            for method, handle in methods.items()
+        }
 
-    def _method(self, method: MethodDescriptor, handle: Callable[..., Awaitable[Any]]) -> Handler:
+    def _method(
+        self, method: MethodDescriptor, handle: Callable[..., Awaitable[Any]], *, is_standard: bool
+    ) -> Handler:
         service, name = method.containing_service.full_name, method.name
-        if method.client_streaming:
-            return self.stream(service, name, handle)
-        kind = GetMessageClass(method.input_type)
+        message = GetMessageClass(method.input_type)
 
-        async def call(data: bytes, _context: Context) -> bytes:
-            response: Message | bytes = await handle(parse(kind, data))
+        async def unary(data: bytes, stream: RpcStream) -> bytes:
+            response: Message | bytes = await handle(parse(message, stream.receive(data)))
+            stream.tally.sent_count += 1
             return response if isinstance(response, bytes) else response.SerializeToString()
 
         async def watch(data: bytes, stream: RpcStream) -> None:
-            await handle(parse(kind, data), stream)
+            # In time slices, because many may begin at once, each with thousands of messages.
+            stream.slices = StreamSlices(self.slices)
+            await handle(parse(message, stream.receive(data)), stream)
 
+        async def session(_requests: object, stream: RpcStream) -> None:
+            await handle(stream)
+
+        if method.client_streaming:
+            tasks = self._standard if is_standard else self._streams
+            return self.handler(service, name, "bidi_stream", session, tasks)
         if method.server_streaming:
-            return self.watch(service, name, watch)
-        return self.unary(service, name, call)
+            tasks = self._standard if is_standard else self._watches
+            make = grpc.unary_stream_rpc_method_handler
+            return self.handler(service, name, "server_stream", watch, tasks, make)
+        tasks = self._standard if is_standard else self._calls
+        return self.handler(service, name, "unary", unary, tasks, grpc.unary_unary_rpc_method_handler)
 
-    def unary(self, service: str, method: str, handle: UnaryHandler) -> Handler:
-        """Return a handler of a unary call."""
-        tally = self._metrics.rpcs.tally(service, method, "unary")
-
-        async def call(request: bytes, context: Context) -> bytes:
-            self._received(request, tally)
-            response = await handle(request, context)
-            tally.sent_count += 1
-            return response
-
-        return grpc.unary_unary_rpc_method_handler(self._wrapped(service, method, tally, call))
-
-    def watch(self, service: str, method: str, handle: WatchHandler) -> Handler:
-        """Return a handler of one request, and responses that continue until the caller ends the stream.
-
-        It counts as an open stream, but a drain does not wait for it. Watches send in time slices of the event loop,
-        because many may begin at once, each with thousands of messages.
-        """
-        tally = self._metrics.rpcs.tally(service, method, "server_stream")
-
-        async def call(request: bytes, context: Context) -> None:
-            self._received(request, tally)
-            slices = StreamSlices(self.slices.next)
-            await handle(request, RpcStream(context, tally, self.max_message_bytes, slices))
-
-        wrapped = self._wrapped(service, method, tally, call, open_streams=True)
-        return grpc.unary_stream_rpc_method_handler(self.endless(wrapped))
-
-    def stream(
+    def handler(
         self,
         service: str,
         method: str,
-        handle: StreamHandler,
-        *,
-        kind: str = "bidi_stream",
-        open_streams: bool = True,
+        kind: str,
+        call: Callable[[Any, "RpcStream"], Awaitable[Any]],
+        tasks: _Tasks | None = None,
+        make: Callable[..., Any] = grpc.stream_stream_rpc_method_handler,
     ) -> Handler:
-        """Return a handler that reads the requests itself.
+        """Return a handler with counting, draining and errors.
 
-        kind: of method, for the metrics. open_streams: its calls count as open streams.
+        kind: of method, for the metrics. call: takes the request, or the requests, and the stream. tasks: those that
+        its calls are among.
         """
-        tally = self._metrics.rpcs.tally(service, method, kind)
+        tally, name = self._metrics.rpcs.tally(service, method, kind), f"{service}/{method}"
+        among = self._calls if tasks is None else tasks
+        counts = among is self._streams or among is self._watches
 
-        async def call(_requests: object, context: Context) -> None:
-            await handle(RpcStream(context, tally, self.max_message_bytes))
-
-        wrapped = self._wrapped(service, method, tally, call, open_streams=open_streams)
-        return grpc.stream_stream_rpc_method_handler(wrapped)
-
-    def endless(self, handle: Callable[[Any, Context], Awaitable[None]]) -> Any:
-        """Wrap a handler of streams that only their callers end: a drain ends them instead of waiting."""
-
-        async def handler(request: Any, context: Context) -> None:
+        async def handle(request: Any, context: Context) -> Any:
+            began = self.last_call = time.perf_counter()
+            tally.started_count += 1
             task = asyncio.current_task()
-            assert task is not None
-            self._endless.add(task)
             try:
-                await handle(request, context)
-            except asyncio.CancelledError:
-                problem = self._ending.pop(task, None) or (server_stops() if self._stopping else None)
-                if problem is None:
-                    raise
-                task.uncancel()
-                await refuse(context, problem)
+                if self.draining and among is not self._standard:
+                    await self.refuse_draining()
+                if counts and self.open_streams >= self._max_streams:
+                    text = f"{self._max_streams} sessions, batches, suite runs and watches are open, which is the limit"
+                    text = f"{text}; end one, or try again later"
+                    raise CallError("TOO_MANY_STREAMS", text, limit=str(self._max_streams))
+                among.add(task)
+                response = await call(request, RpcStream(context, tally, self.max_message_bytes))
+            except BaseException as problem:
+                await self.fail(problem, context, name, tally, began)
+                raise
             finally:
-                self._endless.discard(task)
+                among.discard(task)
+            self.ended(tally, name, "OK", began)
+            return response
 
+        handler: Handler = make(handle)
         return handler
 
     def end_stream(self, task: asyncio.Task[Any], problem: CallError) -> None:
@@ -238,23 +199,31 @@ class RpcServer:
     async def drain(self, grace_seconds: float) -> None:
         """Refuse new calls, and wait for those in flight for at most grace_seconds. Returns when gRPC's server can be
         stopped, 0.5 s after the grace at the latest. Call `end` next."""
-        clock = time.monotonic
+        clock = time.perf_counter
         self.draining = True
         began = clock()
-        while self._in_flight() and clock() - began < grace_seconds:  # noqa: ASYNC110 - nothing tells
+        while (self._calls or self._streams) and clock() - began < grace_seconds:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(_POLL_SECONDS)
         if not grace_seconds:
             return
         # From here on calls are held until `end` refuses them: clients that retry at once would keep the server busy.
         self._holding = True
-        self._last_held = began = clock()
-        while (now := clock()) - self._last_held < _NO_CALL_SECONDS and now - began < _MAX_HOLD_SECONDS:  # noqa: ASYNC110
+        began = clock()
+        while (  # noqa: ASYNC110
+            clock() - max(began, self.last_call) < _NO_CALL_SECONDS and clock() - began < _MAX_HOLD_SECONDS
+        ):
             await asyncio.sleep(_POLL_SECONDS)
+
+    async def refuse_draining(self) -> NoReturn:
+        """Refuse a call that arrives during a drain. Raises CallError."""
+        if self._holding:
+            await self._stopping.wait()
+        raise server_stops()
 
     def end(self) -> None:
         """End all calls that are still open, with UNAVAILABLE and the reason DRAINING."""
-        self._stopping = True
-        for task in (*self._calls, *self._streams, *self._endless):
+        self._stopping.set()
+        for task in (*self._calls, *self._streams, *self._watches, *self._standard):
             if task is not None:
                 task.cancel()
 
@@ -268,65 +237,10 @@ class RpcServer:
             is_busy = time.perf_counter() - self.last_call < _RECENT_SECONDS
             await asyncio.sleep(_CALL_SECONDS if is_busy else 0)
 
-    def _in_flight(self) -> bool:
-        """Return whether there are calls that a drain waits for."""
-        return bool(self._calls) or not self._streams <= self._endless
-
-    async def refuse_draining(self) -> NoReturn:
-        """Refuse a call that arrives during a drain. Raises CallError."""
-        if self._holding:
-            self._last_held = time.monotonic()
-            task = asyncio.current_task()
-            self._calls.add(task)
-            try:
-                await asyncio.Event().wait()
-            finally:
-                self._calls.discard(task)
-        raise server_stops()
-
     @property
     def open_streams(self) -> int:
-        """The number of open streams."""
-        return len(self._streams)
-
-    def _received(self, request: bytes, tally: RpcTally) -> None:
-        tally.received_count += 1
-        if len(request) > self.max_message_bytes:
-            raise too_large(request, self.max_message_bytes)
-
-    def _wrapped(
-        self,
-        service: str,
-        method: str,
-        tally: RpcTally,
-        call: Callable[[Any, Context], Awaitable[T]],
-        *,
-        open_streams: bool = False,
-    ) -> Callable[[Any, Context], Awaitable[T]]:
-        """Wrap a handler with counting, draining and errors. open_streams: its calls count as open streams."""
-        name = f"{service}/{method}"
-        in_flight = self._streams if open_streams else self._calls
-
-        async def handler(request: Any, context: Context) -> T:
-            began = self.last_call = time.perf_counter()
-            tally.started_count += 1
-            task = asyncio.current_task()
-            try:
-                if self.draining:
-                    await self.refuse_draining()
-                if open_streams and len(self._streams) >= self._max_streams:
-                    raise _too_many_streams(self._max_streams)
-                in_flight.add(task)
-                response = await call(request, context)
-            except BaseException as problem:
-                await self.fail(problem, context, name, tally, began)
-                raise
-            finally:
-                in_flight.discard(task)
-            self.ended(tally, name, "OK", began)
-            return response
-
-        return handler
+        """The number of open sessions, batches, suite runs and watches."""
+        return len(self._streams) + len(self._watches)
 
     async def fail(
         self, problem: BaseException, context: Context, method: str, tally: RpcTally, began: float
@@ -340,7 +254,7 @@ class RpcServer:
         if isinstance(problem, asyncio.CancelledError):
             task = asyncio.current_task()
             assert task is not None
-            ending = self._ending.pop(task, None) or (server_stops() if self._stopping else None)
+            ending = self._ending.pop(task, None) or (server_stops() if self._stopping.is_set() else None)
             if ending is None or context.cancelled():
                 self.ended(tally, method, "CANCELLED", began)
                 return
@@ -380,17 +294,9 @@ class RpcServer:
 
 async def refuse(context: Context, problem: CallError) -> NoReturn:
     """End a call with an error. Always raises."""
-    await abort(context, code_of(problem), problem.message, details_of(problem))
-
-
-async def abort(
-    context: Context, code: grpc.StatusCode, message: str, details: bytes | None = None
-) -> NoReturn:
-    """End a call with a status. details: a google.rpc.Status. Always raises."""
+    details = (("grpc-status-details-bin", details_of(problem)),)
     try:
-        await context.abort(
-            code, trailer_text(message), (("grpc-status-details-bin", details),) if details else ()
-        )
+        await context.abort(code_of(problem), trailer_text(problem.message), details)
     except grpc.aio.InternalError:  # the caller has disconnected
         raise asyncio.CancelledError from None
     except BaseException as aborted:
@@ -414,18 +320,28 @@ def _clear_traceback(problem: BaseException) -> None:
 
 
 class RpcStream:
-    """Both directions of a stream. Counts messages and limits the size of requests.
+    """Both directions of a call. Counts messages and limits the size of requests.
 
-    context: of the call. slices: the time slices in which it sends; None: it sends at once.
+    slices: the time slices in which it sends; None: it sends at once.
     """
 
-    def __init__(
-        self, context: Context, tally: RpcTally, limit: int, slices: StreamSlices | None = None
-    ) -> None:
+    def __init__(self, context: Context, tally: RpcTally, limit: int) -> None:
         self.context = context
-        self._tally = tally
+        self.tally = tally
+        self.slices: StreamSlices | None = None
         self._limit = limit
-        self._slices = slices
+
+    def receive(self, data: bytes) -> bytes:
+        """Count a message, and return it. Raises CallError for one that is too large."""
+        self.tally.received_count += 1
+        if len(data) > self._limit:
+            raise too_large(data, self._limit)
+        return data
+
+    async def read(self) -> bytes | None:
+        """Return the next message; None at the end. Raises CallError for one that is too large."""
+        data = await self.context.read()
+        return self.receive(data) if data.__class__ is bytes else None
 
     def __aiter__(self) -> "RpcStream":
         return self
@@ -436,30 +352,12 @@ class RpcStream:
             raise StopAsyncIteration
         return data
 
-    async def read(self) -> bytes | None:
-        """Return the next message; None at the end. Raises CallError for one that is too large."""
-        data = await self.context.read()
-        if data.__class__ is not bytes:
-            return None
-        self._tally.received_count += 1
-        if len(data) > self._limit:
-            raise too_large(data, self._limit)
-        return data
-
     async def send(self, data: bytes) -> None:
         """Send a message."""
-        if self._slices is not None:
-            await self._slices.pause()
-        self._tally.sent_count += 1
+        if self.slices is not None:
+            await self.slices.pause()
+        self.tally.sent_count += 1
         await self.context.write(data)
-
-
-async def refuse_unknown(_stream: RpcStream) -> None:
-    """Refuse a call of a method that does not exist, and say where to find those that do. Always raises."""
-    raise CallError(
-        "UNKNOWN_METHOD",
-        "this server has no such method; server reflection and protos/README.md list the methods that it has",
-    )
 
 
 def too_large(request: bytes, limit: int) -> CallError:
@@ -468,14 +366,6 @@ def too_large(request: bytes, limit: int) -> CallError:
         "MESSAGE_TOO_LARGE",
         f"the message has {len(request)} bytes; at most {limit} are allowed",
         size=str(len(request)),
-        limit=str(limit),
-    )
-
-
-def _too_many_streams(limit: int) -> CallError:
-    return CallError(
-        "TOO_MANY_STREAMS",
-        f"{limit} sessions, batches, suite runs and watches are open, which is the limit; end one, or try again later",
         limit=str(limit),
     )
 

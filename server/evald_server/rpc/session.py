@@ -1,7 +1,6 @@
 """EvaluateSession: evaluate one conversation turn by turn. The caller sends each turn once."""
 
 from asyncio import Future
-from collections.abc import Sequence
 from contextlib import aclosing
 from copy import deepcopy
 from typing import Final
@@ -11,7 +10,6 @@ from evald.context import EvaluatorContext
 from evald.result import ErrorInfo, Verdict
 from evald.v1 import context_pb2, evaluation_service_pb2
 from evald_server import wire_pb2
-from evald_server.auth.refusals import AccessDenied
 from evald_server.call_errors import CallError, invalid
 from evald_server.engine.contexts import (
     InvalidContext,
@@ -24,10 +22,9 @@ from evald_server.engine.response import events_of, fill_error, fill_event
 from evald_server.engine.run import EvaluationRun
 from evald_server.monitoring import Telemetry
 
-from .admission import Admission
+from .admission import Admission, scope_of
 from .batching import CallBatcher
 from .server import RpcStream, parse
-from .trace_context import scope_of
 
 _Frame = wire_pb2.EvaluateSessionRequest
 _Response = wire_pb2.EvaluateSessionResponse
@@ -45,41 +42,6 @@ _NAMED: Final = 20
 _WORST: Final = (Verdict.FAILED, Verdict.ERROR, Verdict.PASSED, Verdict.SKIPPED)
 
 
-class SessionMemory:
-    """Limits the memory of the conversations of open sessions, which may stay open for days.
-
-    most: maximum bytes of one conversation. total: maximum bytes of all conversations.
-    """
-
-    def __init__(self, most: int, total: int) -> None:
-        self._most = most
-        self._total = total
-        self._used = 0
-
-    def resize(self, before: int, after: int) -> None:
-        """Count a conversation that grows or shrinks.
-
-        Raises CallError above the limit of one conversation, and above that of all.
-        """
-        if after > self._most:
-            raise InvalidContext(
-                "turn",
-                f"the conversation would take {after} bytes with this turn, wanted at most {self._most} "
-                "(twice max_message_bytes); open a new session with its last messages",
-                size=str(after),
-                limit=str(self._most),
-            )
-        added = after - before
-        if added > 0 and self._used + added > self._total:
-            raise CallError(
-                "OVERLOADED",
-                f"the conversations of the open sessions would take more than {self._total} bytes "
-                "(max_session_bytes); end a session, or try again later",
-                limit=str(self._total),
-            )
-        self._used += added
-
-
 class SessionService:
     """The handler of EvaluateSession."""
 
@@ -89,45 +51,35 @@ class SessionService:
         batcher: CallBatcher,
         admission: Admission,
         metrics: Telemetry,
-        memory: SessionMemory,
+        max_bytes: int,
     ) -> None:
+        """max_bytes: of one conversation, which may stay open for days."""
         self._engine = engine
         self._batcher = batcher
         self._admission = admission
         self._metrics = metrics
-        self._memory = memory
+        self._max_bytes = max_bytes
 
     async def evaluate_session(self, stream: RpcStream) -> None:
         """Evaluate the turns of one conversation until the caller half-closes."""
-        opened = await stream.read()
-        if opened is None:
-            raise invalid("frame", "the session ended before its open frame")
-        conversation = await self._open(opened)
-        del opened
-        try:
-            while (data := await stream.read()) is not None:
-                await self._evaluate_turn(conversation, data, stream)
-                del data  # free the memory while the session is idle
-            await stream.send(conversation.summary().SerializeToString())
-        finally:
-            conversation.close()
+        conversation = await self._open(await stream.read())
+        while (data := await stream.read()) is not None:
+            await self._evaluate_turn(conversation, data, stream)
+            del data  # free the memory while the session is idle
+        await stream.send(conversation.summary().SerializeToString())
 
-    async def _open(self, data: bytes) -> "ConversationState":
+    async def _open(self, data: bytes | None) -> "ConversationState":
+        if data is None:
+            raise invalid("frame", "the session ended before its open frame")
         frame = parse(_Frame, data)
         kind = frame.WhichOneof("frame")
         if kind != "open":
             raise invalid("frame", f"the first frame must be open, got {kind or 'none'}")
         opened = frame.open
         await self._engine.prepare(opened.evaluators, opened.options, opened.base_context)
-        return ConversationState(self._engine, opened, self._memory)
+        return ConversationState(self._engine, opened, self._max_bytes)
 
     async def _evaluate_turn(self, conversation: "ConversationState", data: bytes, stream: RpcStream) -> None:
-        if self._admission.turns.limits_caller:
-            try:
-                await self._admission.turns.take()
-            except AccessDenied as problem:
-                await stream.send(_refused(conversation, parse_turn(data).turn_id, problem))
-                return
         started = self._batcher.submit(self._start_turn, conversation, data)
         answer, turn_id, run = await self._batcher.result(started) if isinstance(started, Future) else started
         if run is None:
@@ -146,11 +98,18 @@ class SessionService:
         self, conversation: "ConversationState", data: bytes
     ) -> tuple[bytes, int, EvaluationRun | None]:
         """Evaluate a turn. Returns its response and its id, or, if evaluators wait, its id and the run."""
-        turn = parse_turn(data)
+        frame = parse(_Frame, data)
+        if not frame.HasField("turn"):
+            kind = frame.WhichOneof("frame")
+            raise invalid("frame", f"frames after the first must be turn, got {kind or 'none'}")
+        turn = frame.turn
         try:
             run = conversation.start_turn(turn, len(data))
         except CallError as problem:
-            return _refused(conversation, turn.turn_id, problem), turn.turn_id, None
+            conversation.refuse(turn.turn_id)
+            response = _Response(turn_id=turn.turn_id)
+            fill_error(response.error, ErrorInfo("INVALID_ITEM", problem.message))
+            return response.SerializeToString(), turn.turn_id, None
         if not run.finished:
             return b"", turn.turn_id, run
         response = _Response(turn_id=turn.turn_id)
@@ -164,31 +123,13 @@ class SessionService:
         self._metrics.evaluated(run, "EvaluateSession", conversation.labels)
 
 
-def _refused(conversation: "ConversationState", turn_id: int, problem: CallError) -> bytes:
-    conversation.refuse(turn_id)
-    response = _Response(turn_id=turn_id)
-    exhausted = isinstance(problem, AccessDenied) or problem.reason == "OVERLOADED"
-    code = "RESOURCE_EXHAUSTED" if exhausted else "INVALID_ITEM"
-    fill_error(response.error, ErrorInfo(code, problem.message))
-    return response.SerializeToString()
-
-
-def parse_turn(data: bytes) -> evaluation_service_pb2.SessionTurn:
-    """Parse a frame that must be a turn."""
-    frame = parse(_Frame, data)
-    if not frame.HasField("turn"):
-        kind = frame.WhichOneof("frame")
-        raise invalid("frame", f"frames after the first must be turn, got {kind or 'none'}")
-    return frame.turn
-
-
 class ConversationState:
     """The conversation so far, and the plan that runs on each of its turns.
 
-    turn_count: number of started turns. labels: the caller's. Call `close` at its end.
+    turn_count: number of started turns. labels: the caller's.
     """
 
-    def __init__(self, engine: Engine, opened: wire_pb2.SessionOpen, memory: SessionMemory) -> None:
+    def __init__(self, engine: Engine, opened: wire_pb2.SessionOpen, max_bytes: int) -> None:
         self.labels = dict(opened.labels)
         self.turn_count = 0
         self._engine = engine
@@ -208,16 +149,9 @@ class ConversationState:
         self._verdicts: set[Verdict] = set()
         self._failed_ids: list[int] = []
         self._refused_ids: list[int] = []
-        self._memory = memory
-        # _kept: bytes of the conversation. _counted: the same with the other data of the last turn, which the next turn
-        # replaces.
-        self._kept = self._pb.ByteSize() + _MESSAGE_BYTES * len(self._pb.messages)
-        self._counted = 0
-        self._count(self._kept)
-
-    def close(self) -> None:
-        """Release the memory of the conversation."""
-        self._count(0)
+        self._max_bytes = max_bytes
+        self._size = 0  # bytes of the conversation
+        self._resize(self._pb.ByteSize() + _MESSAGE_BYTES * len(self._pb.messages))
 
     def start_turn(self, turn: evaluation_service_pb2.SessionTurn, size: int) -> EvaluationRun:
         """Add a turn and start the plan on it. If it raises CallError, nothing has changed. size: bytes of the turn."""
@@ -235,14 +169,13 @@ class ConversationState:
         messages = pb.messages
         before = len(messages)
         contexts.extend(pb, turn.new_messages, turn.new_messages_json, "turn.new_messages")
-        kept = self._kept + size + _MESSAGE_BYTES * (len(messages) - before)
         try:
             contexts.begin_turn(pb, before, last)
-            self._count(kept)
+            self._resize(self._size + size + _MESSAGE_BYTES * (len(messages) - before))
         except CallError:
             del messages[before:]
             raise
-        self._kept = kept - last.ByteSize() - turn.expected.ByteSize()  # the next turn replaces them
+        self._size -= last.ByteSize() + turn.expected.ByteSize()  # the next turn replaces them
         self._last_id = turn_id
         self.turn_count += 1
         if turn_id in self._refused_ids:
@@ -293,14 +226,19 @@ class ConversationState:
         summary.turn_count = self.turn_count + len(self._refused_ids)
         summary.failed_turn_ids.extend(sorted(self._failed_ids + self._refused_ids))
         if self._waiting:
-            fill_error(summary.error, ErrorInfo("NOT_FINISHED", _not_finished(self._waiting)))
+            names = ", ".join(f'"{name}"' for name in self._waiting[:_NAMED])
+            more = " and others" if len(self._waiting) > _NAMED else ""
+            text = f"The session ended without a final turn, for which {names}{more} waited; set is_final on its last turn"
+            fill_error(summary.error, ErrorInfo("NOT_FINISHED", text))
         return response
 
-    def _count(self, size: int) -> None:
-        self._memory.resize(self._counted, size)
-        self._counted = size
-
-
-def _not_finished(names: Sequence[str]) -> str:
-    shown = ", ".join(f'"{name}"' for name in names[:_NAMED]) + (" and others" if len(names) > _NAMED else "")
-    return f"The session ended without a final turn, for which {shown} waited; set is_final on its last turn"
+    def _resize(self, size: int) -> None:
+        if size > self._max_bytes:
+            raise InvalidContext(
+                "turn",
+                f"the conversation would take {size} bytes with this turn, wanted at most {self._max_bytes} "
+                "(twice max_message_bytes); open a new session with its last messages",
+                size=str(size),
+                limit=str(self._max_bytes),
+            )
+        self._size = size

@@ -2,13 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from evald_server.auth.current_call import caller
 from evald_server.batch.chunk import ChunkCounts
 from evald_server.engine.plan import Plan
-from evald_server.fair_slots import RoundRobinQueue
 from evald_server.monitoring import Telemetry
 
 T = TypeVar("T")
@@ -21,48 +19,23 @@ CHUNKS_PER_PROCESS: Final = 2
 _SLICE_SECONDS: Final = 0.0005
 
 
-class LoopSlices:
-    """Gives time slices to streams, round-robin by principal: one stream works in each iteration of the event loop.
+class StreamSlices:
+    """The time slices of one stream. In each iteration of the event loop, at most one stream works.
 
     If ten streams worked in every iteration, a small call, which needs several iterations, would wait for ten slices in
-    each of them.
+    each of them. turns: the lock that all streams share; it is fair.
     """
 
-    def __init__(self) -> None:
-        self._waiting: RoundRobinQueue[asyncio.Future[None]] = RoundRobinQueue()
-
-    async def next(self) -> None:
-        """Wait for a slice, in FIFO order within a principal."""
-        loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
-        if not self._waiting.by_principal:
-            loop.call_soon(self._give)
-        self._waiting.add(caller().name, waiter)
-        await waiter
-
-    def _give(self) -> None:
-        waiter = self._waiting.pop()
-        if not waiter.done():  # cancelled
-            waiter.set_result(None)
-        if self._waiting.by_principal:
-            asyncio.get_running_loop().call_soon(self._give)
-
-
-class StreamSlices:
-    """The time slices of one stream."""
-
-    def __init__(self, next_slice: Callable[[], Awaitable[None]]) -> None:
-        """next_slice: `next` of the LoopSlices that all streams share."""
-        self._next = next_slice
-        self._lock = asyncio.Lock()  # all tasks of a stream wait for the same slice
+    def __init__(self, turns: asyncio.Lock) -> None:
+        self._turns = turns
         self._ends = 0.0
 
     async def pause(self) -> None:
-        """Wait for the next slice if the current one is over."""
+        """Wait for the next slice if the current one is over. All tasks of the stream share it."""
         if time.perf_counter() > self._ends:
-            async with self._lock:
+            async with self._turns:
                 if time.perf_counter() > self._ends:
-                    await self._next()
+                    await asyncio.sleep(0)
                     self._ends = time.perf_counter() + _SLICE_SECONDS
 
 

@@ -7,7 +7,6 @@ from typing import Final, NamedTuple, TypeAlias
 
 from evald.v1.suite_service_pb2 import SUITE_RUN_STATUS_COMPLETED, CaseResult, SuiteOpen, SuiteRun
 from evald_server import wire_pb2
-from evald_server.auth.refusals import AccessDenied
 from evald_server.batch.chunk import can_run, slice_of
 from evald_server.batch.pool import BatchPool
 from evald_server.call_errors import BadField, CallError, invalid
@@ -132,15 +131,10 @@ class SuiteStream:
         cases = list(enumerate(messages))
         self._sent += len(cases)
         plan = self._plan_of_chunks(len(cases))
-        try:
-            if plan is None:
-                await self._run_here(cases)
-            else:
-                await self._submit(plan, cases)
-        except AccessDenied:
-            # The caller may resume the suite run when its limit allows it.
-            await self._complete()
-            raise
+        if plan is None:
+            await self._run_here(cases)
+        else:
+            await self._submit(plan, cases)
         self._tasks.check()
 
     async def finish(self) -> None:
@@ -176,8 +170,6 @@ class SuiteStream:
     def _plan_of_chunks(self, count: int) -> Plan | None:
         """Return the plan for evaluating the next `count` cases in processes; None to evaluate them here."""
         setup = self._setup
-        if setup.admission.turns.limits_caller:
-            return None  # turns are counted case by case, without those that are stored already
         taken = max(self._sent, setup.opened.case_count)
         if not (self._use_processes and setup.specs and self._pool.is_worth_it(taken, count)):
             return None
@@ -262,19 +254,9 @@ class SuiteStream:
             if data is not None:
                 self._answer_known(data)
             else:
-                await self._take_turns(case)
                 await self._start(CaseRun(case, self._setup, size))
             if len(self._done) >= _MAX_CASES or self._done_bytes >= _MAX_BYTES:
                 await self._make_room()
-
-    async def _take_turns(self, case: wire_pb2.SuiteCase) -> None:
-        """Wait until all turns of a case may begin. Raises AccessDenied."""
-        turns = self._setup.admission.turns
-        if turns.limits_caller:
-            self._store_soon()  # the wait may be long
-            left = self._setup.evaluations(case)
-            while left:
-                left -= await turns.take(left)
 
     async def _without_known(self, cases: Sequence[_Sent]) -> list[_Sent]:
         """Answer the cases that are stored already. Returns the others."""

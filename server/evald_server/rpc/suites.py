@@ -40,15 +40,14 @@ from evald_server.store.suites import (
 )
 from evald_server.suites.comparison import MAX_DROP, compare, merge_by_id
 
-from .admission import Admission
+from .admission import Admission, scope_of
 from .connectors import ConnectorService
 from .errors import check_enum, microseconds
 from .pages import page_size, page_token, read_page, read_token
 from .server import Methods, RpcStream, parse
-from .stream_tasks import LoopSlices, StreamSlices
+from .stream_tasks import StreamSlices
 from .suite_checks import check_specs, suite_problems
 from .suite_stream import SuiteStream
-from .trace_context import scope_of
 
 _log = logging.getLogger("evald.suites")
 
@@ -80,7 +79,7 @@ class SuiteService:
         telemetry: Telemetry,
         connectors: ConnectorService,
         pool: BatchPool,
-        slices: LoopSlices,
+        slices: asyncio.Lock,
     ) -> None:
         self.store_seconds = 10.0
         self._store = store
@@ -315,7 +314,7 @@ class SuiteService:
             connector=connector,
             admission=self._admission,
             scope=scope_of(stream.context, self._engine.new_id()),
-            next_slice=StreamSlices(self._slices.next).pause,
+            next_slice=StreamSlices(self._slices).pause,
         )
 
     async def _run(

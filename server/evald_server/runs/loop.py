@@ -14,8 +14,6 @@ from evald.chat import Conversation
 from evald.context import EvaluatorContext
 from evald.scope import Scope
 from evald.v1 import context_pb2, evaluation_service_pb2, message_pb2, result_pb2, run_service_pb2
-from evald_server.auth.limits import TurnLimits
-from evald_server.auth.refusals import AccessDenied
 from evald_server.connectors.connector import (
     AgentRequest,
     Connector,
@@ -71,9 +69,7 @@ class RunUser(Protocol):
 
 
 class EvaluationAdmission(Protocol):
-    """Admission control for turns and pending evaluators, within the server's limits. turns: limits per principal."""
-
-    turns: TurnLimits
+    """Admission control for pending evaluators, within the server's limits."""
 
     async def finish(self, run: EvaluationRun, scope: Scope) -> None:
         """Run the pending evaluators to their end."""
@@ -153,8 +149,6 @@ class RunLoop:
                 await self.fail("INVALID_SCENARIO", str(problem))
                 return
             await self._interrupt("INVALID_SCENARIO", str(problem))
-        except AccessDenied as problem:
-            await self._interrupt("RESOURCE_EXHAUSTED", problem.message)
         except (RunFailure, ConnectorFailure) as problem:
             await self.fail(problem.code, problem.message)
 
@@ -311,8 +305,6 @@ class RunLoop:
 
     async def _evaluate(self) -> bool:
         """Evaluate the turn. Returns whether the run has ended with it."""
-        if self._admission.turns.limits_caller:
-            await self._take_turn()
         end = self._end_cause
         turn = self._open_turn()
         run = await self._run(self._plan, is_final=end is not None)
@@ -343,16 +335,6 @@ class RunLoop:
             return False
         await self._end(cause)
         return True
-
-    async def _take_turn(self) -> None:
-        """Wait until the turn may begin; the wait is no run time. Raises AccessDenied."""
-        if self._unsaved:
-            await self._commit()  # store the answer first, because the wait may be long
-        began = time.monotonic()
-        await self._admission.turns.take()
-        waited = time.monotonic() - began
-        self._began += waited
-        self.run.start_time.FromNanoseconds(self.run.start_time.ToNanoseconds() + round(1e9 * waited))
 
     def _part_of_plan(self, indexes: Sequence[int]) -> Plan:
         specs = tuple(self._plan.template.specs[index] for index in indexes)

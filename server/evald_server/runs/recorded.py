@@ -60,10 +60,6 @@ class CaseSetup:
         """Return how many trials a case has."""
         return len(case.recorded_trials) or case.trials or self.opened.trials or 1
 
-    def evaluations(self, case: wire_pb2.SuiteCase) -> int:
-        """Return how many evaluations of a turn a case has in all of its trials, unless trials end early."""
-        return self.trials(case) * sum(bool(self.specs_of(case, turn)) for turn in range(len(case.turns)))
-
     def min_passed(self, case: wire_pb2.SuiteCase) -> int:
         """Return how many of a case's trials must pass; 0 for all."""
         return case.min_passed or self.opened.min_passed
