@@ -1,4 +1,4 @@
-"""Totals of the day by account, such as the cost of judges and the number of turns, kept over restarts."""
+"""The cost of judges of the day by account, kept over restarts."""
 
 import json
 import logging
@@ -8,14 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 _log = logging.getLogger("evald.limits")
 
-Unit: TypeAlias = Literal["usd", "turns"]
-
-FILES: Final[dict[Unit, str]] = {"usd": "judge-spending.json", "turns": "turns-today.json"}
-"""Names of the files in the data directory."""
+FILE_NAME: Final = "judge-spending.json"
+"""Name of the file in the data directory."""
 
 SERVER: Final = ""
 """The account of the whole server. A principal's account has the principal's name."""
@@ -38,8 +36,8 @@ def utc_day() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d")
 
 
-def read_totals(path: Path, unit: Unit, day: str) -> dict[str, float]:
-    """Return the totals in a file by account; empty if the file is of another day.
+def read_totals(path: Path, day: str) -> dict[str, float]:
+    """Return the totals in a file, in US dollars by account; empty if the file is of another day.
 
     Raises an exception of UNUSABLE for a file that cannot be used.
     """
@@ -49,7 +47,7 @@ def read_totals(path: Path, unit: Unit, day: str) -> dict[str, float]:
         return {}
     if data["day"] != day:
         return {}
-    totals = {SERVER: data[unit], **data.get("principals", {})}
+    totals = {SERVER: data["usd"], **data.get("principals", {})}
     found = {account: float(total) for account, total in totals.items()}
     if not all(total >= 0 for total in found.values()):
         raise ValueError("a total is negative or not a number")
@@ -57,28 +55,18 @@ def read_totals(path: Path, unit: Unit, day: str) -> dict[str, float]:
 
 
 class DayTotals:
-    """Totals of the current day (UTC) by account.
+    """Totals of the current day (UTC) in US dollars by account.
 
-    path: JSON file that keeps the totals over a restart; None: no file. A separate thread replaces the whole file.
-    unit: of the totals. today: returns the current day. pause_seconds: time that a write waits for further changes. A
-    crash may lose the changes of that time, or the last change if there is no pause.
+    path: JSON file that keeps the totals over a restart; None: no file. A separate thread replaces the whole file, and a
+    crash may lose the last change. today: returns the current day.
     """
 
-    def __init__(
-        self,
-        path: Path | None = None,
-        unit: Unit = "usd",
-        today: Callable[[], str] = utc_day,
-        pause_seconds: float = 0.0,
-    ) -> None:
+    def __init__(self, path: Path | None = None, today: Callable[[], str] = utc_day) -> None:
         self._path = path
-        self._unit = unit
         self._today = today
-        self._pause_seconds = pause_seconds
         self._lock = threading.Lock()
         self._changed = False
         self._warned = False
-        self._closing = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="evald-day-totals")
         self._day = today()
         self._totals = self._load()
@@ -108,7 +96,6 @@ class DayTotals:
 
     def close(self) -> None:
         """Finish pending writes. May block until the file is written."""
-        self._closing.set()
         self._thread.shutdown()
 
     def _start_new_day(self) -> None:
@@ -121,20 +108,19 @@ class DayTotals:
         if self._path is None:
             return {}
         try:
-            return read_totals(self._path, self._unit, self._day)
+            return read_totals(self._path, self._day)
         except UNUSABLE as problem:
             self._warn(self._path, problem)
             return {}
 
     def _write(self, path: Path) -> None:
-        self._closing.wait(self._pause_seconds)
         with self._lock:
             self._changed = False
             day, totals = self._day, dict(self._totals)
         whole = totals.pop(SERVER, 0.0)
         temporary = path.with_suffix(".new")
         try:
-            text = json.dumps({"day": day, self._unit: whole, "principals": totals})
+            text = json.dumps({"day": day, "usd": whole, "principals": totals})
             temporary.write_text(text, encoding="utf-8")
             temporary.replace(path)
         except OSError as problem:

@@ -243,7 +243,7 @@ async def test_callers_without_credentials_have_the_roles_that_the_operator_give
         refused = await refusal(live.unary(request(CONTAINS), metadata=bearer(key)))
         assert refused.reason == "ROLE_MISSING", "who has credentials has their roles"
         make_key(path, "another", Role.CALLER)
-        await until(lambda: "another" in str(live.app._gate._authenticator.keys.ring.keys))  # type: ignore[union-attr]
+        await until(lambda: "another" in str(live.app._gate._authenticator.keys.content))  # type: ignore[union-attr]
         assert not session.done(), "open streams outlive a reload"
         session.cancel()
         text = live.app.telemetry.exposition("")[0].decode()

@@ -1,10 +1,8 @@
-"""The turns of a principal: so many per second, and so many per day."""
+"""The turns of a principal: so many per second."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import count, repeat
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,7 @@ from evald_server.auth.keys import add_key, new_key, read_keys
 from evald_server.auth.limits import TurnLimits
 from evald_server.auth.principal import Principal, Role
 from evald_server.auth.refusals import AccessDenied
-from evald_server.day_totals import FILES, read_totals, utc_day
 
-from ..batch.batches import serving_with
 from ..http.api import CHAT, REGEX
 from ..http.exchange import JSON, send
 from ..http.test_bridge import web
@@ -32,8 +28,6 @@ from ..rpc import test_sessions as sessions
 from ..rpc.live import CONTAINS, EVALUATION, Live, Refusal, refusal, request, until
 from ..rpc.test_runs import Floor
 from .keyring import Metadata, bearer, guarded
-
-USED_UP = "QUOTA_EXCEEDED"
 
 
 def make_key(path: Path, principal: str = "ci", **limits: Any) -> str:
@@ -48,7 +42,7 @@ def change_limits(path: Path, principal: str, **limits: Any) -> None:
     keys = read_keys(path)
     path.unlink()
     for key in keys.values():
-        add_key(path, replace(key, **limits) if key.principal == principal else key)
+        add_key(path, key.model_copy(update=limits) if key.principal == principal else key)
 
 
 async def reason_of(call: Awaitable[Any]) -> str:
@@ -131,9 +125,6 @@ async def by_run(live: Live, metadata: Metadata, turns: int) -> list[str]:
 
         await until(settled, 30)
         run = await floor.get(run.id)
-        if run.status == run_service_pb2.RUN_STATUS_INTERRUPTED:
-            assert run.verdict != 1
-            return [*outcomes, *repeat("passed", run.turn_count), run.error.code]
         outcomes += ["passed"] * run.turn_count
     return outcomes
 
@@ -154,123 +145,15 @@ async def by_http(live: Live, metadata: Metadata, turns: int) -> list[str]:
 
 _NUMBERS = count()
 
-# The way, and what it gives for a turn beyond the day's limit.
-WAYS: dict[str, tuple[Callable[[Live, Metadata, int], Awaitable[list[str]]], str]] = {
-    "unary calls": (by_unary, USED_UP),
-    "streamed calls": (by_stream, USED_UP),
-    "a batch": (by_batch, "RESOURCE_EXHAUSTED"),
-    "a session": (by_session, "RESOURCE_EXHAUSTED"),
-    "a suite": (by_suite, USED_UP),
-    "runs": (by_run, "RESOURCE_EXHAUSTED"),
-    "the HTTP API": (by_http, USED_UP),
+WAYS: dict[str, Callable[[Live, Metadata, int], Awaitable[list[str]]]] = {
+    "unary calls": by_unary,
+    "streamed calls": by_stream,
+    "a batch": by_batch,
+    "a session": by_session,
+    "a suite": by_suite,
+    "runs": by_run,
+    "the HTTP API": by_http,
 }
-
-
-@pytest.mark.parametrize("name", WAYS)
-async def test_turns_beyond_the_day_s_limit_are_not_evaluated_nor_passed(name: str, tmp_path: Path) -> None:
-    way, reason = WAYS[name]
-    path, data = tmp_path / "keys.toml", tmp_path / "data"
-    one, again, other = (
-        make_key(path, principal, turns_per_day=limit)
-        for principal, limit in (("ci", 3), ("ci", 3), ("other", 9))
-    )
-    async with guarded(path, data_dir=data, web="127.0.0.1:0") as live:
-        assert await way(live, bearer(one), 4) == ["passed"] * 3 + [reason]
-        assert await reason_of(live.unary(request(CONTAINS), metadata=bearer(again))) == USED_UP, (
-            "another key"
-        )
-        assert await way(live, bearer(other), 4) == ["passed"] * 4
-        limited = value(live.app.telemetry, "evald_principal_limited_total", limit="turns_per_day")
-        assert limited == 2
-    assert read_totals(data / FILES["turns"], "turns", utc_day()) == {"": 7, "ci": 3, "other": 4}
-    async with guarded(path, data_dir=data) as live:
-        refused = await refusal(live.unary(request(CONTAINS), metadata=bearer(one)))
-        assert (refused.code, refused.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, USED_UP)
-        resets = datetime.fromisoformat(refused.info.metadata["resets"])
-        assert refused.retry
-        assert resets > datetime.now(UTC)
-        assert (resets.hour, resets.minute, resets.second) == (0, 0, 0)
-        assert abs((resets - datetime.now(UTC)).total_seconds() - refused.retry) < 60
-        assert refused.info.metadata["limit"] == "turns_per_day"
-        assert "ci has used its limit of 3 turns a day" in refused.message
-
-
-async def test_a_batch_in_a_process_is_evaluated_up_to_the_day_s_limit(tmp_path: Path) -> None:
-    path = tmp_path / "keys.toml"
-    key = make_key(path, turns_per_day=700)
-    async with serving_with(1, keys_file=path, auth_anonymous_roles=["caller"]) as live:
-        outcomes = await by_batch(live, bearer(key), 1000)
-        assert outcomes == ["passed"] * 700 + ["RESOURCE_EXHAUSTED"] * 300
-
-
-async def test_an_interrupted_suite_goes_on_where_the_limit_has_stopped_it(tmp_path: Path) -> None:
-    path = tmp_path / "keys.toml"
-    key = make_key(path, turns_per_day=4)
-    # Two trials of each case.
-    cases = [suites.recorded(f"case {number}", "hello", "hello") for number in range(3)]
-    metadata = bearer(key)
-    async with guarded(path, data_dir=tmp_path / "data") as live:
-        stub = SuiteServiceStub(live.channel)
-
-        async def play(*, resume: bool = False) -> suites.Outcome:
-            outcome = suites.Outcome()
-
-            async def requests() -> AsyncIterator[Any]:
-                yield suites.RunSuiteRequest(
-                    open=suites.opened(suite_run_id="mine", resume=resume, case_count=3), cases=cases
-                )
-
-            async for response in stub.RunSuite(requests(), metadata=metadata):
-                suites.note(outcome, response)
-            return outcome
-
-        assert await reason_of(play()) == USED_UP
-        stored = suites.pb.GetSuiteRunRequest(suite_run_id="mine")
-
-        async def interrupted() -> bool:
-            found = await stub.GetSuiteRun(stored, metadata=metadata)
-            return bool(found.suite_run.status == suites.INTERRUPTED)
-
-        await until(interrupted)
-        listed = await stub.ListCaseResults(
-            suites.pb.ListCaseResultsRequest(suite_run_id="mine"), metadata=metadata
-        )
-        assert [case.verdict for case in listed.results] == [suites.PASSED] * 2
-        assert await reason_of(play(resume=True)) == USED_UP, "still none left"
-        change_limits(path, "ci", turns_per_day=6)
-
-        async def resumed() -> bool:
-            # Refused until the keys are read again, and while the previous stream ends.
-            return await reason_of(play(resume=True)) == ""
-
-        await until(resumed)
-        ended = (await stub.GetSuiteRun(stored, metadata=metadata)).suite_run
-        assert (ended.status, ended.passed_count) == (suites.COMPLETED, 3)
-        assert (await by_unary(live, metadata, 1)) == [USED_UP], "no case was counted twice"
-
-
-async def test_an_interrupted_run_goes_on_where_the_limit_has_stopped_it(tmp_path: Path) -> None:
-    path = tmp_path / "keys.toml"
-    metadata = bearer(make_key(path, turns_per_day=1))
-    async with guarded(path) as live:
-        floor = Floor(live, metadata)
-        run = await floor.start(await floor.scenario(), await floor.connector())
-
-        async def has(status: run_service_pb2.RunStatus) -> bool:
-            return bool((await floor.get(run.id)).status == status)
-
-        await until(lambda: has(run_service_pb2.RUN_STATUS_INTERRUPTED))
-        stopped = await floor.get(run.id)
-        assert (stopped.turn_count, stopped.error.code) == (1, "RESOURCE_EXHAUSTED")
-        assert "resets at midnight UTC" in stopped.error.message
-        assert len(stopped.messages) == 4, "the agent's answer is kept"
-        change_limits(path, "ci", turns_per_day=2)
-        await until(lambda: _allowed(live, 2))
-        await floor.runs.ResumeRun(run_service_pb2.ResumeRunRequest(run_id=run.id), metadata=metadata)
-        await until(lambda: has(run_service_pb2.RUN_STATUS_COMPLETED))
-        ended = await floor.get(run.id)
-        assert (ended.turn_count, ended.verdict, ended.HasField("error")) == (2, 1, False)
-        assert await by_unary(live, metadata, 1) == [USED_UP]
 
 
 async def test_the_time_that_a_run_waits_for_its_turns_is_no_part_of_its_duration(tmp_path: Path) -> None:
@@ -284,13 +167,6 @@ async def test_the_time_that_a_run_waits_for_its_turns_is_no_part_of_its_duratio
         assert took >= 1.9, "the second turn is due after two seconds"
         lasted = run.complete_time.ToNanoseconds() - run.start_time.ToNanoseconds()
         assert 0 < lasted / 1e9 <= took - 1.9
-
-
-def _allowed(live: Live, turns: int) -> bool:
-    authenticator = live.app._authenticator
-    assert authenticator is not None
-    assert authenticator.keys is not None
-    return all(key.turns_per_day == turns for key in authenticator.keys.ring.keys.values())
 
 
 async def test_a_batch_waits_for_its_turns_and_holds_up_nobody_else(tmp_path: Path) -> None:
@@ -372,7 +248,7 @@ async def test_every_way_keeps_to_the_rate(tmp_path: Path) -> None:
     keys = {name: make_key(path, f"p{number}", turn_rate=20) for number, name in enumerate(WAYS)}
     async with guarded(path, web="127.0.0.1:0") as live:
         loop = asyncio.get_running_loop()
-        for name, (way, _) in WAYS.items():
+        for name, way in WAYS.items():
             began = loop.time()
             assert await way(live, bearer(keys[name]), 30) == ["passed"] * 30, name
             assert loop.time() - began >= 0.4, name

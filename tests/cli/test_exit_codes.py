@@ -29,7 +29,6 @@ from evald_server.config import SettingsError
         pytest.param(errors.Unavailable("db", reason="STORAGE_UNAVAILABLE"), 3, "server's log", id="storage"),
         pytest.param(errors.Overloaded("disk", reason="STORAGE_FULL"), 3, "free some disk space", id="full"),
         pytest.param(errors.Overloaded("busy", retry_after_seconds=0.0), 3, "again in 0 s", id="overload"),
-        pytest.param(errors.Overloaded("later", reason="QUOTA_EXCEEDED"), 3, "later", id="quota"),
         pytest.param(errors.DeadlineExceeded("too slow"), 3, "--timeout", id="deadline"),
         pytest.param(errors.Cancelled("cancelled"), 3, "cancelled", id="cancelled"),
         pytest.param(errors.ServerError("incident"), 3, "incident", id="a fault of the server"),

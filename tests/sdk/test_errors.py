@@ -75,7 +75,6 @@ REASONS_KINDS = {
     "ROLE_MISSING": errors.PermissionDenied,
     "NOT_OWNER": errors.PermissionDenied,
     "RATE_LIMITED": errors.Overloaded,
-    "QUOTA_EXCEEDED": errors.Overloaded,
     "DRAINING": errors.Unavailable,
     "DEADLINE_TOO_SHORT": errors.DeadlineExceeded,
     "REVISION_GONE": errors.RevisionGone,

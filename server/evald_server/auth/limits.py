@@ -5,10 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Final
-
-from evald_server.day_totals import SERVER, DayTotals
 
 from .audit import peer_host
 from .current_call import caller
@@ -113,70 +110,48 @@ def _refused(principal: Principal, what: str, limit: str, seconds: float) -> Acc
 class TurnLimits:
     """Counts the turns of each principal over all of its keys: evaluations of one context each.
 
-    limited: called with the limit that refuses or delays turns: "turn_rate" or "turns_per_day". today: the turns of
-    principals with a limit per day. clock: monotonic seconds.
+    limited: called with the limit that refuses or delays turns: "turn_rate". clock: monotonic seconds.
     """
 
     def __init__(
         self,
         limited: Callable[[str], None] = lambda _limit: None,
-        today: DayTotals | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limited = limited
-        self._today = DayTotals(unit="turns") if today is None else today
         self._clock = clock
         self._buckets: dict[str, _TokenBucket] = {}
 
     @property
     def limits_caller(self) -> bool:
         """Whether the turns of the current caller are limited."""
-        principal = caller()
-        return principal.turn_rate is not None or principal.turns_per_day is not None
+        return caller().turn_rate is not None
 
     async def take(self, count: int = 1, longest_wait: float = math.inf) -> int:
         """Wait until turns of the current caller may begin. Returns how many of `count`, at least one.
 
         Callers of one principal wait in order; cancelling one gives its turns back. longest_wait: in seconds.
-        Raises AccessDenied if the day's turns are used up, or the wait would be longer.
+        Raises AccessDenied if the wait would be longer.
         """
         principal = caller()
-        rate, per_day = principal.turn_rate, principal.turns_per_day
-        if rate is None and per_day is None:
+        rate = principal.turn_rate
+        if rate is None:
             return count
-        if per_day is not None:
-            left = per_day - int(self._today.get(principal.name))
-            if left < 1:
-                self._limited("turns_per_day")
-                raise _used_up(principal, per_day)
-            count = min(count, left)
-        wait = 0.0
-        if rate is not None:
-            tokens = self._bucket(principal.name, rate).refill(rate, self._clock())
-            count = min(count, max(1, int(tokens), int(rate * _GROUP_SECONDS)))
-            wait = max(0.0, count - tokens) / rate
-            if wait:
-                self._limited("turn_rate")
-            if wait > longest_wait:
-                raise _refused(principal, f"{rate:g} turns per second", "turn_rate", wait)
-        self._count(principal, count)
+        tokens = self._bucket(principal.name, rate).refill(rate, self._clock())
+        count = min(count, max(1, int(tokens), int(rate * _GROUP_SECONDS)))
+        wait = max(0.0, count - tokens) / rate
+        if wait:
+            self._limited("turn_rate")
+        if wait > longest_wait:
+            raise _refused(principal, f"{rate:g} turns per second", "turn_rate", wait)
+        self._bucket(principal.name, rate).tokens -= count
         if wait:
             try:
                 await asyncio.sleep(wait)
             except BaseException:
-                self._count(principal, -count)
+                self._bucket(principal.name, rate).tokens += count
                 raise
         return count
-
-    def close(self) -> None:
-        """Finish pending writes of the day's turns. May block until the file is written."""
-        self._today.close()
-
-    def _count(self, principal: Principal, count: int) -> None:
-        if principal.turn_rate is not None:
-            self._bucket(principal.name, principal.turn_rate).tokens -= count
-        if principal.turns_per_day is not None:
-            self._today.add((SERVER, principal.name), count)
 
     def _bucket(self, name: str, rate: float) -> _TokenBucket:
         bucket = self._buckets.get(name)
@@ -185,21 +160,6 @@ class TurnLimits:
                 self._buckets = {other: one for other, one in self._buckets.items() if one.tokens < 0}
             bucket = self._buckets[name] = _TokenBucket(max(1.0, rate), self._clock())
         return bucket
-
-
-def _used_up(principal: Principal, per_day: int) -> AccessDenied:
-    now = datetime.now(UTC)
-    midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
-    return AccessDenied(
-        "QUOTA_EXCEEDED",
-        f"{principal.name} has used its limit of {per_day} turns a day (turns_per_day), which resets at midnight UTC, "
-        f"{midnight:%Y-%m-%dT%H:%M:%SZ}; wait, or ask the operator of the server for more",
-        "limit turns_per_day",
-        principal,
-        retry_seconds=(midnight - now).total_seconds(),
-        limit="turns_per_day",
-        resets=f"{midnight:%Y-%m-%dT%H:%M:%SZ}",
-    )
 
 
 class FailedAttempts:

@@ -95,7 +95,7 @@ def server_judge(client: "AsyncClient", spec: Mapping[str, Any], timeout_seconds
             except fatal:
                 raise
             except errors.Overloaded as problem:
-                if attempt == _RETRIES or problem.reason == "QUOTA_EXCEEDED":
+                if attempt == _RETRIES:
                     return QueryAnswer(None, problem.reason or "OVERLOADED")
                 await asyncio.sleep(min(problem.retry_after_seconds or 1.0, _MAX_RETRY_DELAY_SECONDS))
             except InvalidInput:

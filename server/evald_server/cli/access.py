@@ -12,12 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from evald_server.auth.files import FileProblem
 from evald_server.auth.keys import PREFIX, ApiKey, add_key, new_key, read_keys, revoke_key
 from evald_server.auth.principal import Role, limits_of
-from evald_server.day_totals import FILES, UNUSABLE, Unit, read_totals, utc_day
-from evald_server.dev_certificates import FILES as CERTIFICATE_FILES
-from evald_server.dev_certificates import OpensslProblem, make_certificates
+from evald_server.day_totals import FILE_NAME, UNUSABLE, read_totals, utc_day
+from evald_server.dev_certificates import FILES, OpensslProblem, make_certificates
+from evald_server.files import FileProblem
 
 from .exit_codes import CommandError, ExitCode, usage_error
 
@@ -28,7 +27,6 @@ _LIMITS: Final = {
     "rate": "{:.15g}/s",
     "in_flight": "{} in flight",
     "turn_rate": "{:.15g} turns/s",
-    "turns_per_day": "{} turns a day",
     "judge_usd_per_day": "${:.15g} a day for judges",
 }
 
@@ -85,18 +83,17 @@ def _list(args: argparse.Namespace, path: Path) -> int:
         return ExitCode.PASSED
     table = new_table(
         *("Key", "Principal", "Roles", "Types", "Limits"),
-        *(["Today"] if today else []),
+        *([] if today is None else ["Today"]),
         *("State", "Expires", "Note"),
     )
     for key in keys:
-        used = {unit: totals.get(key.principal, 0.0) for unit, totals in today.items()}
         table.add_row(
             key.id,
             key.principal,
             ", ".join(key.roles),
             ", ".join(key.types),
             _limits(key),
-            *(["${usd:.4g}, {turns:.0f} turns".format(**used)] if today else []),
+            *([] if today is None else [f"${today.get(key.principal, 0.0):.4g}"]),
             key.state(now),
             _date(key.expires) or "never",
             key.note,
@@ -121,28 +118,21 @@ def _revoke(args: argparse.Namespace, path: Path) -> int:
 _ACTIONS: Final = {"create": _create, "list": _list, "revoke": _revoke}
 
 
-def _today(data_dir: str | None) -> dict[Unit, dict[str, float]]:
-    """Return the cost of judges and the turns of today (UTC) by principal, as recorded by a server.
-
-    Empty without a data directory.
-    """
-    found: dict[Unit, dict[str, float]] = {}
-    for unit, name in FILES.items() if data_dir else ():
-        path = Path(data_dir or "") / name
-        try:
-            found[unit] = read_totals(path, unit, utc_day())
-        except UNUSABLE:
-            raise usage_error(
-                f"{path}: cannot be read", "name a server's data directory with --data-dir DIR"
-            ) from None
-    return found
+def _today(data_dir: str | None) -> dict[str, float] | None:
+    """Return the cost of judges of today (UTC) by principal, as recorded by a server; None without a data directory."""
+    if not data_dir:
+        return None
+    path = Path(data_dir) / FILE_NAME
+    try:
+        return read_totals(path, utc_day())
+    except UNUSABLE:
+        raise usage_error(
+            f"{path}: cannot be read", "name a server's data directory with --data-dir DIR"
+        ) from None
 
 
-def _as_json(key: ApiKey, now: float, today: Mapping[Unit, Mapping[str, float]]) -> dict[str, object]:
-    used = {}
-    if today:
-        used["judgeUsdToday"] = today["usd"].get(key.principal, 0.0)
-        used["turnsToday"] = int(today["turns"].get(key.principal, 0))
+def _as_json(key: ApiKey, now: float, today: Mapping[str, float] | None) -> dict[str, object]:
+    used = {} if today is None else {"judgeUsdToday": today.get(key.principal, 0.0)}
     return {
         "id": key.id,
         "principal": key.principal,
@@ -151,7 +141,6 @@ def _as_json(key: ApiKey, now: float, today: Mapping[Unit, Mapping[str, float]])
         "rate": key.rate,
         "inFlight": key.in_flight,
         "turnRate": key.turn_rate,
-        "turnsPerDay": key.turns_per_day,
         "judgeUsdPerDay": key.judge_usd_per_day,
         **used,
         "state": key.state(now),
@@ -177,7 +166,7 @@ def _date(seconds: float | None) -> str:
 
 def _run_certs(args: argparse.Namespace) -> int:
     folder = Path(args.directory)
-    if found := [name for name in CERTIFICATE_FILES if (folder / name).exists()]:
+    if found := [name for name in FILES if (folder / name).exists()]:
         raise usage_error(
             f"{folder / found[0]}: already exists", "name another directory, or remove the file"
         )
@@ -190,7 +179,7 @@ def _run_certs(args: argparse.Namespace) -> int:
         # Made in a temporary directory, so that a failure of openssl leaves none of the files.
         with tempfile.TemporaryDirectory(dir=folder) as place:
             make_certificates(Path(place), names, args.days)
-            for name in CERTIFICATE_FILES:
+            for name in FILES:
                 (Path(place) / name).replace(folder / name)
     except OpensslProblem as problem:
         raise CommandError(ExitCode.USAGE, f"evald certs: {problem}", "apt-get install openssl") from None

@@ -123,8 +123,6 @@ def _hint(problem: "EvaldError") -> str:
         return "evald types lists all evaluators"
     if isinstance(problem, errors.DeadlineExceeded):
         return "allow more time with --timeout SECONDS"
-    if problem.reason == "QUOTA_EXCEEDED":
-        return ""  # the message says when to try again
     if isinstance(problem, errors.Overloaded) and problem.retry_after_seconds is not None:
         return f"the server is busy; try again in {problem.retry_after_seconds:g} s"
     return ""

@@ -352,7 +352,6 @@ def _keys_options(keys: Parser) -> None:
     add_option(create, "--in-flight N", "maximum concurrent calls, sessions and watches", type=int)
     turns = "maximum turns evaluated per second; batches, sessions, suites and runs wait, and are not refused"
     add_option(create, "--turn-rate N", turns, type=float)
-    add_option(create, "--turns-per-day N", "maximum turns evaluated per day (UTC)", type=int)
     add_option(
         create, "--judge-usd-per-day USD", "maximum cost of judges per day (UTC), in US dollars", type=float
     )
@@ -361,7 +360,7 @@ def _keys_options(keys: Parser) -> None:
     add_option(
         listed,
         "--data-dir DIR",
-        "the server's data directory; adds the cost of judges and the turns of today [EVALD_DATA_DIR]",
+        "the server's data directory; adds the cost of judges of today [EVALD_DATA_DIR]",
     )
     add_option(listed, "--json", "as JSON")
     revoke = actions.add_parser("revoke", help="revoke a key: running servers refuse it within a second")

@@ -61,7 +61,6 @@ REASONS: Final[dict[str, Reason]] = {
     "ROLE_MISSING": Reason(grpc.StatusCode.PERMISSION_DENIED),
     "NOT_OWNER": Reason(grpc.StatusCode.PERMISSION_DENIED),
     "RATE_LIMITED": Reason(_EXHAUSTED, 1.0),
-    "QUOTA_EXCEEDED": Reason(_EXHAUSTED, 3600.0),
     "DRAINING": Reason(grpc.StatusCode.UNAVAILABLE, 1.0),
     "DEADLINE_TOO_SHORT": Reason(grpc.StatusCode.DEADLINE_EXCEEDED),
     "REVISION_GONE": Reason(grpc.StatusCode.OUT_OF_RANGE),

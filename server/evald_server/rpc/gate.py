@@ -19,7 +19,6 @@ from evald_server.auth.audit import Audit, record
 from evald_server.auth.authenticator import Authenticator
 from evald_server.auth.clients import client_names
 from evald_server.auth.current_call import OPEN_CALL, PRINCIPAL, OpenCall
-from evald_server.auth.files import FileProblem, in_reader
 from evald_server.auth.keys import ApiKey
 from evald_server.auth.limits import PrincipalLimits
 from evald_server.auth.principal import ClientNames, Principal
@@ -66,8 +65,7 @@ class Gate(grpc.GenericRpcHandler):
 
     authenticator: None allows every call. limited: called with the name of a principal's limit that refuses a call.
     audit_calls: log every call.
-    max_principal_calls: calls in flight of a principal without a limit of its own. file_read: called with a setting, "keys_file" or "tls_clients_file", when its
-    changed file was read, and with "ok" or "failed".
+    max_principal_calls: calls in flight of a principal without a limit of its own.
     """
 
     def __init__(
@@ -79,10 +77,8 @@ class Gate(grpc.GenericRpcHandler):
         *,
         audit_calls: bool = False,
         max_principal_calls: int,
-        file_read: Callable[[str, str], None] = lambda _setting, _outcome: None,
     ) -> None:
         self._rpc = rpc
-        self._file_read = file_read
         self._authenticator = authenticator
         self._audit = Audit()
         self._audit_calls = audit_calls
@@ -220,25 +216,13 @@ class Gate(grpc.GenericRpcHandler):
         keys, clients = authenticator.keys, authenticator.clients
         changed = False
         if keys is not None:
-            before = keys.ring.keys
-            if await self._reloaded("keys_file", keys.poll):
-                _record_changes(before, keys.ring.keys)
+            before = keys.content
+            if await keys.poll():
+                _record_changes(before, keys.content)
                 changed = True
-        if clients is not None and await self._reloaded("tls_clients_file", clients.poll):
+        if clients is not None and await clients.poll():
             record("clients changed", None)
             changed = True
-        return changed
-
-    async def _reloaded(self, setting: str, poll: Callable[[], bool]) -> bool:
-        """Read a file again. Returns whether it has changed, and can be used."""
-        try:
-            changed = await in_reader(poll)
-        except FileProblem as problem:
-            _log.error("%s: %s; the last valid content of the file stays in use", setting, problem)
-            self._file_read(setting, "failed")
-            return False
-        if changed:
-            self._file_read(setting, "ok")
         return changed
 
     def _opened(self, method: str, principal: Principal) -> None:
