@@ -65,7 +65,7 @@ CODES: dict[str, CodeInfo] = {
     "RESOURCE_EXHAUSTED": CodeInfo(
         Category.INFRASTRUCTURE,
         True,
-        "The server is at its capacity limit, or the caller at its limit of turns a day.",
+        "The server is at its capacity limit.",
     ),
     "REMOTE_UNAVAILABLE": CodeInfo(
         Category.INFRASTRUCTURE, True, "No live instance of the remote evaluator."

@@ -16,7 +16,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
@@ -197,10 +197,8 @@ def _write(path: Path, keys: Mapping[str, ApiKey]) -> None:
                 os.fsync(directory)
             finally:
                 os.close(directory)
-        except BaseException:
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
+        finally:
+            Path(name).unlink(missing_ok=True)
     except OSError as problem:
         raise FileProblem(f"{path}: {problem.strerror}") from None
 

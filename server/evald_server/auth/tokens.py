@@ -66,20 +66,21 @@ class TokenVerifier:
         keys, verified = self._verified
         if keys is not self.source.keys:
             keys, verified = self._verified = (self.source.keys, {})
-        principal, until = verified.get(token, (None, 0.0))
-        if principal is not None and self._now() < until:
-            return principal
+        known = verified.get(token)
+        if known is not None and self._now() < known[1]:
+            return known[0]
         if len(token) > _MAX_BYTES:
             raise denied("longer than 8 KiB")
         self._failures.check(peer, "invalid tokens", "tokens")
         try:
-            principal, expires = self._read(token, keys)
+            principal = self._read(token, keys)
         except AccessDenied:
             self._failures.add(peer)
             raise
         if len(verified) >= _MAX_VERIFIED:
             verified.clear()
-        verified[token] = (principal, min(self._now() + _VERIFIED_SECONDS, expires + _LEEWAY_SECONDS))
+        expiry = (principal.expires or 0.0) + _LEEWAY_SECONDS
+        verified[token] = (principal, min(self._now() + _VERIFIED_SECONDS, expiry))
         return principal
 
     def check(self, principal: Principal) -> None:
@@ -91,16 +92,14 @@ class TokenVerifier:
         if principal.expires is not None and self._now() >= principal.expires + _STREAM_SECONDS:
             raise denied("expired", principal)
 
-    def _read(self, token: str, keys: KeySet) -> tuple[Principal, float]:
-        """Verify a token. Returns its principal and its expiry, Unix time in seconds. Raises AccessDenied."""
-        used: list[SigningKey] = []
+    def _read(self, token: str, keys: KeySet) -> Principal:
+        """Verify a token. Returns its principal. Raises AccessDenied."""
 
         def find(signed: jwk.GuestProtocol) -> jwk.Key:
-            used.append(self._key(signed.headers(), keys))
-            return used[0].key
+            return self._key(signed.headers(), keys).key
 
         try:
-            claims = jwt.decode(token, find, registry=_REGISTRY).claims
+            verified = jwt.decode(token, find, registry=_REGISTRY)
         except AccessDenied:
             raise
         except errors.JoseError as problem:
@@ -108,7 +107,7 @@ class TokenVerifier:
         except Exception as problem:  # noqa: BLE001
             # Callers can send anything, and the library may raise anything for it: the token is invalid.
             raise denied(f"token: {type(problem).__name__}") from None
-        return self._principal(claims, used[0].id)
+        return self._principal(verified.claims, self._key(verified.header, keys).id)
 
     def _key(self, header: Mapping[str, Any], keys: KeySet) -> SigningKey:
         """Return the key that must have signed a token. Raises AccessDenied."""
@@ -124,7 +123,7 @@ class TokenVerifier:
             raise denied("token: unknown kid")
         return key
 
-    def _principal(self, claims: dict[str, Any], key_id: str) -> tuple[Principal, float]:
+    def _principal(self, claims: dict[str, Any], key_id: str) -> Principal:
         # Check `exp` last: a token for another audience is invalid, not expired.
         ordered = {name: value for name, value in claims.items() if name != "exp"}
         if "exp" in claims:
@@ -148,7 +147,7 @@ class TokenVerifier:
         )
         if expired:
             raise denied("expired", principal)
-        return principal, expires
+        return principal
 
 
 def _words(value: Any) -> list[str]:
