@@ -62,11 +62,7 @@ CODES: dict[str, CodeInfo] = {
     "NOT_FINISHED": CodeInfo(
         Category.CONFIG, False, "The session ended without a final turn, for which enforced assertions wait."
     ),
-    "RESOURCE_EXHAUSTED": CodeInfo(
-        Category.INFRASTRUCTURE,
-        True,
-        "The server is at its capacity limit.",
-    ),
+    "RESOURCE_EXHAUSTED": CodeInfo(Category.INFRASTRUCTURE, True, "The server is at its capacity limit."),
     "REMOTE_UNAVAILABLE": CodeInfo(
         Category.INFRASTRUCTURE, True, "No live instance of the remote evaluator."
     ),
