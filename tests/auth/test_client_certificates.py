@@ -535,7 +535,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "twice": (lambda path: path.write_text(CLIENT + CLIENT), "is listed twice"),
     "limits of nobody": (lambda path: path.write_text(CLIENT + "[[principals]]\nrate = 5"), "principals[0]: principal is missing"),
     "limits without one": (lambda path: path.write_text(CLIENT + '[[principals]]\nprincipal = "jwt:a"'), "principals[0]: wanted at least one of"),
-    "a limit that cannot be": (lambda path: path.write_text(CLIENT + '[[principals]]\nprincipal = "a"\nrate = -1'), "principals[0]: rate: got -1.0, wanted"),
+    "a limit that cannot be": (lambda path: path.write_text(CLIENT + '[[principals]]\nprincipal = "a"\nrate = -1'), "principals[0]: rate: got -1, wanted"),
     "a limit that is no number": (lambda path: path.write_text(CLIENT + '[[principals]]\nprincipal = "a"\nin_flight = true'), "principals[0]: in_flight: got True, wanted 1 to 1000000 calls"),
     "limits of what cannot be": (lambda path: path.write_text(CLIENT + '[[principals]]\nprincipal = "a*"\nrate = 5'), "principals[0]: principal: wanted"),
     "limits twice": (lambda path: path.write_text(CLIENT + 2 * '[[principals]]\nprincipal = "jwt:*"\nrate = 5\n'), "principals[1]: 'jwt:*' is listed twice"),
