@@ -9,7 +9,6 @@ import os
 import threading
 import zlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -419,10 +418,10 @@ async def test_who_was_added_and_revoked_is_in_the_audit_log(
             revoke_key(path, ci)
             await is_told("revoked", "ci", ci)
             keys = read_keys(path)
-            add_key(path, replace(keys[late], roles=(Role.ADMIN,)))
+            add_key(path, keys[late].model_copy(update={"roles": (Role.ADMIN,)}))
             await is_told("changed", "late-comer", late)
             path.unlink()
-            add_key(path, replace(keys[ci], note="kept"))
+            add_key(path, keys[ci].model_copy(update={"note": "kept"}))
             expected.append(f"key changed principal=ci key={ci}")
             expected.append(f"key revoked principal=late-comer key={late}")
             await until(lambda: sorted(told()) == sorted(expected))

@@ -351,7 +351,7 @@ def test_what_is_used_up_today_is_listed_with_the_server_s_directory(keys: Keys,
     listed = json.loads(keys("list", "--json", "--data-dir", str(tmp_path)).out)
     assert [key["judgeUsdToday"] for key in listed] == [1.25, 0]
     assert "$1.25" in keys("list", "--data-dir", str(tmp_path)).out
-    assert "Today" not in keys("list", "--json").out
+    assert "today" not in keys("list", "--json").out
     (tmp_path / FILE_NAME).write_text("[")
     done = keys("list", "--data-dir", str(tmp_path))
     assert (done.code, FILE_NAME in done.err) == (2, True)

@@ -83,7 +83,7 @@ def _list(args: argparse.Namespace, path: Path) -> int:
         return ExitCode.PASSED
     table = new_table(
         *("Key", "Principal", "Roles", "Types", "Limits"),
-        *([] if today is None else ["Today"]),
+        *([] if today is None else ["Judges today"]),
         *("State", "Expires", "Note"),
     )
     for key in keys:

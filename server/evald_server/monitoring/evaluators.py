@@ -86,8 +86,9 @@ class EvaluatorTally:
         """
         metrics, label = self._metrics, self._label
         metrics.results.add(*self._results, Verdict(verdict).name.lower(), count=count)
+        durations = metrics.durations.labels(label, self._origin)
         if verdict != _SKIPPED:
-            metrics.durations.labels(label, self._origin).observe(seconds, count)
+            durations.observe(seconds, count)
         if self._is_scored and verdict <= _FAILED:
             metrics.pass_rates.setdefault(label, PassRate(metrics.clock)).add(verdict, count)
             if score is not None and 0.0 <= score <= 1.0:
