@@ -3,7 +3,6 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, product
-from threading import Lock
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -51,26 +50,26 @@ class Counts(Counter):
 
 
 class Histogram:
-    """Counts of observations by bucket. The one of prometheus_client takes no aggregates."""
+    """Counts of observations by bucket. The one of prometheus_client takes no aggregates.
+
+    One thread at a time observes: the event loop's, or the one that holds `Telemetry.folding`.
+    """
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(map(float, bounds))
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
-        self._lock = Lock()
 
     def observe(self, mean: float, count: int = 1) -> None:
         """Count so many observations with this mean, all in one bucket. Ignore infinities and NaN."""
         if -_MAX_OBSERVATION < mean < _MAX_OBSERVATION:
-            with self._lock:
-                self._counts[bisect_left(self._bounds, mean)] += count
-                self._sum += mean * count
+            self._counts[bisect_left(self._bounds, mean)] += count
+            self._sum += mean * count
 
     def buckets(self) -> tuple[list[tuple[str, float]], float]:
         """Return the cumulative counts by upper bound, and the sum."""
-        with self._lock:
-            counts, total_value = self._counts.copy(), self._sum
-        return list(zip([*map(str, self._bounds), "+Inf"], accumulate(counts), strict=True)), total_value
+        counts = accumulate(self._counts.copy())
+        return list(zip([*map(str, self._bounds), "+Inf"], counts, strict=True)), self._sum
 
 
 class Histograms(Collector):
