@@ -17,14 +17,13 @@ from evald_server.auth.audit import Audit, peer_of, record
 from evald_server.auth.authenticator import Authenticator
 from evald_server.auth.clients import ClientFile
 from evald_server.auth.current_call import OPEN_CALL, PRINCIPAL, caller
-from evald_server.auth.files import FileProblem, in_reader
 from evald_server.auth.keys import KeyFile
 from evald_server.auth.principal import LOCAL, RESTARTED, Principal, Role, anonymous
 from evald_server.auth.refusals import AccessDenied
 from evald_server.auth.roles import SCRAPERS
 from evald_server.batch.chunk import ProcessConfig
 from evald_server.batch.pool import BatchPool
-from evald_server.certificates import CertificateFiles, CertificateProblem, CertificateStore
+from evald_server.certificates import CertificateFiles, Certificates, read_certificates
 from evald_server.config import Settings, answers_to, is_public, split_address
 from evald_server.connectors.build import Connectors
 from evald_server.connectors.http_document import fetch_document
@@ -39,6 +38,7 @@ from evald_server.engine.planner import Planner
 from evald_server.engine.registry import Origin, Registry, State
 from evald_server.engine.run import EvaluationRun
 from evald_server.evaluators import BUILT_INS
+from evald_server.files import FileProblem, WatchedFiles
 from evald_server.jsonschema.schema import close_workers
 from evald_server.judge.budget import Caller
 from evald_server.judge.configured_models import ConfiguredModels, build_models
@@ -113,7 +113,7 @@ def _start_errors(setting: str = "") -> Iterator[None]:
     """Convert the errors of settings, files and certificates to StartError. setting: prefix of the message."""
     try:
         yield
-    except (ValueError, FileProblem, CertificateProblem) as problem:
+    except (ValueError, FileProblem) as problem:
         raise StartError(f"{setting}: {problem}" if setting else str(problem)) from None
 
 
@@ -215,7 +215,7 @@ class App:
         self._registrations = registry.RegistrationService(
             self.remotes, connect_allowed=settings.remote_connect
         )
-        self._certificates = build_certificates(settings)
+        self._certificates = build_certificates(settings, self.telemetry)
         self._authenticator = build_authenticator(settings, self.telemetry)
         self._gate = Gate(
             self._rpc,
@@ -224,7 +224,6 @@ class App:
             self.telemetry.access.limited.add,
             audit_calls=settings.audit_calls,
             max_principal_calls=settings.max_principal_calls or max(1, settings.max_calls // 4),
-            file_read=self.telemetry.access.file_reads.add,
         )
         self._audit = Audit()
         self._data_dir: DataDir | None = None
@@ -434,7 +433,7 @@ class App:
             self._gate,
             server_options(settings),
             settings.max_calls,
-            None if self._certificates is None else self._certificates.current,
+            None if self._certificates is None else self._certificates.content,
             require=require,
         )
         host, number = split_address(address)
@@ -453,7 +452,7 @@ class App:
 
     def _http_context(self) -> ssl.SSLContext:
         assert self._certificates is not None
-        return self._certificates.current.context
+        return self._certificates.content.context
 
     def _may_scrape(self, credentials: list[str], address: tuple[Any, ...]) -> int:
         """Return the HTTP status for a scrape with these `Authorization` headers. address: of its caller."""
@@ -485,25 +484,17 @@ class App:
             return principal if expired else None
         return current if Role.PLUGIN in current.roles else None
 
-    async def _reload_certificates(self, certificates: CertificateStore) -> None:
+    async def _reload_certificates(self, certificates: WatchedFiles[Certificates]) -> None:
         """Poll the certificate files. Use changed certificates for new connections if they are valid."""
-        access = self.telemetry.access
-        access.set_expiries(certificates.current.expiries)
+        self.telemetry.access.set_expiries(certificates.content.expiries)
         while True:
             await asyncio.sleep(self.settings.tls_reload_seconds)
-            try:
-                if not await in_reader(certificates.reload):
-                    continue
-            except CertificateProblem as problem:
-                access.reloads.add("failed")
-                _log.error("%s; the previous certificates stay in use", problem)
-                continue
-            for port in self._ports.values():
-                port.publish(certificates.current)
-            access.reloads.add("ok")
-            access.set_expiries(certificates.current.expiries)
-            _log.info("new certificates are in use")
-            record("certificates changed", None)
+            if await certificates.poll():
+                for port in self._ports.values():
+                    port.publish(certificates.content)
+                self.telemetry.access.set_expiries(certificates.content.expiries)
+                _log.info("new certificates are in use")
+                record("certificates changed", None)
 
     def _judge_problem(self, name: str) -> str:
         """Return the problem with the name of a judge, "" if there is none."""
@@ -680,10 +671,14 @@ def build_authenticator(settings: Settings, telemetry: Telemetry) -> Authenticat
     """Return the authenticator; None if callers need no credentials. Raises StartError."""
     if not settings.authenticates:
         return None
-    with _start_errors("keys_file"):
-        keys = None if settings.keys_file is None else KeyFile(settings.keys_file)
-    with _start_errors("tls_clients_file"):
-        clients = None if settings.tls_clients_file is None else ClientFile(settings.tls_clients_file)
+    keys = clients = None
+    if settings.keys_file is not None:
+        with _start_errors("keys_file"):
+            keys = KeyFile(settings.keys_file, partial(telemetry.access.file_reads.add, "keys_file"))
+    if settings.tls_clients_file is not None:
+        with _start_errors("tls_clients_file"):
+            count = partial(telemetry.access.file_reads.add, "tls_clients_file")
+            clients = ClientFile(settings.tls_clients_file, count)
     tokens = None if settings.jwt_issuer is None else build_tokens(settings, telemetry)
     roles = frozenset(map(Role, settings.auth_anonymous_roles))
     if roles:
@@ -722,19 +717,24 @@ def build_tokens(settings: Settings, telemetry: Telemetry) -> "TokenVerifier":
     )
 
 
-def build_certificates(settings: Settings) -> CertificateStore | None:
-    """Return the certificate store; None for plaintext. Raises StartError."""
+def build_certificates(settings: Settings, telemetry: Telemetry) -> WatchedFiles[Certificates] | None:
+    """Return the certificates; None for plaintext. Raises StartError."""
     if settings.tls_cert_file is None or settings.tls_key_file is None:
         return None
     files = CertificateFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
     with _start_errors():
-        store = CertificateStore(files)
+        certificates = WatchedFiles(
+            "tls",
+            tuple(path for path in files if path is not None),
+            partial(read_certificates, files),
+            telemetry.access.reloads.add,
+        )
     if files.key.stat().st_mode & stat.S_IROTH:
         # No reason to refuse: in a container, where a mounted secret has such a mode, there is no other user.
         _log.warning(
             "tls_key_file %s: every user of this machine can read the key; run chmod 600 on it", files.key
         )
-    return store
+    return certificates
 
 
 def build_database(settings: Settings) -> Database:

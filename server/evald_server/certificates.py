@@ -1,21 +1,17 @@
-"""Read, check and reload the PEM files of the server's certificate, its key and the clients' CA."""
+"""Read and check the PEM files of the server's certificate, its key and the clients' CA."""
 
-import hashlib
 import ssl
 import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from .files import FileProblem
 from .input_files import read_regular
 
 # Enough for a CA bundle with hundreds of certificates.
 _MAX_BYTES: Final = 4 << 20
 
 _SSL_CODES: Final = {9: "is not valid yet", 10: "has expired"}
-
-
-class CertificateProblem(Exception):
-    """Files that cannot be used. The text names the setting and the file, but contains no content of the file."""
 
 
 class CertificateFiles(NamedTuple):
@@ -37,7 +33,7 @@ class Certificates(NamedTuple):
 
 
 def read_certificates(files: CertificateFiles) -> Certificates:
-    """Read the files and test them with a TLS handshake in memory. Raises CertificateProblem."""
+    """Read the files and test them with a TLS handshake in memory. Raises FileProblem."""
     chain, key, ca = contents = _read_all(files)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -47,71 +43,28 @@ def read_certificates(files: CertificateFiles) -> Certificates:
         # Without this function OpenSSL asks for a password at the terminal.
         context.load_cert_chain(files.cert, files.key, password=_no_password)
     except _Encrypted:
-        raise CertificateProblem(
+        raise FileProblem(
             f"tls_key_file {files.key}: is encrypted; wanted a key without a password"
         ) from None
     except (ssl.SSLError, OSError) as problem:
         if isinstance(problem, ssl.SSLError) and problem.reason == "EE_KEY_TOO_SMALL":
-            raise CertificateProblem(
+            raise FileProblem(
                 f"tls_cert_file {files.cert}: the key is too short; wanted an RSA key of at "
                 "least 2048 bits, or an elliptic curve key"
             ) from None
-        raise CertificateProblem(
+        raise FileProblem(
             f"tls_cert_file {files.cert}, tls_key_file {files.key}: wanted a certificate "
             "and its key in PEM; they cannot be parsed, or do not belong together"
         ) from None
     if _read_all(files) != contents:
         # OpenSSL has read them for itself, so the context and the contents may be of two different pairs.
-        raise CertificateProblem(
+        raise FileProblem(
             f"tls_cert_file {files.cert}, tls_key_file {files.key}: the files changed while they were read"
         )
     expiries = {"tls_cert_file": _expiry(context, chain, files.cert)}
     if ca is not None and files.client_ca is not None:
         expiries["tls_client_ca_file"] = _ca_expiry(ca, files.client_ca)
     return Certificates(chain, key, ca, context, expiries)
-
-
-class CertificateStore:
-    """The certificates in use. current: the last valid ones. The constructor raises CertificateProblem."""
-
-    def __init__(self, files: CertificateFiles) -> None:
-        self._files = files
-        self._seen = self._digest()
-        self._is_refused = False
-        self.current = read_certificates(files)
-
-    def reload(self) -> bool:
-        """Read the files if they have changed. Returns True if they have.
-
-        Raises CertificateProblem, once per change, if the new ones are not valid; `current` stays.
-        """
-        found = self._digest()
-        is_known = found == self._seen
-        if is_known and not self._is_refused:
-            return False
-        self._seen = found
-        try:
-            self.current = read_certificates(self._files)
-        except CertificateProblem:
-            # The next call reads them again: a certificate that is not valid yet will be, by the clock of this machine.
-            self._is_refused = True
-            if is_known:
-                return False
-            raise
-        self._is_refused = False
-        return True
-
-    def _digest(self) -> bytes:
-        """Return a digest of the files' contents, which also changes when the link of a mounted secret is replaced."""
-        digest = hashlib.sha256()
-        for path in self._files:
-            if path is not None:
-                try:
-                    data = read_regular(path, _MAX_BYTES)
-                except OSError:
-                    data = b""
-                digest.update(b"%d:" % len(data) + data)
-        return digest.digest()
 
 
 class _Encrypted(Exception):
@@ -123,7 +76,7 @@ def _no_password() -> str:
 
 
 def _read_all(files: CertificateFiles) -> tuple[bytes, bytes, bytes | None]:
-    """Return the certificate, its key and the clients' CA. Raises CertificateProblem."""
+    """Return the certificate, its key and the clients' CA. Raises FileProblem."""
     return (
         _read("tls_cert_file", files.cert),
         _read("tls_key_file", files.key),
@@ -135,9 +88,9 @@ def _read(setting: str, path: Path) -> bytes:
     try:
         data = read_regular(path, _MAX_BYTES)
     except OSError as problem:
-        raise CertificateProblem(f"{setting} {path}: {problem.strerror}") from None
+        raise FileProblem(f"{setting} {path}: {problem.strerror}") from problem
     if b"-----BEGIN " not in data:
-        raise CertificateProblem(f"{setting} {path}: wanted PEM")
+        raise FileProblem(f"{setting} {path}: wanted PEM")
     return data
 
 
@@ -147,7 +100,7 @@ def _ascii(pem: bytes) -> str:
 
 
 def _expiry(context: ssl.SSLContext, chain: bytes, path: Path) -> float:
-    """Return the certificate's expiry, Unix time in seconds. Raises CertificateProblem if no client accepts it."""
+    """Return the certificate's expiry, Unix time in seconds. Raises FileProblem if no client accepts it."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     # Trust the certificate itself, whichever CA has signed it.
@@ -157,9 +110,10 @@ def _expiry(context: ssl.SSLContext, chain: bytes, path: Path) -> float:
         peer = _handshake(client, context)
     except ssl.SSLCertVerificationError as problem:
         what = _SSL_CODES.get(problem.verify_code, f"is refused: {problem.verify_message}")
-        raise CertificateProblem(f"tls_cert_file {path}: the certificate {what}") from None
+        # With its cause, which is an OSError: one that is not valid yet will be, by the clock of this machine.
+        raise FileProblem(f"tls_cert_file {path}: the certificate {what}") from problem
     except ssl.SSLError as problem:
-        raise CertificateProblem(
+        raise FileProblem(
             f"tls_cert_file {path}: a TLS handshake with the certificate fails: {problem.reason}"
         ) from None
     return peer
@@ -184,15 +138,15 @@ def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> float:
 
 
 def _ca_expiry(ca: bytes, path: Path) -> float:
-    """Return the latest expiry of the CA's certificates. Raises CertificateProblem if none is valid."""
+    """Return the latest expiry of the CA's certificates. Raises FileProblem if none is valid."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cadata=_ascii(ca))
     except ssl.SSLError:
-        raise CertificateProblem(f"tls_client_ca_file {path}: wanted certificates in PEM") from None
+        raise FileProblem(f"tls_client_ca_file {path}: wanted certificates in PEM") from None
     expiries = [ssl.cert_time_to_seconds(str(found["notAfter"])) for found in context.get_ca_certs()]
     if not expiries:
-        raise CertificateProblem(f"tls_client_ca_file {path}: contains no CA certificate")
+        raise FileProblem(f"tls_client_ca_file {path}: contains no CA certificate")
     if max(expiries) <= time.time():
-        raise CertificateProblem(f"tls_client_ca_file {path}: every certificate in it has expired")
+        raise FileProblem(f"tls_client_ca_file {path}: every certificate in it has expired")
     return max(expiries)

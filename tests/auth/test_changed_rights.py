@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +114,7 @@ async def test_a_stream_ends_when_its_key_is_given_to_another_principal(tmp_path
         call: Any = live.channel.stream_stream(SESSION)(metadata=bearer(key))
         await call.wait_for_connection()
         await until(lambda: live.app._gate._streams)
-        add_key(path, replace(read_keys(path)[key[6:18]], principal="b"))
+        add_key(path, read_keys(path)[key[6:18]].model_copy(update={"principal": "b"}))
         assert (await refusal(_to_the_end(call))).reason == "CREDENTIALS_INVALID"
 
 
@@ -252,7 +251,8 @@ def _change_keys(path: Path, rights: dict[str, tuple[str, str]]) -> None:
     """Give keys other roles and types, at once."""
     keys = read_keys(path)
     for key_id, (roles, types) in rights.items():
-        changed = replace(keys[key_id], roles=tuple(map(Role, roles.split())), types=tuple(types.split()))
+        rights = {"roles": tuple(map(Role, roles.split())), "types": tuple(types.split())}
+        changed = keys[key_id].model_copy(update=rights)
         keys[key_id] = changed
     new = path.with_suffix(".new")
     for key in keys.values():

@@ -9,7 +9,6 @@ import os
 import threading
 import zlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -243,7 +242,7 @@ async def test_callers_without_credentials_have_the_roles_that_the_operator_give
         refused = await refusal(live.unary(request(CONTAINS), metadata=bearer(key)))
         assert refused.reason == "ROLE_MISSING", "who has credentials has their roles"
         make_key(path, "another", Role.CALLER)
-        await until(lambda: "another" in str(live.app._gate._authenticator.keys.ring.keys))  # type: ignore[union-attr]
+        await until(lambda: "another" in str(live.app._gate._authenticator.keys.content))  # type: ignore[union-attr]
         assert not session.done(), "open streams outlive a reload"
         session.cancel()
         text = live.app.telemetry.exposition("")[0].decode()
@@ -419,10 +418,10 @@ async def test_who_was_added_and_revoked_is_in_the_audit_log(
             revoke_key(path, ci)
             await is_told("revoked", "ci", ci)
             keys = read_keys(path)
-            add_key(path, replace(keys[late], roles=(Role.ADMIN,)))
+            add_key(path, keys[late].model_copy(update={"roles": (Role.ADMIN,)}))
             await is_told("changed", "late-comer", late)
             path.unlink()
-            add_key(path, replace(keys[ci], note="kept"))
+            add_key(path, keys[ci].model_copy(update={"note": "kept"}))
             expected.append(f"key changed principal=ci key={ci}")
             expected.append(f"key revoked principal=late-comer key={late}")
             await until(lambda: sorted(told()) == sorted(expected))

@@ -142,7 +142,7 @@ async def test_a_file_that_breaks_leaves_the_keys_of_before(
                 fresh.replace(issuer.path)
             else:
                 issuer.path.write_text(content)
-            await until(lambda: "previous keys stay in use" in caplog.text)
+            await until(lambda: "last valid content of the file stays in use" in caplog.text)
             assert await _counts(live, issuer.token())
         issuer.publish("two")
         await until(lambda: _counts(live, issuer.token("two")))

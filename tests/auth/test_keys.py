@@ -7,17 +7,14 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evald_server.auth import files
-from evald_server.auth.files import FileProblem
+from evald_server import files
 from evald_server.auth.keys import (
     KeyFile,
-    KeyRing,
     add_key,
     is_well_formed,
     new_key,
@@ -27,6 +24,7 @@ from evald_server.auth.keys import (
 from evald_server.auth.principal import Role
 from evald_server.cli import main
 from evald_server.day_totals import SPENDING_FILE, DayTotals
+from evald_server.files import FileProblem
 
 Keys = Callable[..., "Done"]
 
@@ -66,11 +64,13 @@ def test_a_key_has_a_form_of_its_own_and_every_typo_shows() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "evald_", "é" * 70, "\ud800" * 70, "evald_" + "a" * 64, "a" * 100_000])
-def test_garbage_is_no_key(text: str) -> None:
+def test_garbage_is_no_key(text: str, tmp_path: Path) -> None:
     good, key = new_key("ci", [Role.CALLER])
-    ring = KeyRing({key.id: key})
-    assert ring.find(text) is None
-    assert ring.find(good + text) is None or not text
+    add_key(tmp_path / "keys.toml", key)
+    keys = KeyFile(tmp_path / "keys.toml")
+    assert keys.find(good) == key
+    assert keys.find(text) is None
+    assert keys.find(good + text) is None or not text
     assert not is_well_formed(text)
 
 
@@ -117,7 +117,7 @@ def test_a_key_that_has_leaked_is_revoked_by_its_whole_text(keys: Keys, tmp_path
         (("create", "--principal", "x", "--role", "caller", "--note", "n" * 201), "note: wanted at most 200"),
         (
             ("create", "--principal", "x", "--role", "caller", "--note", f"is {KEY} !"),
-            "note: contains an API key",
+            "note: wanted at most 200 printable characters, without an API key",
         ),
         (("revoke", "nothing"), "no key has the id"),
         (("list",), "there is no such file"),
@@ -144,20 +144,22 @@ GOOD: dict[str, Any] = {
     [
         ({"digest": '"abc"'}, "digest: wanted 64"),
         ({"digest": '"' + "0" * 65 + '"'}, "digest: wanted 64"),
-        ({"digest": "5"}, "digest: wanted a string"),
-        ({"note": f'"{KEY}"'}, "note: contains an API key"),
+        ({"digest": "5"}, "digest: wanted 64"),
+        ({"note": f'"{KEY}"'}, "note: wanted at most 200 printable characters, without an API key"),
         ({KEY: "1"}, f"{KEY[:18]}: unknown; known keys:"),
         ({"principal": '"a b"'}, "principal: wanted"),
-        ({"roles": "[]"}, "roles: wanted at least one"),
-        ({"roles": '["boss"]'}, "roles: wanted one or more of caller"),
+        ({"roles": "[]"}, "roles: wanted a list of one or more of"),
+        ({"roles": '["boss"]'}, "roles: wanted a list of one or more of caller"),
         ({"roles": '"caller"'}, "roles: wanted a list"),
         ({"created": "1"}, "created: wanted a time"),
         ({"created": "2026-01-01T00:00:00"}, "created: wanted a time with a time zone"),
         ({"expires": "true"}, "expires: wanted a time"),
-        ({"types": '["*x"]'}, "types: wanted names"),
+        ({"types": '["*x"]'}, "types: wanted a list of names"),
         ({"secret": '"s"'}, "secret: unknown; known keys:"),
         ({"digest": None}, "digest is missing"),
-        ({"rate": "1" + "0" * 400}, "rate: wanted a number with fewer digits"),
+        ({"rate": '"5"'}, "rate: got 5, wanted calls per second"),
+        ({"in_flight": "2.5"}, "in_flight: got 2.5, wanted 1 to 1000000 calls"),
+        ({"rate": "1" + "0" * 400}, "wanted calls per second"),
     ],
     ids=str,
 )
@@ -182,10 +184,10 @@ def test_a_wrong_file_of_keys_names_the_key_and_the_field(
         ("[key.abcdefghijkl]", "wanted tables [keys.ID] and nothing else"),
         ("keys = []", "wanted tables [keys.ID] and nothing else"),
         ("keys.abcdefghijkl = 5", "keys.abcdefghijkl: wanted a table"),
-        (f"[keys.{KEY}]", f"keys.{KEY[:18]}: digest is missing"),
+        (f"[keys.{KEY}]", f"keys.{KEY[:18]}: id: wanted 12 lower case letters and digits"),
         (
             "[keys.abcdefghijklm]\n" + "\n".join(f"{name} = {GOOD[name]}" for name in GOOD),
-            "wanted an id of 12",
+            "id: wanted 12",
         ),
     ],
 )
@@ -229,7 +231,7 @@ def test_a_mounted_secret_that_is_set_anew_is_read_again(tmp_path: Path) -> None
     fresh.symlink_to("second")
     fresh.replace(data)
     assert keys.reload()
-    assert {key.principal for key in keys.ring.keys.values()} == {"second"}
+    assert {key.principal for key in keys.content.values()} == {"second"}
 
 
 def test_a_file_of_keys_keeps_its_owner_and_who_may_read_it(
@@ -256,7 +258,7 @@ def test_a_key_is_revoked_in_the_file_that_a_link_points_to(tmp_path: Path) -> N
     assert read_keys(path)[key.id].revoked is not None
 
 
-def test_a_file_that_is_being_written_in_place_is_read_when_it_is_whole(
+async def test_a_file_that_is_being_written_in_place_is_read_when_it_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "keys.toml"
@@ -266,12 +268,12 @@ def test_a_file_that_is_being_written_in_place_is_read_when_it_is_whole(
     for part in ("", whole[: whole.rindex("[keys.")]):
         path.write_text(part)
         monkeypatch.setattr(files.time, "time", lambda: path.stat().st_mtime + 0.05)
-        assert not keys.poll()
-        assert len(keys.ring.keys) == 2
+        assert not await keys.poll()
+        assert len(keys.content) == 2
     monkeypatch.undo()
     os.utime(path, (1, 1))
-    assert keys.poll()
-    assert {key.principal for key in keys.ring.keys.values()} == {"first"}
+    assert await keys.poll()
+    assert {key.principal for key in keys.content.values()} == {"first"}
 
 
 def test_keys_that_are_made_side_by_side_are_all_kept(tmp_path: Path) -> None:
@@ -302,7 +304,10 @@ def test_a_key_that_is_revoked_changes_nothing_else_and_stays_revoked_since_then
     assert read_keys(path) == {key.id: key for key in (plugin, other)}
     assert revoke_key(path, plugin.id) == plugin
     first = read_keys(path)
-    assert first == {plugin.id: replace(plugin, revoked=first[plugin.id].revoked), other.id: other}
+    assert first == {
+        plugin.id: plugin.model_copy(update={"revoked": first[plugin.id].revoked}),
+        other.id: other,
+    }
     monkeypatch.setattr(time, "time", lambda: 4e9)
     assert revoke_key(path, plugin.id) == first[plugin.id]
     assert read_keys(path) == first
@@ -349,7 +354,7 @@ def test_what_is_used_up_today_is_listed_with_the_server_s_directory(
     listed = json.loads(keys("list", "--json", "--data-dir", str(tmp_path)).out)
     assert [key["judgeUsdToday"] for key in listed] == [1.25, 0]
     assert "$1.25" in keys("list", "--data-dir", str(tmp_path)).out
-    assert "Today" not in keys("list", "--json").out
+    assert "today" not in keys("list", "--json").out
     (tmp_path / SPENDING_FILE).write_text("[")
     done = keys("list", "--data-dir", str(tmp_path))
     assert (done.code, SPENDING_FILE in done.err) == (2, True)

@@ -1,7 +1,6 @@
 """One principal at its limits is refused, and nobody else."""
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +147,7 @@ async def test_a_changed_limit_holds_for_calls_of_a_key_that_was_let_in_before(t
 
     async with guarded(path) as live:
         assert not await is_limited()
-        add_key(path, replace(key, rate=0.001))
+        add_key(path, key.model_copy(update={"rate": 0.001}))
         await until(is_limited, 30)
 
 

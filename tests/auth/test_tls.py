@@ -10,6 +10,7 @@ import ssl
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,10 @@ import pytest
 import evald
 from evald_server.app import App, StartError
 from evald_server.auth.principal import Role
-from evald_server.certificates import (
-    CertificateFiles,
-    CertificateProblem,
-    CertificateStore,
-    read_certificates,
-)
+from evald_server.certificates import CertificateFiles, read_certificates
 from evald_server.cli import main
 from evald_server.config import Settings
+from evald_server.files import FileProblem, WatchedFiles
 
 from ..rpc.live import CONTAINS, EVALUATION, Live, refusal, request, until
 from .keyring import bearer, make_key
@@ -260,7 +257,7 @@ def test_a_pair_that_changes_while_it_is_read_is_not_used(
     files = CertificateFiles(folder / "server.pem", folder / "server.key")
     with monkeypatch.context() as patched:
         patched.setattr(ssl.SSLContext, "set_ciphers", swap_first)
-        with pytest.raises(CertificateProblem, match="changed while they were read"):
+        with pytest.raises(FileProblem, match="changed while they were read"):
             read_certificates(files)
     found = read_certificates(files)
     assert (found.chain, found.key) == (files.cert.read_bytes(), files.key.read_bytes())
@@ -272,9 +269,9 @@ def test_a_certificate_that_is_not_valid_yet_is_used_as_soon_as_it_is(
     folder = tmp_path / "certs"
     shutil.copytree(certs / "one", folder)
     files = CertificateFiles(folder / "server.pem", folder / "server.key")
-    store = CertificateStore(files)
+    store = WatchedFiles("tls", (files.cert, files.key), partial(read_certificates, files))
     _sign_again(folder, "20980101000000Z", "20990101000000Z")
-    with pytest.raises(CertificateProblem, match="is not valid yet"):
+    with pytest.raises(FileProblem, match="is not valid yet"):
         store.reload()
     assert not store.reload(), "told once"
     trust = ssl.SSLContext.load_verify_locations
@@ -285,7 +282,7 @@ def test_a_certificate_that_is_not_valid_yet_is_used_as_soon_as_it_is(
 
     monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", trust_at_any_time)
     assert store.reload()
-    assert store.current.chain == files.cert.read_bytes()
+    assert store.content.chain == files.cert.read_bytes()
     assert not store.reload()
 
 
@@ -318,7 +315,7 @@ async def test_files_that_do_not_work_change_nothing_but_a_counter_and_a_log_lin
     key_lines = (folder / "server.key").read_text().splitlines()[1:-1]
     async with _serving(**_files(folder)) as app:
         BROKEN[how](folder, certs / "two")
-        await until(lambda: "the previous certificates stay in use" in caplog.text)
+        await until(lambda: "the last valid content of the file stays in use" in caplog.text)
         assert await _succeeds(app, _credentials(certs / "one"))
         assert 'evald_tls_reloads_total{outcome="failed"}' in app.telemetry.exposition("")[0].decode()
         for line in (*key_lines, "canary"):
@@ -331,7 +328,7 @@ async def test_files_that_do_not_work_change_nothing_but_a_counter_and_a_log_lin
     again = tmp_path / "again"
     shutil.copytree(certs / "one", again)
     BROKEN[how](again, certs / "two")
-    with pytest.raises(CertificateProblem):
+    with pytest.raises(FileProblem):
         read_certificates(CertificateFiles(again / "server.pem", again / "server.key"))
 
 
@@ -346,7 +343,7 @@ async def test_files_that_every_user_can_write_are_refused_and_a_key_that_all_ca
     async with _serving(**_files(folder)) as app:
         assert "can read the key; run chmod 600" in caplog.text
         key.chmod(0o646)
-        await until(lambda: "the previous certificates stay in use" in caplog.text)
+        await until(lambda: "the last valid content of the file stays in use" in caplog.text)
         assert await _succeeds(app, _credentials(certs / "one"))
     with pytest.raises(StartError, match=r"tls_key_file .* every user can write this file; run chmod o-w"):
         async with _serving(**_files(folder)):

@@ -67,24 +67,6 @@ def test_only_allowed_labels_of_a_caller_are_shown() -> None:
     assert b"hunter2" not in telemetry.exposition("")[0]
 
 
-def test_label_sets_and_models_beyond_the_cap_count_as_other() -> None:
-    telemetry = Telemetry(allowed_labels=["suite"])
-    for number in range(100):
-        telemetry.evaluations.tally("Evaluate", {"suite": f"s{number}"}).add(Verdict.PASSED, 0.1)
-        telemetry.judges.request(f"model-{number}", "ok", 0.1)
-    by_suite = shown(telemetry, "evald_evaluations_total", "suite", verdict="passed")
-    assert len(by_suite) == 51
-    assert by_suite["other"] == 50
-    by_model = shown(telemetry, "gen_ai_client_inference_duration_seconds_count", "gen_ai_request_model")
-    assert len(by_model) == 51
-    assert by_model["other"] == 50
-    assert shown(telemetry, "evald_label_overflow_total", "label") == {
-        "evaluator": 0,
-        "caller": 50,
-        "model": 50,
-    }
-
-
 @pytest.mark.parametrize("name", ["", "9a", "a-b", "__a", "rpc", "verdict"])
 def test_a_label_that_prometheus_or_the_family_cannot_have_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="allowed_labels"):

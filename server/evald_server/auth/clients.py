@@ -1,165 +1,110 @@
 """The file that maps names in client certificates to principals, denies names, and limits principals without an API
 key."""
 
-import re
-import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
-from .files import (
-    FileProblem,
-    WatchedFile,
-    place_problem,
-    read_roles,
-    read_text,
-    read_texts,
-    read_toml,
-)
-from .principal import LIMITS, ClientNames, Principal, check_limits, check_name, check_types, read_limits
+from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
+
+from evald_server.files import FileProblem, WatchedFiles
+
+from .files import read_table, read_toml
+from .principal import ClientNames, Limits, Name, Principal, Roles, Texts, Types, limits_of
 from .refusals import denied
 
 # Stands for a principal's name: the limits of all tokens whose principals have none of their own.
 _ALL_TOKENS: Final = "jwt:*"
 
-# A URI, whose path may end in *, or a DNS name. Names in certificates may have more characters.
-_SAN: Final = re.compile(r"[A-Za-z0-9*][\x21-\x29\x2b-\x7e]{0,2046}\*?")
-_PATTERN: Final = re.compile(r"spiffe://[a-z0-9._-]+/(?:[A-Za-z0-9._-]+/)*\*")
-
-_MAX_KNOWN: Final = 1000
-
-_T = TypeVar("_T")
-
-
-# The bytes before an RSA key in a certificate: the algorithm rsaEncryption, without parameters.
-_RSA: Final = bytes.fromhex("06092a864886f70d0101010500")
-_MIN_RSA_BITS: Final = 2048
-
-# Cache of parsed certificates: a few connections send many calls.
-_FOUND: Final[dict[bytes, ClientNames]] = {}
-_MAX_FOUND: Final = 1000
-
 
 def client_names(context: Mapping[str, Sequence[bytes]]) -> ClientNames | None:
-    """Return the names in a connection's client certificate; None if it has none.
+    """Return the URIs and the DNS names in a connection's client certificate; None if it has no certificate.
 
-    context: gRPC's auth_context. The SPIFFE ID identifies the client, else the URIs, else the DNS names; never the
-    common name, which anybody may choose.
+    context: gRPC's auth_context. The common name is not among them: anybody may choose it.
     """
-    certificates = context.get("x509_pem_cert")
-    if certificates is None:
+    if "x509_pem_cert" not in context:
         return None
-    found = _FOUND.get(certificates[0])
-    if found is None:
-        if len(_FOUND) >= _MAX_FOUND:
-            _FOUND.clear()
-        found = _FOUND[certificates[0]] = _names(certificates[0], context)
-    return found
+    names = (*context.get("peer_uri", ()), *context.get("peer_dns", ()))
+    return tuple(name.decode("utf-8", "replace") for name in names)
 
 
-def _names(certificate: bytes, context: Mapping[str, Sequence[bytes]]) -> ClientNames:
-    texts = [
-        tuple(value.decode("utf-8", "replace") for value in context.get(kind, ()))
-        for kind in ("peer_spiffe_id", "peer_uri", "peer_dns")
-    ]
-    return ClientNames(
-        next(filter(None, texts), ()),
-        tuple(dict.fromkeys(name for names in texts for name in names)),
-        _has_short_key(certificate),
-    )
+class _Client(BaseModel):
+    """A table [[clients]]. san: a whole name in a certificate, a URI or a DNS name, not a pattern."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    san: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9*][\x21-\x29\x2b-\x7e]{0,2047}$")]
+    principal: Name
+    roles: Roles
+    types: Types = ()
 
 
-def _has_short_key(certificate: bytes) -> bool:
-    """Return whether a PEM certificate has an RSA key that is too short. gRPC's TLS accepts any length."""
-    der = ssl.PEM_cert_to_DER_cert(certificate.decode("ascii"))
-    _, rsa, key = der.partition(_RSA)
-    if not rsa:
-        return False
-    # A BIT STRING contains the count of its unused bits, then a SEQUENCE, which begins with the modulus.
-    modulus = _content(_content(_content(key)[1:]))
-    return int.from_bytes(modulus).bit_length() < _MIN_RSA_BITS
+class _Limited(Limits):
+    """A table [[principals]]: the limits of a principal of a certificate or a token."""
+
+    principal: Name | Annotated[str, StringConstraints(pattern="^jwt:")]
+
+    @model_validator(mode="after")
+    def _check(self) -> "_Limited":
+        if not any(limit is not None for limit in limits_of(self).values()):
+            raise ValueError(f"wanted at least one of {', '.join(Limits.model_fields)}")
+        return self
 
 
-def _content(der: bytes) -> bytes:
-    """Return the content of the first DER value."""
-    start, length = 2, der[1]
-    if length & 0x80:
-        start += length & 0x7F
-        length = int.from_bytes(der[2:start])
-    return der[start : start + length]
+class _File(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    denied: Texts = ()
+    clients: list[Any] = []
+    principals: list[Any] = []
 
 
 class _Clients(NamedTuple):
-    """The file's content. patterns: prefixes without the `*`, longest first. limits: by the principal's name.
+    """The file's content. by_san: principals. limits: by the principal's name."""
 
-    known: cache of principals by certificate, because a few connections send many calls.
-    """
-
-    exact: Mapping[str, Principal]
-    patterns: Sequence[tuple[str, Principal]]
     denied: frozenset[str]
+    by_san: Mapping[str, Principal]
     limits: Mapping[str, Mapping[str, Any]]
-    known: dict[ClientNames, Principal]
-
-    def find(self, certificate: Sequence[str]) -> Principal | None:
-        for name in certificate:
-            if name in self.exact:
-                return self.exact[name]
-        for name in certificate:
-            for prefix, principal in self.patterns:
-                if name.startswith(prefix) and len(name) > len(prefix):
-                    return principal
-        return None
 
 
-class ClientFile(WatchedFile[_Clients]):
+class ClientFile(WatchedFiles[_Clients]):
     """The principals of client certificates, and the limits of these and of tokens.
 
-    The constructor raises FileProblem.
+    count: see WatchedFiles. The constructor raises FileProblem.
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, _read)
+    def __init__(self, path: Path, count: Callable[[str], None] = lambda _outcome: None) -> None:
+        super().__init__("tls_clients_file", (path,), lambda: _read(path), count)
 
-    def principal(self, certificate: ClientNames) -> Principal:
-        """Return the principal of a certificate. Raises AccessDenied."""
-        known = self.content.known
-        found = known.get(certificate)
-        if found is None:
-            found = self._principal(certificate)
-            if len(known) >= _MAX_KNOWN:
-                known.clear()
-            known[certificate] = found
-        return found
+    def principal(self, sans: ClientNames) -> Principal:
+        """Return the principal of a certificate with these names. Raises AccessDenied.
 
-    def _principal(self, certificate: ClientNames) -> Principal:
-        clients = self.content
-        if not clients.denied.isdisjoint(certificate.all):
-            raise denied("certificate: denied", clients.find(certificate.names))
-        if certificate.short_key:
-            raise denied("certificate: an RSA key of fewer than 2048 bits", clients.find(certificate.names))
-        found = clients.find(certificate.names)
-        if found is None:
+        Exactly one of the names must be in the file, and none of them denied.
+        """
+        content = self.content
+        known = [san for san in sans if san in content.by_san]
+        owner = content.by_san[known[0]] if len(known) == 1 else None
+        if not content.denied.isdisjoint(sans):
+            raise denied("certificate: denied", owner)
+        if owner is None:
             raise denied(
-                "certificate: no principal for it" if certificate.names else "certificate: no name in it"
+                "certificate: several of its names are in the file"
+                if known
+                else "certificate: no principal for it"
+                if sans
+                else "certificate: no name in it"
             )
-        return self.limited(
-            Principal(
-                found.name,
-                found.roles,
-                found.types,
-                certificate.names[0],
-                kind="certificate",
-                certificate=certificate,
-            )
-        )
+        return self.limited(replace(owner, key_id=known[0], kind="certificate", sans=sans))
 
     def limited(self, principal: Principal) -> Principal:
         """Return a principal with its own limits; without any, a token's principal has the limits of all tokens."""
         limits = self.content.limits
-        found = limits.get(principal.name) or (limits.get(_ALL_TOKENS) if principal.kind == "jwt" else None)
-        return principal if found is None else replace(principal, **found)
+        own = limits.get(principal.name) or (limits.get(_ALL_TOKENS) if principal.kind == "jwt" else None)
+        return principal if own is None else replace(principal, **own)
+
+
+_M = TypeVar("_M", bound=BaseModel)
 
 
 def _read(path: Path) -> _Clients:
@@ -169,66 +114,26 @@ def _read(path: Path) -> _Clients:
         wanted="wanted TOML: a list `denied`, tables [[clients]] with san, principal and roles, and tables "
         "[[principals]] with principal and limits",
     )
-    try:
-        refused = frozenset(read_texts("denied", data.pop("denied", [])))
-    except TypeError as problem:
-        raise FileProblem(f"{path}: {problem}") from None
-    clients = dict(_tables(path, "clients", data.pop("clients", []), _client))
-    limits = dict(_tables(path, "principals", data.pop("principals", []), _limit))
-    if data:
-        raise FileProblem(f"{path}: wanted `denied`, tables [[clients]] and [[principals]], and nothing else")
-    patterns = [(san[:-1], principal) for san, principal in clients.items() if san.endswith("/*")]
-    patterns.sort(key=lambda pattern: -len(pattern[0]))
-    return _Clients(clients, patterns, refused, limits, {})
+    file = read_table(_File, data, str(path))
+    clients = _tables(_Client, file.clients, "san", f"{path}: clients")
+    limited = _tables(_Limited, file.principals, "principal", f"{path}: principals")
+    return _Clients(
+        frozenset(file.denied),
+        {
+            san: Principal(client.principal, frozenset(client.roles), client.types)
+            for san, client in clients.items()
+        },
+        {name: limits_of(limits) for name, limits in limited.items()},
+    )
 
 
-def _tables(
-    path: Path, name: str, tables: Any, read: Callable[[Mapping[str, Any]], tuple[str, _T]]
-) -> Iterator[tuple[str, _T]]:
-    """Yield the key and the value of each table in a list. read: parses a table into both. Raises FileProblem."""
-    if not isinstance(tables, list):
-        raise FileProblem(f"{path}: {name}: wanted tables [[{name}]]")
-    seen = set()
+def _tables(model: type[_M], tables: list[Any], key: str, place: str) -> dict[str, _M]:
+    """Return the tables of a list by the value of a field. Raises FileProblem, also if a value is listed twice."""
+    found: dict[str, _M] = {}
     for number, table in enumerate(tables):
-        try:
-            if not isinstance(table, dict):
-                raise TypeError("wanted a table")
-            key, found = read(table)
-            if key in seen:
-                raise ValueError(f"{key[:100]!r} is listed twice")
-        except (KeyError, TypeError, ValueError) as problem:
-            raise place_problem(f"{path}: {name}[{number}]", problem) from None
-        seen.add(key)
-        yield key, found
-
-
-def _check_fields(table: Mapping[str, Any], *known: str) -> None:
-    if unknown := table.keys() - set(known):
-        raise ValueError(f"{min(unknown)[:40]}: unknown; known keys: {', '.join(known)}")
-
-
-def _client(table: Mapping[str, Any]) -> tuple[str, Principal]:
-    _check_fields(table, "san", "principal", "roles", "types")
-    san = read_text("san", table["san"])
-    if not _SAN.fullmatch(san) or (san.endswith("*") and not _PATTERN.fullmatch(san)):
-        raise ValueError(
-            "san: wanted the name in the certificate, or spiffe://DOMAIN/PATH/* for all names below it"
-        )
-    principal = read_text("principal", table["principal"])
-    check_name(principal)
-    roles = frozenset(read_roles(table["roles"]))
-    types = read_texts("types", table.get("types", []))
-    check_types(types)
-    return san, Principal(principal, roles, types)
-
-
-def _limit(table: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    _check_fields(table, "principal", *LIMITS)
-    principal = read_text("principal", table["principal"])
-    if not principal.startswith("jwt:"):
-        check_name(principal)
-    found = read_limits(table)
-    if not any(limit is not None for limit in found.values()):
-        raise ValueError(f"wanted at least one of {', '.join(found)}")
-    check_limits(found)
-    return principal, found
+        entry = read_table(model, table, f"{place}[{number}]")
+        name = getattr(entry, key)
+        if name in found:
+            raise FileProblem(f"{place}[{number}]: {name[:100]!r} is listed twice")
+        found[name] = entry
+    return found

@@ -11,9 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from joserfc import jwk
 
+from evald_server.files import FileProblem, WatchedFiles, in_reader
 from evald_server.input_files import read_regular
-
-from .files import FileProblem, WatchedFile, in_reader
 
 _log = logging.getLogger("evald.auth")
 
@@ -92,14 +91,13 @@ def _is_useful(entry: Mapping[str, Any]) -> bool:
     return kind == "RSA" or (kind in FAMILIES.values() and entry.get("crv") in _CURVES)
 
 
-class JwksFile(WatchedFile[KeySet]):
-    """The keys of a file. outcome: called with "ok" or "failed" on each change. The constructor raises FileProblem."""
+class JwksFile(WatchedFiles[KeySet]):
+    """The keys of a file. count: see WatchedFiles. The constructor raises FileProblem."""
 
     was_read: Final = True
 
-    def __init__(self, path: Path, outcome: Callable[[str], None]) -> None:
-        super().__init__(path, _read_file)
-        self._outcome = outcome
+    def __init__(self, path: Path, count: Callable[[str], None]) -> None:
+        super().__init__("jwt_jwks_file", (path,), lambda: _read_file(path), count)
 
     @property
     def keys(self) -> KeySet:
@@ -110,17 +108,10 @@ class JwksFile(WatchedFile[KeySet]):
         """Do nothing: `watch` checks the file all the time."""
 
     async def watch(self) -> None:
-        """Reload the file when it changes. An invalid file leaves the previous keys in use."""
+        """Reload the file when it changes."""
         while True:
             await asyncio.sleep(_FILE_SECONDS)
-            try:
-                if not await in_reader(self.poll):
-                    continue
-            except FileProblem as problem:
-                self._outcome("failed")
-                _log.error("jwt_jwks_file: %s; the previous keys stay in use", problem)
-            else:
-                self._outcome("ok")
+            await self.poll()
 
 
 def _read_file(path: Path) -> KeySet:
@@ -137,23 +128,20 @@ def _read_file(path: Path) -> KeySet:
 class JwksUrl:
     """The keys at a URL, none until the first fetch has succeeded. No call waits for a fetch.
 
-    fetch: returns the document; raises OSError or ValueError, whose text is logged. outcome: called with "ok" or
-    "failed" after each fetch. clock: monotonic seconds.
+    fetch: returns the document; raises OSError or ValueError, whose text is logged. count: called with "ok" or "failed"
+    after each fetch. clock: monotonic seconds.
     """
 
     def __init__(
         self,
         fetch: Callable[[], Awaitable[bytes]],
-        outcome: Callable[[str], None],
+        count: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._fetch = fetch
-        self._outcome = outcome
-        self._clock = clock
+        self._fetch, self._count, self._clock = fetch, count, clock
         self.keys: KeySet = {}
         self._tried: float | None = None
         self._succeeded: float | None = None
-        self._failed = False
         self._wanted = False
 
     @property
@@ -174,25 +162,21 @@ class JwksUrl:
     async def refresh(self) -> None:
         """Fetch the keys if they are due. If fetches fail, the last keys stay valid for a day."""
         now = self._clock()
-        soon = self._wanted or self._failed
-        if self._tried is not None and now - self._tried < (_RETRY_SECONDS if soon else _REFRESH_SECONDS):
+        pause = _RETRY_SECONDS if self._wanted else _REFRESH_SECONDS
+        if self._tried is not None and now - self._tried < pause:
             return
         self._tried, self._wanted = now, False
         try:
-            found = await in_reader(partial(read_key_set, await self._fetch()))
+            keys = await in_reader(partial(read_key_set, await self._fetch()))
         except (OSError, ValueError) as problem:
-            self._failed = True
-            self._outcome("failed")
+            self._wanted = True
+            self._count("failed")
             _log.error("jwt_jwks_url: %s; the previous keys stay in use for a day", problem)
             if self._succeeded is not None and self._clock() - self._succeeded >= _KEPT_SECONDS and self.keys:
                 _log.error("jwt_jwks_url: no keys could be fetched for a day; all tokens are refused now")
                 self.keys = {}
             return
-        self._failed, self._succeeded = False, self._clock()
-        self._outcome("ok")
-        if _ids(found) != _ids(self.keys):
-            self.keys = found
-
-
-def _ids(keys: KeySet) -> set[str]:
-    return {key.id for key in keys.values()}
+        self._succeeded = self._clock()
+        self._count("ok")
+        if {key.id for key in keys.values()} != {key.id for key in self.keys.values()}:
+            self.keys = keys

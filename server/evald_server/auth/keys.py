@@ -15,62 +15,64 @@ import string
 import tempfile
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
-from .files import (
-    FileProblem,
-    WatchedFile,
-    place_problem,
-    read_roles,
-    read_text,
-    read_texts,
-    read_toml,
-)
-from .principal import Principal, Role, check_limits, check_name, check_types, limits_of, read_limits
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationError
+
+from evald_server.files import FileProblem, WatchedFiles
+
+from .files import explain, read_table, read_toml
+from .principal import Limits, Name, Principal, Role, Roles, Types, limits_of
 
 PREFIX: Final = "evald_"
 
 _ID_LENGTH: Final = 12
-_ID: Final = re.compile(rf"[a-z0-9]{{{_ID_LENGTH}}}")
 _ALPHABET: Final = string.ascii_lowercase + string.digits
-# A longer name of a table or field may be a whole key, in the wrong place.
-_MAX_SHOWN: Final = len(PREFIX) + _ID_LENGTH
-_ID_END: Final = len(PREFIX) + _ID_LENGTH
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _FORM: Final = re.compile(rf"{PREFIX}[a-z0-9]{{{_ID_LENGTH}}}_[A-Za-z0-9_-]{{43}}[0-9a-f]{{8}}")
 
 # Compared with the digest of a key with an unknown id, which thus takes as long as one with a known id.
-_NO_DIGEST: Final = bytes(32)
+_NO_DIGEST: Final = "0" * 64
 
 _HEADER: Final = (
     "# API keys of evald, written by `evald keys`. It has only digests of the keys, not the keys.\n"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ApiKey:
-    """One key. digest: SHA-256 of the whole key, as hex. created, expires, revoked: Unix times in seconds.
+def _to_seconds(value: object) -> object:
+    """Return the Unix time of a time in TOML."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.timestamp()
+    return value if isinstance(value, float) else None
 
-    rate to judge_usd_per_day: limits of the key's principal.
+
+def _check_note(note: str) -> str:
+    if not note.isprintable() or _FORM.search(note):
+        raise ValueError
+    return note
+
+
+_Time: TypeAlias = Annotated[float, BeforeValidator(_to_seconds)]
+
+
+class ApiKey(Limits):
+    """One key, with the limits of its principal.
+
+    digest: SHA-256 of the whole key, as hex. created, expires, revoked: Unix times in seconds.
     """
 
-    id: str
-    digest: str
-    principal: str
-    roles: tuple[Role, ...]
-    types: tuple[str, ...] = ()
-    created: float = 0.0
-    expires: float | None = None
-    revoked: float | None = None
-    note: str = ""
-    rate: float | None = None
-    in_flight: int | None = None
-    judge_usd_per_day: float | None = None
+    id: Annotated[str, StringConstraints(pattern=rf"^[a-z0-9]{{{_ID_LENGTH}}}$")]
+    digest: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+    principal: Name
+    roles: Annotated[Roles, Field(min_length=1)]
+    types: Types = ()
+    created: _Time
+    expires: _Time | None = None
+    revoked: _Time | None = None
+    note: Annotated[str, Field(max_length=200), AfterValidator(_check_note)] = ""
 
     def state(self, now: float) -> str:
         """Return "active", "expired" or "revoked"."""
@@ -78,36 +80,26 @@ class ApiKey:
             return "revoked"
         return "expired" if self.expires is not None and self.expires <= now else "active"
 
+    def owner(self) -> Principal:
+        """Return the principal."""
+        return Principal(self.principal, frozenset(self.roles), self.types, self.id, **limits_of(self))
 
-def new_key(
-    principal: str,
-    roles: Iterable[Role],
-    *,
-    types: Iterable[str] = (),
-    expires: float | None = None,
-    note: str = "",
-    **limits: Any,
-) -> tuple[str, ApiKey]:
+
+def new_key(principal: str, roles: Iterable[Role], **fields: Any) -> tuple[str, ApiKey]:
     """Return a new key as text, which is not stored, and its entry for the file. Raises ValueError.
 
-    limits: of the key's principal, by name.
+    fields: others of the entry.
     """
     key_id = "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LENGTH))
     body = f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
     text = f"{body}{zlib.crc32(body.encode()):08x}"
-    key = ApiKey(
-        key_id,
-        hashlib.sha256(text.encode()).hexdigest(),
-        principal,
-        tuple(roles),
-        tuple(types),
-        float(int(time.time())),
-        expires,
-        None,
-        note,
-        **limits,
-    )
-    _check(key)
+    digest, created = hashlib.sha256(text.encode()).hexdigest(), float(int(time.time()))
+    try:
+        key = ApiKey(
+            id=key_id, digest=digest, principal=principal, roles=tuple(roles), created=created, **fields
+        )
+    except ValidationError as problem:
+        raise ValueError(explain(problem, ApiKey)) from None
     return text, key
 
 
@@ -116,50 +108,18 @@ def is_well_formed(text: str) -> bool:
     return _FORM.fullmatch(text) is not None and zlib.crc32(text[:-8].encode()) == int(text[-8:], 16)
 
 
-class KeyRing:
-    """Keys by id, with decoded digests."""
+class KeyFile(WatchedFiles[dict[str, ApiKey]]):
+    """The keys of one file, by id. count: see WatchedFiles. The constructor raises FileProblem."""
 
-    def __init__(self, keys: Mapping[str, ApiKey]) -> None:
-        self.keys = keys
-        self._known = {
-            key.id: (
-                bytes.fromhex(key.digest),
-                key,
-                Principal(key.principal, frozenset(key.roles), key.types, key.id, **limits_of(key)),
-            )
-            for key in keys.values()
-        }
+    def __init__(self, path: Path, count: Callable[[str], None] = lambda _outcome: None) -> None:
+        super().__init__("keys_file", (path,), lambda: read_keys(path), count)
 
-    def get(self, key_id: str) -> tuple[ApiKey, Principal] | None:
-        """Return the key with this id and its principal, also if it is expired or revoked."""
-        known = self._known.get(key_id)
-        return None if known is None else known[1:]
-
-    def find(self, text: str) -> tuple[ApiKey, Principal] | None:
-        """Return the key with this text and its principal, also if it is expired or revoked.
-
-        Unknown and forged keys take the same time.
-        """
+    def find(self, text: str) -> ApiKey | None:
+        """Return the key with this text, also if it is expired or revoked. Unknown and forged ones take the same time."""
         # Any caller can send it, so it may contain more than ASCII.
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        known = self._known.get(text[len(PREFIX) : _ID_END])
-        if known is None:
-            hmac.compare_digest(digest, _NO_DIGEST)
-            return None
-        expected, key, principal = known
-        return (key, principal) if hmac.compare_digest(digest, expected) else None
-
-
-class KeyFile(WatchedFile[KeyRing]):
-    """The keys of one file. The constructor raises FileProblem."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, lambda path: KeyRing(read_keys(path)))
-
-    @property
-    def ring(self) -> KeyRing:
-        """The keys in use."""
-        return self.content
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        key = self.content.get(text[len(PREFIX) : len(PREFIX) + _ID_LENGTH])
+        return key if hmac.compare_digest(digest, _NO_DIGEST if key is None else key.digest) else None
 
 
 def read_keys(path: Path) -> dict[str, ApiKey]:
@@ -172,12 +132,10 @@ def read_keys(path: Path) -> dict[str, ApiKey]:
     tables = data.pop("keys", {})
     if data or not isinstance(tables, dict):
         raise FileProblem(f"{path}: wanted tables [keys.ID] and nothing else")
-    keys: dict[str, ApiKey] = {}
+    keys = {}
     for key_id, table in tables.items():
-        try:
-            keys[key_id] = _key(key_id, table)
-        except (KeyError, TypeError, ValueError) as problem:
-            raise place_problem(f"{path}: keys.{key_id[:_MAX_SHOWN]}", problem) from None
+        entry = {**table, "id": key_id} if isinstance(table, dict) else table
+        keys[key_id] = read_table(ApiKey, entry, f"{path}: keys.{key_id[: len(PREFIX) + _ID_LENGTH]}")
     return keys
 
 
@@ -192,53 +150,8 @@ def revoke_key(path: Path, key_id: str) -> ApiKey | None:
     with _changing(path) as keys:
         key = keys.get(key_id)
         if key is not None and key.revoked is None:
-            keys[key_id] = replace(key, revoked=float(int(time.time())))
+            keys[key_id] = key.model_copy(update={"revoked": float(int(time.time()))})
         return key
-
-
-def _key(key_id: str, table: Mapping[str, Any]) -> ApiKey:
-    known = {field.name for field in fields(ApiKey)} - {"id"}
-    if not isinstance(table, dict):
-        raise TypeError("wanted a table")
-    if unknown := table.keys() - known:
-        raise ValueError(f"{min(unknown)[:_MAX_SHOWN]}: unknown; known keys: {', '.join(sorted(known))}")
-    key = ApiKey(
-        key_id,
-        read_text("digest", table["digest"]),
-        read_text("principal", table["principal"]),
-        read_roles(table["roles"]),
-        read_texts("types", table.get("types", [])),
-        _seconds("created", table["created"]),
-        _seconds("expires", table["expires"]) if "expires" in table else None,
-        _seconds("revoked", table["revoked"]) if "revoked" in table else None,
-        read_text("note", table.get("note", "")),
-        **read_limits(table),
-    )
-    _check(key)
-    return key
-
-
-def _check(key: ApiKey) -> None:
-    """Raise ValueError for an invalid key."""
-    if not _ID.fullmatch(key.id):
-        raise ValueError(f"wanted an id of {_ID_LENGTH} lower case letters and digits")
-    if not _DIGEST.fullmatch(key.digest):
-        raise ValueError("digest: wanted 64 hexadecimal digits")
-    check_name(key.principal)
-    if not key.roles:
-        raise ValueError(f"roles: wanted at least one of {', '.join(Role)}")
-    check_types(key.types)
-    check_limits(limits_of(key))
-    if len(key.note) > 200 or not key.note.isprintable():
-        raise ValueError("note: wanted at most 200 printable characters")
-    if _FORM.search(key.note):
-        raise ValueError("note: contains an API key, which the file must not have")
-
-
-def _seconds(name: str, value: Any) -> float:
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise ValueError(f"{name}: wanted a time with a time zone, such as 2027-01-31T12:00:00Z")
-    return value.timestamp()
 
 
 @contextmanager
@@ -284,36 +197,19 @@ def _write(path: Path, keys: Mapping[str, ApiKey]) -> None:
                 os.fsync(directory)
             finally:
                 os.close(directory)
-        except BaseException:
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
+        finally:
+            Path(name).unlink(missing_ok=True)
     except OSError as problem:
         raise FileProblem(f"{path}: {problem.strerror}") from None
 
 
 def _table(key: ApiKey) -> str:
-    lines = [
-        f"\n[keys.{key.id}]",
-        f'digest = "{key.digest}"',
-        f"principal = {_text(key.principal)}",
-        f"roles = [{', '.join(_text(role) for role in key.roles)}]",
-        f"created = {_time(key.created)}",
-    ]
-    if key.types:
-        lines.append(f"types = [{', '.join(map(_text, key.types))}]")
-    times = {"expires": key.expires, "revoked": key.revoked}
-    lines += [f"{name} = {_time(time)}" for name, time in times.items() if time is not None]
-    lines += [f"{name} = {limit}" for name, limit in limits_of(key).items() if limit is not None]
-    if key.note:
-        lines.append(f"note = {_text(key.note)}")
+    lines = [f"\n[keys.{key.id}]"]
+    for name, value in key.model_dump(exclude={"id"}, exclude_defaults=True).items():
+        if name in ("created", "expires", "revoked"):
+            text = f"{datetime.fromtimestamp(value, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        else:
+            # JSON's escapes are valid in TOML, and other characters of a key are printable.
+            text = json.dumps(value, ensure_ascii=False)
+        lines.append(f"{name} = {text}")
     return "\n".join(lines) + "\n"
-
-
-def _text(value: str) -> str:
-    """Return a TOML string. JSON's escapes are valid in TOML, and other characters of a key are printable."""
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _time(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,35 +1,14 @@
 """Principals: authenticated callers with a name, roles and the evaluator types that they may offer."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, Strict, StringConstraints, TypeAdapter
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,63}")
-_TYPE: Final = re.compile(r"\*|[A-Za-z0-9][A-Za-z0-9._-]{0,99}\*?")
-
-
-class _Limit(NamedTuple):
-    """A limit of a principal. The first value is above `least`, or equal to it if `inclusive`."""
-
-    kind: type[float]
-    least: float
-    most: float
-    wanted: str
-    inclusive: bool = True
-
-
-_LIMITS: Final = {
-    "rate": _Limit(float, 0, 1e6, "calls per second, above 0 and at most 1000000", inclusive=False),
-    "in_flight": _Limit(int, 1, 1e6, "1 to 1000000 calls"),
-    "judge_usd_per_day": _Limit(float, 0, 1e6, "US dollars, 0 to 1000000"),
-}
-
-LIMITS: Final = tuple(_LIMITS)
-"""The names of a principal's limits, which are fields of Principal and ApiKey."""
+_TYPE: Final = r"\*|[A-Za-z0-9][A-Za-z0-9._-]{0,99}\*?"
 
 
 class Role(StrEnum):
@@ -42,16 +21,54 @@ class Role(StrEnum):
     INGEST = "ingest"
 
 
-class ClientNames(NamedTuple):
-    """The names in a client certificate.
+# The types of fields in files of credentials.
+Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@/-]{0,63}$")]
+Roles: TypeAlias = Annotated[tuple[Annotated[Role, Strict(strict=False)], ...], Strict(strict=False)]
+Types: TypeAlias = Annotated[
+    tuple[Annotated[str, StringConstraints(pattern=rf"^(?:{_TYPE})$")], ...], Strict(strict=False)
+]
+Texts: TypeAlias = Annotated[tuple[str, ...], Strict(strict=False)]
 
-    names: those that identify the client. all: these and the others. short_key: whether its key is too short to be
-    secure.
-    """
+_TIME: Final = "a time with a time zone, such as 2027-01-31T12:00:00Z"
 
-    names: tuple[str, ...]
-    all: tuple[str, ...]
-    short_key: bool = False
+WANTED: Final[Mapping[str, str]] = {
+    "id": "12 lower case letters and digits",
+    "digest": "64 hexadecimal digits",
+    "principal": "1 to 64 letters, digits and . _ @ / -, starting with a letter or digit",
+    "roles": f"a list of one or more of {', '.join(Role)}",
+    "types": "a list of names of types, or prefixes that end in *, such as acme.*",
+    "created": _TIME,
+    "expires": _TIME,
+    "revoked": _TIME,
+    "note": "at most 200 printable characters, without an API key",
+    "rate": "calls per second, above 0 and at most 1000000",
+    "in_flight": "1 to 1000000 calls",
+    "judge_usd_per_day": "US dollars, 0 to 1000000",
+    "san": "a whole name in a certificate, such as spiffe://DOMAIN/PATH or a DNS name, not a pattern",
+    "denied": "a list of names in certificates",
+    "clients": "tables [[clients]]",
+    "principals": "tables [[principals]]",
+}
+"""What the fields of files of credentials must be."""
+
+
+class Limits(BaseModel):
+    """The limits of a principal in a table of a file. None: no limit."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    rate: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    in_flight: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    judge_usd_per_day: Annotated[float, Field(ge=0, le=1e6)] | None = None
+
+
+def limits_of(owner: object) -> dict[str, Any]:
+    """Return the limits of a Principal, a table of a file or parsed arguments, by name."""
+    return {name: getattr(owner, name) for name in Limits.model_fields}
+
+
+ClientNames: TypeAlias = tuple[str, ...]
+"""The URIs and the DNS names in a client certificate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +81,7 @@ class Principal:
     rate: maximum calls per second. in_flight: maximum open calls. judge_usd_per_day: maximum cost of judges in US
     dollars per day (UTC). None: no limit.
     expires: expiry of its token, Unix time in seconds.
-    certificate: the names in its connection's client certificate, also if it sent a token; None without one.
+    sans: the names in its connection's client certificate, also if it sent a token; None without one.
     """
 
     name: str
@@ -76,12 +93,13 @@ class Principal:
     judge_usd_per_day: float | None = None
     kind: Literal["key", "jwt", "certificate", "none"] = "key"
     expires: float | None = None
-    certificate: ClientNames | None = None
+    sans: ClientNames | None = None
 
     def may_offer(self, type_name: str) -> bool:
         """Return whether it may offer evaluators of this type."""
         return any(
-            type_name.startswith(one[:-1]) if one.endswith("*") else type_name == one for one in self.types
+            type_name.startswith(allowed[:-1]) if allowed.endswith("*") else type_name == allowed
+            for allowed in self.types
         )
 
     @property
@@ -94,53 +112,9 @@ class Principal:
         return self.name == owner
 
 
-def check_name(name: str) -> None:
-    """Raise ValueError if this is not a valid name of a principal in a file."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            "principal: wanted 1 to 64 letters, digits and . _ @ / -, starting with a letter or digit"
-        )
-
-
-def limits_of(owner: object) -> dict[str, Any]:
-    """Return the limits of a Principal, an ApiKey or parsed arguments, by name."""
-    return {name: getattr(owner, name) for name in LIMITS}
-
-
-def read_limits(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the limits in a table of a file, by name; None for absent ones. Raises TypeError and ValueError."""
-    return {name: _read_limit(name, table.get(name), limit.kind) for name, limit in _LIMITS.items()}
-
-
-def _read_limit(name: str, value: Any, kind: type[float]) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | kind):
-        raise TypeError(f"{name}: wanted a {'whole ' if kind is int else ''}number")
-    try:
-        return kind(value)
-    except OverflowError:
-        raise ValueError(f"{name}: wanted a number with fewer digits") from None
-
-
-def check_limits(limits: Mapping[str, float | None]) -> None:
-    """Raise ValueError if these are not valid limits of a principal."""
-    for name, value in limits.items():
-        limit = _LIMITS[name]
-        if value is None or (limit.least <= value <= limit.most and (limit.inclusive or value > limit.least)):
-            continue
-        raise ValueError(f"{name}: got {str(value)[:20]}, wanted {limit.wanted}")
-
-
 def is_type_pattern(text: str) -> bool:
     """Return whether a text is the name of a type or a prefix that ends in `*`."""
-    return _TYPE.fullmatch(text) is not None
-
-
-def check_types(types: Iterable[str]) -> None:
-    """Raise ValueError if these are not valid names or prefixes of types."""
-    if not all(map(is_type_pattern, types)):
-        raise ValueError("types: wanted names of types, or prefixes that end in *, such as acme.*")
+    return re.fullmatch(_TYPE, text) is not None
 
 
 def anonymous(roles: frozenset[Role]) -> Principal:

@@ -1,7 +1,5 @@
 """Verify JSON Web Tokens of one issuer and audience, signed by a key of its set, with the caller's roles in a claim."""
 
-import hashlib
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -15,8 +13,8 @@ from .refusals import AccessDenied, denied
 
 _MAX_BYTES: Final = 8 << 10
 _LEEWAY_SECONDS: Final = 30
-_MAX_CACHED: Final = 10_000
-_CACHED_SECONDS: Final = 60.0
+_MAX_VERIFIED: Final = 10_000
+_VERIFIED_SECONDS: Final = 60.0
 _MAX_SUBJECT: Final = 255
 _ROLES: Final = frozenset(Role)
 
@@ -50,9 +48,7 @@ class TokenVerifier:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.source = source
-        self._roles_claim = roles_claim
-        self._types_claim = types_claim
-        self._now = now
+        self._roles_claim, self._types_claim, self._now = roles_claim, types_claim, now
         self._claims = jwt.JWTClaimsRegistry(
             now=lambda: int(now()),
             leeway=_LEEWAY_SECONDS,
@@ -62,33 +58,29 @@ class TokenVerifier:
             sub={"essential": True},
         )
         self._failures = FailedAttempts(_PER_SECOND, clock)
-        self._lock = threading.Lock()
-        # Principals of tokens verified with these keys, by the token's digest, each with the entry's expiry.
-        self._cache: tuple[KeySet, dict[bytes, tuple[Principal, float]]] = (source.keys, {})
-
-    def cached(self, token: str) -> Principal | None:
-        """Return a token's principal from the cache; None unless verified with the current keys in the last minute."""
-        keys, cache = self._cache
-        if keys is not self.source.keys:
-            return None
-        found = cache.get(_digest(token))
-        return found[0] if found is not None and self._now() < found[1] else None
+        # Tokens verified with these keys, each with its principal and the time until which it need not be verified again.
+        self._verified: tuple[KeySet, dict[str, tuple[Principal, float]]] = (source.keys, {})
 
     def verify(self, token: str, peer: str) -> Principal:
         """Return the principal of a token. peer: the caller's address. Raises AccessDenied."""
-        principal = self.cached(token)
-        if principal is not None:
-            return principal
+        keys, verified = self._verified
+        if keys is not self.source.keys:
+            keys, verified = self._verified = (self.source.keys, {})
+        known = verified.get(token)
+        if known is not None and self._now() < known[1]:
+            return known[0]
         if len(token) > _MAX_BYTES:
             raise denied("longer than 8 KiB")
         self._failures.check(peer, "invalid tokens", "tokens")
-        keys = self.source.keys
         try:
-            principal, expires = self._read(token, keys)
+            principal = self._read(token, keys)
         except AccessDenied:
             self._failures.add(peer)
             raise
-        self._keep(token, keys, principal, min(self._now() + _CACHED_SECONDS, expires + _LEEWAY_SECONDS))
+        if len(verified) >= _MAX_VERIFIED:
+            verified.clear()
+        expiry = (principal.expires or 0.0) + _LEEWAY_SECONDS
+        verified[token] = (principal, min(self._now() + _VERIFIED_SECONDS, expiry))
         return principal
 
     def check(self, principal: Principal) -> None:
@@ -100,16 +92,14 @@ class TokenVerifier:
         if principal.expires is not None and self._now() >= principal.expires + _STREAM_SECONDS:
             raise denied("expired", principal)
 
-    def _read(self, token: str, keys: KeySet) -> tuple[Principal, float]:
-        """Verify a token. Returns its principal and its expiry, Unix time in seconds. Raises AccessDenied."""
-        used: list[SigningKey] = []
+    def _read(self, token: str, keys: KeySet) -> Principal:
+        """Verify a token. Returns its principal. Raises AccessDenied."""
 
         def find(signed: jwk.GuestProtocol) -> jwk.Key:
-            used.append(self._key(signed.headers(), keys))
-            return used[0].key
+            return self._key(signed.headers(), keys).key
 
         try:
-            claims = jwt.decode(token, find, registry=_REGISTRY).claims
+            verified = jwt.decode(token, find, registry=_REGISTRY)
         except AccessDenied:
             raise
         except errors.JoseError as problem:
@@ -117,7 +107,7 @@ class TokenVerifier:
         except Exception as problem:  # noqa: BLE001
             # Callers can send anything, and the library may raise anything for it: the token is invalid.
             raise denied(f"token: {type(problem).__name__}") from None
-        return self._principal(claims, used[0].id)
+        return self._principal(verified.claims, self._key(verified.header, keys).id)
 
     def _key(self, header: Mapping[str, Any], keys: KeySet) -> SigningKey:
         """Return the key that must have signed a token. Raises AccessDenied."""
@@ -133,7 +123,7 @@ class TokenVerifier:
             raise denied("token: unknown kid")
         return key
 
-    def _principal(self, claims: dict[str, Any], key_id: str) -> tuple[Principal, float]:
+    def _principal(self, claims: dict[str, Any], key_id: str) -> Principal:
         # Check `exp` last: a token for another audience is invalid, not expired.
         ordered = {name: value for name, value in claims.items() if name != "exp"}
         if "exp" in claims:
@@ -150,31 +140,18 @@ class TokenVerifier:
             raise denied("token: invalid_claim sub")
         # JSON allows integers of any size, float does not.
         expires = float(min(claims["exp"], 1e11))
-        roles = [Role(one) for one in _words(claims.get(self._roles_claim)) if one in _ROLES]
+        roles = [Role(word) for word in _words(claims.get(self._roles_claim)) if word in _ROLES]
         types = filter(is_type_pattern, _words(claims.get(self._types_claim)))
         principal = Principal(
             f"jwt:{subject}", frozenset(roles), tuple(types), key_id, kind="jwt", expires=expires
         )
         if expired:
             raise denied("expired", principal)
-        return principal, expires
-
-    def _keep(self, token: str, keys: KeySet, principal: Principal, until: float) -> None:
-        with self._lock:
-            if keys is not self._cache[0]:
-                self._cache = (keys, {})
-            cache = self._cache[1]
-            while len(cache) >= _MAX_CACHED:
-                del cache[next(iter(cache))]
-            cache[_digest(token)] = (principal, until)
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+        return principal
 
 
 def _words(value: Any) -> list[str]:
     """Return the words of a claim, which is a list or a text with spaces between the words."""
     if isinstance(value, str):
         return value.split()
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []

@@ -12,12 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from evald_server.auth.files import FileProblem
 from evald_server.auth.keys import PREFIX, ApiKey, add_key, new_key, read_keys, revoke_key
 from evald_server.auth.principal import Role, limits_of
 from evald_server.day_totals import SPENDING_FILE, UNUSABLE, read_totals, utc_day
-from evald_server.dev_certificates import FILES as CERTIFICATE_FILES
-from evald_server.dev_certificates import OpensslProblem, make_certificates
+from evald_server.dev_certificates import FILES, OpensslProblem, make_certificates
+from evald_server.files import FileProblem
 
 from .exit_codes import CommandError, ExitCode, usage_error
 
@@ -83,7 +82,7 @@ def _list(args: argparse.Namespace, path: Path) -> int:
         return ExitCode.PASSED
     table = new_table(
         *("Key", "Principal", "Roles", "Types", "Limits"),
-        *(["Today"] if today is not None else []),
+        *([] if today is None else ["Judges today"]),
         *("State", "Expires", "Note"),
     )
     for key in keys:
@@ -93,7 +92,7 @@ def _list(args: argparse.Namespace, path: Path) -> int:
             ", ".join(key.roles),
             ", ".join(key.types),
             _limits(key),
-            *([f"${today.get(key.principal, 0.0):.4g}"] if today is not None else []),
+            *([] if today is None else [f"${today.get(key.principal, 0.0):.4g}"]),
             key.state(now),
             _date(key.expires) or "never",
             key.note,
@@ -165,7 +164,7 @@ def _date(seconds: float | None) -> str:
 
 def _run_certs(args: argparse.Namespace) -> int:
     folder = Path(args.directory)
-    if found := [name for name in CERTIFICATE_FILES if (folder / name).exists()]:
+    if found := [name for name in FILES if (folder / name).exists()]:
         raise usage_error(
             f"{folder / found[0]}: already exists", "name another directory, or remove the file"
         )
@@ -178,7 +177,7 @@ def _run_certs(args: argparse.Namespace) -> int:
         # Made in a temporary directory, so that a failure of openssl leaves none of the files.
         with tempfile.TemporaryDirectory(dir=folder) as place:
             make_certificates(Path(place), names, args.days)
-            for name in CERTIFICATE_FILES:
+            for name in FILES:
                 (Path(place) / name).replace(folder / name)
     except OpensslProblem as problem:
         raise CommandError(ExitCode.USAGE, f"evald certs: {problem}", "apt-get install openssl") from None

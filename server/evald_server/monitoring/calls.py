@@ -1,7 +1,7 @@
 """Metrics of calls: gRPC methods, evaluations of turns, and the load of the server."""
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from evald.result import Verdict
 
-from .families import OTHER, Cap, Families, caller_value, shown
+from .families import Families, caller_value, shown
 
 _METHOD: Final = ("grpc_type", "grpc_service", "grpc_method")
 
@@ -39,9 +39,8 @@ class RpcTally:
     def handled(self, code_name: str, *seconds: float) -> None:
         """Count the ends of calls. code_name: name of a `grpc.StatusCode`; any other counts as UNKNOWN."""
         self._metrics.handled.add(*self.labels, _CODES.get(code_name, "Unknown"), count=len(seconds))
-        durations = self._metrics.durations.labels(*self.labels)
         for duration in seconds:
-            durations.observe(duration)
+            self._metrics.durations.labels(*self.labels).observe(duration)
 
 
 class RpcMetrics(Collector):
@@ -49,8 +48,7 @@ class RpcMetrics(Collector):
 
     def __init__(self, families: Families) -> None:
         text = "RPCs completed on the server, whether they succeeded or failed."
-        labels = dict.fromkeys((*_METHOD, "grpc_code"), ())
-        self.handled = families.counter("grpc_server_handled", text, **labels)
+        self.handled = families.counter("grpc_server_handled", text, *_METHOD, "grpc_code")
         text = "Duration of RPCs in the server until they completed."
         self.durations = families.histograms("grpc_server_handling_seconds", text, *_METHOD)
         self._tallies: dict[tuple[str, str, str], RpcTally] = {}
@@ -82,8 +80,7 @@ class EvaluationTally:
     """A tally of one RPC's evaluations with the same labels. labels: rpc, then the caller's labels."""
 
     def __init__(self, metrics: "EvaluationMetrics", labels: Sequence[str]) -> None:
-        self._labels = labels
-        self._metrics = metrics
+        self._labels, self._metrics = labels, metrics
         for verdict in Verdict:
             metrics.evaluations.labels(*labels, verdict.name.lower())
 
@@ -100,21 +97,20 @@ class EvaluationTally:
 class EvaluationMetrics:
     """The metrics of evaluations, one per turn.
 
-    label_sets: the cap on sets of callers' labels. allowed: the keys of a caller's labels that are exported. The
-    constructor raises ValueError if one is not a valid label name or already used.
+    allowed: the keys of a caller's labels that are exported. The constructor raises ValueError if one is not a valid label
+    name or already used.
     """
 
-    def __init__(self, families: Families, label_sets: Cap, allowed: Sequence[str]) -> None:
+    def __init__(self, families: Families, allowed: Sequence[str]) -> None:
         for name in allowed:
             if not _LABEL_NAME.fullmatch(name) or name in ("rpc", "verdict"):
                 raise ValueError(
                     f"allowed_labels: got {name!r}, wanted letters, digits and '_', without a digit or '__' at the "
                     "start; 'rpc' and 'verdict' are reserved"
                 )
-        self._label_sets, self._allowed = label_sets, tuple(dict.fromkeys(allowed))
+        self._allowed = tuple(dict.fromkeys(allowed))
         text = "Turns evaluated, by the verdict of their summary."
-        labels = dict.fromkeys(("rpc", *self._allowed, "verdict"), ())
-        self.evaluations = families.counter("evald_evaluations", text, **labels)
+        self.evaluations = families.counter("evald_evaluations", text, "rpc", *self._allowed, "verdict")
         text = "Duration of the evaluation of a turn in the server, without queueing."
         self.durations = families.histograms("evald_evaluation_duration_seconds", text).labels()
         self._tallies: dict[tuple[str, ...], EvaluationTally] = {}
@@ -123,25 +119,19 @@ class EvaluationMetrics:
         """Return the tally of an RPC's evaluations, the same object each time.
 
         rpc: name of the method, as in the protos. labels: the caller's. Keys that the operator did not allow are
-        dropped. Values that are too long become "other". Beyond the cap, all labels become "other".
+        dropped. Values that are too long become "other".
         """
         key = (rpc, *(caller_value((labels or {}).get(name, "")) for name in self._allowed))
-        tally = self._tallies.get(key)
-        if tally is None:
-            if not self._label_sets.admits(key):
-                key = (OTHER,) * len(key)
-            tally = self._tallies[key] = self._tallies.get(key) or EvaluationTally(self, key)
-        return tally
+        return self._tallies.get(key) or self._tallies.setdefault(key, EvaluationTally(self, key))
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the numbers of evaluations by RPC and verdict."""
-        counts: dict[str, dict[str, int]] = {}
+        counts: dict[str, Counter[str]] = {}
         for family in shown(self.evaluations):
             for sample in family.samples:
-                verdicts = counts.setdefault(sample.labels["rpc"], {})
-                verdict = sample.labels["verdict"]
-                verdicts[verdict] = verdicts.get(verdict, 0) + int(sample.value)
-        return counts
+                verdicts = counts.setdefault(sample.labels["rpc"], Counter())
+                verdicts[sample.labels["verdict"]] += int(sample.value)
+        return {rpc: dict(verdicts) for rpc, verdicts in counts.items()}
 
 
 class Saturation:
@@ -151,17 +141,12 @@ class Saturation:
         self.inflight = families.gauge("evald_inflight_evaluations", "Evaluations that run now.")
         self.queued = families.gauge("evald_queued_evaluations", "Evaluations in the queue.")
         self.store_degraded = families.gauge("evald_store_degraded", "1 while the store cannot be used.")
-        self._rejections = families.counter("evald_evaluations_rejected", "Refused evaluations.", reason=())
-        self._lags: deque[float] = deque(maxlen=_LAGS)
-        lag = families.gauge(
-            "evald_event_loop_lag_seconds", "Maximum delay of the loop in the last 60 seconds."
-        )
-        lag.set_function(lambda: max(self._lags.copy(), default=0.0))
-
-    def rejected(self, reason: str) -> None:
-        """Count an evaluation refused before it started. reason: from a short fixed list."""
-        self._rejections.add(reason)
-
-    def loop_lag(self, seconds: float) -> None:
-        """Record the delay between requested and actual wake-up of the event loop. Call it four times a second."""
-        self._lags.append(seconds)
+        rejected = families.counter("evald_evaluations_rejected", "Refused evaluations.", "reason")
+        # With the reason of an evaluation that was refused before it started, from a short fixed list.
+        self.rejected = rejected.add
+        lags: deque[float] = deque(maxlen=_LAGS)
+        # With the seconds between requested and actual wake-up of the event loop, four times a second.
+        self.loop_lag = lags.append
+        text = "Maximum delay of the loop in the last 60 seconds."
+        lag = families.gauge("evald_event_loop_lag_seconds", text)
+        lag.set_function(lambda: max(lags.copy(), default=0.0))

@@ -16,10 +16,7 @@ from evald_server.engine.plan import Plan
 from evald_server.engine.planned_evaluator import PlannedEvaluator
 from evald_server.engine.run import Outcome
 
-from .families import DURATION_BOUNDS, OTHER, Cap, Families, Histogram
-
-# 0 and 1 have their own buckets, because most assertions have no other scores. 0.8 is the default threshold.
-_RATIO_BOUNDS: Final = (0.0, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
+from .families import DURATION_BOUNDS, OTHER, Families, Histogram, TypeNames
 
 _BOUNDS_BY_UNIT: Final[Mapping[str, tuple[float, ...]]] = {
     "seconds": DURATION_BOUNDS,
@@ -27,7 +24,8 @@ _BOUNDS_BY_UNIT: Final[Mapping[str, tuple[float, ...]]] = {
     "characters": (10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4, 3e4, 1e5),
     "words": (3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4),
     "count": (0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0, 50.0, 100.0),
-    "ratio": _RATIO_BOUNDS,
+    # 0 and 1 have their own buckets, because most assertions have no other scores. 0.8 is the default threshold.
+    "ratio": (0.0, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0),
     "bytes": (256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4194304.0, 16777216.0),
     "usd": (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
 }
@@ -66,19 +64,19 @@ class PassRate:
 
 
 class EvaluatorTally:
-    """A tally of one type's results, either the enforced or the shadow ones."""
+    """A tally of one type's results, either the enforced or the shadow ones. Shows their counts as zeros from the start,
+    so that a Prometheus rate sees their first increase."""
 
     def __init__(
         self, metrics: "EvaluatorMetrics", label: str, kind: Kind, enforcement: str, origin: str
     ) -> None:
-        self._metrics = metrics
-        self._labels = (label, kind.name.lower(), enforcement)
-        self._durations = metrics.durations.labels(label, origin)
+        self._metrics, self._label, self._origin = metrics, label, origin
+        self._results = (label, kind.name.lower(), enforcement)
+        self._is_scored = kind is Kind.ASSERTION and enforcement == "enforced"
         self.values: dict[str, Histogram] = {}  # by unit
-        self._scores: Histogram | None = None
-        if kind is Kind.ASSERTION and enforcement == "enforced":
-            self._scores = metrics.scores.labels(label)
-            self._pass_rate = metrics.pass_rates.setdefault(label, PassRate(metrics.clock))
+        for verdict in Verdict:
+            if kind is Kind.ASSERTION or verdict is not _FAILED:
+                metrics.results.labels(*self._results, verdict.name.lower())
 
     def add(self, verdict: int, seconds: float, score: float | None, count: int = 1) -> None:
         """Count equal results.
@@ -86,44 +84,45 @@ class EvaluatorTally:
         verdict: number of an `evald.Verdict`. seconds: mean duration of the evaluator; not counted for skipped results,
         because nothing ran.
         """
-        self._metrics.results.add(*self._labels, Verdict(verdict).name.lower(), count=count)
+        metrics, label = self._metrics, self._label
+        metrics.results.add(*self._results, Verdict(verdict).name.lower(), count=count)
+        durations = metrics.durations.labels(label, self._origin)
         if verdict != _SKIPPED:
-            self._durations.observe(seconds, count)
-        if self._scores is not None and verdict <= _FAILED:
-            self._pass_rate.add(verdict, count)
+            durations.observe(seconds, count)
+        if self._is_scored and verdict <= _FAILED:
+            metrics.pass_rates.setdefault(label, PassRate(metrics.clock)).add(verdict, count)
             if score is not None and 0.0 <= score <= 1.0:
-                self._scores.observe(score, count)
+                metrics.scores.labels(label).observe(score, count)
 
     def error(self, code: str) -> None:
         """Count the code of an error, in addition to `add`. An unknown code counts as "other"."""
-        self._metrics.errors.add(self._labels[0], code if code in CODES else OTHER)
+        self._metrics.errors.add(self._label, code if code in CODES else OTHER)
 
     def measure(self, unit: str, value: float, count: int = 1) -> None:
         """Count values, in addition to `add`. value: their mean."""
         if unit in self.values:
             self.values[unit].observe(value, count)
-            self._metrics.last_value.labels(self._labels[0], unit).set(value)
+            self._metrics.last_value.labels(self._label, unit).set(value)
 
 
 class EvaluatorMetrics(Collector):
-    """The metrics of evaluators. types: the cap on their names. clock: monotonic seconds."""
+    """The metrics of evaluators. types: the names with series of their own. clock: monotonic seconds."""
 
-    def __init__(self, families: Families, types: Cap, clock: Callable[[], float]) -> None:
+    def __init__(self, families: Families, types: TypeNames, clock: Callable[[], float]) -> None:
         self._types, self.clock = types, clock
-        self.results = families.counter(
-            "evald_evaluator_results",
+        text = (
             "Results of evaluators, by verdict. For pass rates, divide the rate of passed by the rate of "
-            "passed and failed, of enforced assertions only. Shadow results did not change any verdict.",
-            **dict.fromkeys(("evaluator", "kind", "enforcement", "verdict"), ()),
+            "passed and failed, of enforced assertions only. Shadow results did not change any verdict."
         )
+        labels = ("evaluator", "kind", "enforcement", "verdict")
+        self.results = families.counter("evald_evaluator_results", text, *labels)
         text = "Duration of evaluators, including errors, without skipped results and queueing."
         self.durations = families.histograms("evald_evaluator_duration_seconds", text, "evaluator", "origin")
         text = "Results in error, by the code of the error."
-        self.errors = families.counter("evald_evaluator_errors", text, evaluator=(), code=())
+        self.errors = families.counter("evald_evaluator_errors", text, "evaluator", "code")
         text = "Scores of enforced assertions that passed or failed, from 0 to 1, higher is better."
-        self.scores = families.histograms(
-            "evald_assertion_score_ratio", text, "evaluator", bounds=_RATIO_BOUNDS
-        )
+        name = "evald_assertion_score_ratio"
+        self.scores = families.histograms(name, text, "evaluator", bounds=_BOUNDS_BY_UNIT["ratio"])
         text = "Measured values. Buckets can differ between evaluators: never sum over evaluators."
         self._values = {
             unit: families.histograms(f"evald_metric_value_{unit}", text, "evaluator", bounds=bounds)
@@ -144,13 +143,10 @@ class EvaluatorMetrics(Collector):
         kind: number of an `evald.Kind`. origin: "built_in", "plugin" or "remote". metric: describes the values; None
         without values. Different uses of a type may have different units.
         """
-        label = self._label(name)
+        label = self._types.label(name)
         enforcement = "enforced" if enforced else "shadow"
         key = (label, Kind(kind), enforcement, OTHER if label == OTHER else origin)
-        tally = self._tallies.get(key)
-        if tally is None:
-            self._export_zeros(*key[:3])
-            tally = self._tallies[key] = EvaluatorTally(self, *key)
+        tally = self._tallies.get(key) or self._tallies.setdefault(key, EvaluatorTally(self, *key))
         if metric is not None and metric.unit not in tally.values:
             family = self._values.get(metric.unit, self._values["count"])
             tally.values[metric.unit] = family.labels(label, bounds=_own_bounds(metric))
@@ -162,6 +158,10 @@ class EvaluatorMetrics(Collector):
         return self.tally(
             definition.type, definition.kind, enforced=planned.enforced, origin=origin, metric=planned.metric
         )
+
+    def export_zeros(self, name: str, kind: int) -> None:
+        """Show a type's enforced results as zeros from now on."""
+        self.tally(name, kind, enforced=True, origin="", metric=None)
 
     def count(self, plan: Plan, runs: Sequence[Sequence[Outcome | None]]) -> None:
         """Count the results of finished runs of a plan."""
@@ -190,20 +190,8 @@ class EvaluatorMetrics(Collector):
             for value, times in values.items():
                 tally.measure(metric.unit if metric else "", value, times)
 
-    def export_zeros(self, name: str, kind: int) -> None:
-        """Export a type's verdicts as zeros from now on, so that a Prometheus rate sees their first increase."""
-        self._export_zeros(self._label(name), Kind(kind), "enforced")
-
-    def _export_zeros(self, label: str, kind: Kind, enforcement: str) -> None:
-        for verdict in Verdict:
-            if kind is Kind.ASSERTION or verdict is not _FAILED:
-                self.results.labels(label, kind.name.lower(), enforcement, verdict.name.lower())
-
-    def _label(self, name: str) -> str:
-        return name if self._types.admits(name) else OTHER
-
     def collect(self) -> Iterable[Family]:
-        """Return the pass ratios."""
+        """Yield the pass ratios."""
         ratios = GaugeMetricFamily(
             "evald_assertion_pass_ratio",
             "Share of passed among the passed and failed enforced results of the last 5 minutes, for display only. "
@@ -214,7 +202,7 @@ class EvaluatorMetrics(Collector):
         for label, rate in self.pass_rates.copy().items():
             if (ratio := rate.ratio()) is not None:
                 ratios.add_metric([label], ratio)
-        return [ratios]
+        yield ratios
 
 
 def _own_bounds(metric: Metric) -> Sequence[float]:

@@ -1,9 +1,8 @@
-"""The registry of metric families: counters and gauges of prometheus_client, histograms of our own, and caps."""
+"""The registry of metric families: counters and gauges of prometheus_client, and histograms of our own."""
 
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, product
-from threading import Lock
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -11,9 +10,11 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 OTHER: Final = "other"
-"""The value of a label for all values beyond a cap."""
+"""The value of a label for all values that have no series of their own."""
 
 DURATION_BOUNDS: Final = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+
+_MAX_TYPES: Final = 150
 
 # Larger values could make the sum infinite or NaN, and then it would stay so.
 _MAX_OBSERVATION: Final = 1e300
@@ -23,7 +24,7 @@ _MAX_CALLER_VALUE: Final = 64
 
 
 def caller_value(value: str) -> str:
-    """Return the caller's value, or "other" if it is too long or not printable."""
+    """Return a label's value that a caller chose, or "other" if it is too long or not printable."""
     return value if len(value) <= _MAX_CALLER_VALUE and value.isprintable() else OTHER
 
 
@@ -49,33 +50,33 @@ class Counts(Counter):
 
 
 class Histogram:
-    """Counts of observations by bucket. The one of prometheus_client takes no aggregates."""
+    """Counts of observations by bucket. The one of prometheus_client takes no aggregates.
+
+    One thread at a time observes: the event loop's, or the one that holds `Telemetry.folding`.
+    """
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = tuple(float(bound) for bound in bounds)
+        self._bounds = tuple(map(float, bounds))
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
-        self._lock = Lock()
 
     def observe(self, mean: float, count: int = 1) -> None:
         """Count so many observations with this mean, all in one bucket. Ignore infinities and NaN."""
         if -_MAX_OBSERVATION < mean < _MAX_OBSERVATION:
-            with self._lock:
-                self._counts[bisect_left(self._bounds, mean)] += count
-                self._sum += mean * count
+            self._counts[bisect_left(self._bounds, mean)] += count
+            self._sum += mean * count
 
     def buckets(self) -> tuple[list[tuple[str, float]], float]:
         """Return the cumulative counts by upper bound, and the sum."""
-        with self._lock:
-            counts, total_value = self._counts.copy(), self._sum
-        return list(zip([*map(str, self._bounds), "+Inf"], accumulate(counts), strict=True)), total_value
+        counts = accumulate(self._counts.copy())
+        return list(zip([*map(str, self._bounds), "+Inf"], counts, strict=True)), self._sum
 
 
 class Histograms(Collector):
-    """A family of histograms, by the values of its labels. about: name and text."""
+    """A family of histograms, by the values of its labels."""
 
-    def __init__(self, about: tuple[str, str], labels: Sequence[str], bounds: Sequence[float]) -> None:
-        self._about, self._names, self._bounds = about, labels, bounds
+    def __init__(self, name: str, text: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
+        self._name, self._text, self._names, self._bounds = name, text, labels, bounds
         self._histograms: dict[tuple[str, ...], Histogram] = {}
 
     def labels(self, *values: str, bounds: Sequence[float] = ()) -> Histogram:
@@ -84,24 +85,24 @@ class Histograms(Collector):
         return histogram or self._histograms.setdefault(values, Histogram(bounds or self._bounds))
 
     def collect(self) -> Iterable[Metric]:
-        """Return the family."""
-        family = HistogramMetricFamily(*self._about, labels=self._names)
+        """Yield the family."""
+        family = HistogramMetricFamily(self._name, self._text, labels=self._names)
         for values, histogram in self._histograms.copy().items():
             family.add_metric(values, *histogram.buckets())
-        return [family]
+        yield family
 
 
 class Families(CollectorRegistry):
     """A registry that creates its families."""
 
-    def counter(self, name: str, text: str, /, **labels: Sequence[str]) -> Counts:
+    def counter(self, name: str, text: str, /, *labels: str, **known: Sequence[str]) -> Counts:
         """Return a new counter.
 
-        labels: the values of each label that are known in advance; all their combinations are exported as 0 from the
+        known: further labels, whose values are known in advance. If all are, their combinations are exported as 0 from the
         start, so that a rate sees their first increase.
         """
-        counts = Counts(name, text, tuple(labels), registry=self)
-        for values in product(*labels.values()) if labels else ():
+        counts = Counts(name, text, (*labels, *known), registry=self)
+        for values in product(*known.values()) if known and not labels else ():
             counts.labels(*values)
         return counts
 
@@ -113,26 +114,27 @@ class Families(CollectorRegistry):
         self, name: str, text: str, *labels: str, bounds: Sequence[float] = DURATION_BOUNDS
     ) -> Histograms:
         """Return a new family of histograms."""
-        family = Histograms((name, text), labels, bounds)
+        family = Histograms(name, text, labels, bounds)
         self.register(family)
         return family
 
 
-class Cap:
-    """A limit on the values of a label that others choose. overflow: counts the lookups beyond it."""
+class TypeNames:
+    """The names of evaluator types that have series of their own: the first ones, because plugins choose names."""
 
-    def __init__(self, limit: int, overflow: Counter) -> None:
-        self._limit, self._overflow = limit, overflow
-        self._admitted: set[Hashable] = set()
+    def __init__(self, families: Families) -> None:
+        text = "Lookups of a label value beyond the limit, counted as other."
+        self._overflow = families.counter("evald_label_overflow", text, label=("evaluator",))
+        self._names: set[str] = set()
 
-    def __contains__(self, value: Hashable) -> bool:
-        return value in self._admitted
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
 
-    def admits(self, value: Hashable) -> bool:
-        """Return whether a value is one of the first ones, which have series of their own."""
-        if value not in self._admitted:
-            if len(self._admitted) >= self._limit:
-                self._overflow.inc()
-                return False
-            self._admitted.add(value)
-        return True
+    def label(self, name: str) -> str:
+        """Return the name, or "other" beyond the limit."""
+        if name not in self._names:
+            if len(self._names) >= _MAX_TYPES:
+                self._overflow.add("evaluator")
+                return OTHER
+            self._names.add(name)
+        return name

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from evald.result import TokenUsage
 from evald_server.engine.compiler import JUDGE
 
-from .families import OTHER, Cap, Families, Histogram, caller_value, total
+from .families import OTHER, Families, Histogram, TypeNames, caller_value, total
 
 _JUDGE_OUTCOMES: Final = (
     *("ok", "adapted", "unparseable", "refused", "truncated", "rate_limited", "unavailable", "timeout"),
@@ -24,33 +24,23 @@ _RUN_BOUNDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 9
 
 
 class JudgeMetrics:
-    """The metrics of requests to judge models: evald's own, and those of the OpenTelemetry conventions.
+    """The metrics of requests to judge models: evald's own, and those of the OpenTelemetry conventions."""
 
-    models: the cap on their names, which callers may choose.
-    """
-
-    def __init__(self, families: Families, models: Cap) -> None:
-        self._models = models
-        directions = ("input", "output")
-        count = families.counter
+    def __init__(self, families: Families) -> None:
+        count, judge, ways = families.counter, (JUDGE,), ("input", "output")
         self._requests = count("evald_judge_requests", "Requests to judge models.", outcome=_JUDGE_OUTCOMES)
         text = "Tokens of judges, as their endpoints report them."
-        self._tokens = families.counter("evald_judge_tokens", text, evaluator=(JUDGE,), direction=directions)
-        self._cost = count(
-            "evald_judge_cost_usd", "Cost of judges, by configured prices.", evaluator=(JUDGE,)
-        )
+        self._tokens = count("evald_judge_tokens", text, evaluator=judge, direction=ways)
+        text = "Cost of judges, by configured prices."
+        self._cost = count("evald_judge_cost_usd", text, evaluator=judge)
         self._cache = count("evald_judge_cache", "Lookups in the cache of answers.", result=("miss", "hit"))
-        labels = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
+        model = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
         text = "Duration of requests to judge models. error_type is empty for successful ones."
-        self._durations = families.histograms(
-            "gen_ai_client_inference_duration_seconds", text, *labels, "error_type"
-        )
+        name = "gen_ai_client_inference_duration_seconds"
+        self._durations = families.histograms(name, text, *model, "error_type")
         text = "Tokens of judge models, as their endpoints report them."
         self._usage = {
-            way: families.counter(
-                f"gen_ai_client_inference_usage_{way}_tokens", text, **dict.fromkeys(labels, ())
-            )
-            for way in directions
+            way: count(f"gen_ai_client_inference_usage_{way}_tokens", text, *model) for way in ways
         }
 
     def request(self, model: str, outcome: str, seconds: float) -> None:
@@ -58,16 +48,15 @@ class JudgeMetrics:
         outcome = outcome if outcome in _JUDGE_OUTCOMES else OTHER
         self._requests.add(outcome)
         error_type = "" if outcome == "ok" else outcome
-        self._durations.labels(*self._labels(model), error_type).observe(seconds)
+        self._durations.labels("chat", "openai", caller_value(model), error_type).observe(seconds)
 
     def spent(self, model: str, usage: TokenUsage | None, cost_usd: float | None) -> None:
         """Count the known tokens and cost of a request. cost_usd: US dollars."""
         self._cost.add(JUDGE, count=cost_usd or 0)
         if usage is not None:
-            labels = self._labels(model)
-            for direction, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
-                self._tokens.add(JUDGE, direction, count=tokens or 0)
-                self._usage[direction].add(*labels, count=tokens or 0)
+            for way, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+                self._tokens.add(JUDGE, way, count=tokens or 0)
+                self._usage[way].add("chat", "openai", caller_value(model), count=tokens or 0)
 
     def cache(self, *, hit: bool) -> None:
         """Count a cache lookup."""
@@ -77,37 +66,28 @@ class JudgeMetrics:
         """Return the known cost in US dollars."""
         return total(self._cost)
 
-    def _labels(self, model: str) -> tuple[str, str, str]:
-        label = caller_value(model)
-        return "chat", "openai", label if self._models.admits(label) else OTHER
-
 
 class RemoteMetrics(Collector):
     """The metrics of remote evaluators: task durations by type, instances, leases and circuit breakers.
 
-    types: the cap on names of evaluator types. instances: returns the number of instances by (type, mode, state). Each
-    scrape calls it in its thread.
+    instances: returns the number of instances by (type, mode, state). Each scrape calls it in its thread.
     """
 
-    def __init__(self, families: Families, types: Cap) -> None:
+    def __init__(self, families: Families, types: TypeNames) -> None:
         self._types = types
         self.instances: Callable[[], Mapping[tuple[str, str, str], int]] = dict
         text = "Duration of a task on a remote instance, each attempt counted, without queueing."
         self._durations = families.histograms("evald_remote_task_duration_seconds", text, "evaluator")
-        self._leases_expired = families.counter("evald_remote_lease_expirations", "Leases not renewed.")
+        self.lease_expired = families.counter("evald_remote_lease_expirations", "Leases not renewed.").add
         self.open_circuits = families.gauge("evald_remote_circuit_open", "Instances with an open circuit.")
         families.register(self)
 
     def tasks(self, type: str) -> Histogram:  # noqa: A002 - the word of the contract
         """Return the duration histogram of a remote type's tasks, the same object each time."""
-        return self._durations.labels(type if self._types.admits(type) else OTHER)
-
-    def lease_expired(self) -> None:
-        """Count an expired lease."""
-        self._leases_expired.add()
+        return self._durations.labels(self._types.label(type))
 
     def collect(self) -> Iterable[Metric]:
-        """Return the numbers of instances."""
+        """Yield the numbers of instances."""
         text = "Instances of remote evaluators, by how they connected and by state."
         family = GaugeMetricFamily("evald_remote_instances", text, labels=["evaluator", "mode", "state"])
         counts: Counter[tuple[str, str, str]] = Counter()
@@ -115,7 +95,7 @@ class RemoteMetrics(Collector):
             counts[name if name in self._types else OTHER, mode, state] += count
         for labels, count in counts.items():
             family.add_metric(labels, count)
-        return [family]
+        yield family
 
 
 class RunMetrics:
@@ -124,9 +104,8 @@ class RunMetrics:
     def __init__(self, families: Families) -> None:
         self._outcomes = families.counter("evald_runs", "Ended or interrupted runs.", outcome=_RUN_OUTCOMES)
         self.turns = families.counter("evald_run_turns", "Turns of runs that were evaluated.")
-        self._durations = families.histograms(
-            "evald_run_duration_seconds", "Duration of runs from start to end.", bounds=_RUN_BOUNDS
-        ).labels()
+        text = "Duration of runs from start to end."
+        self._durations = families.histograms("evald_run_duration_seconds", text, bounds=_RUN_BOUNDS).labels()
         self.running = families.gauge("evald_runs_running", "Runs whose conversation is in progress.")
         self.queued = families.gauge("evald_runs_queued", "Runs in the queue.")
 
@@ -141,9 +120,8 @@ class SuiteMetrics:
     """The metrics of suite runs."""
 
     def __init__(self, families: Families) -> None:
-        self.ended = families.counter(
-            "evald_suite_runs", "Ended or interrupted suite runs.", outcome=_SUITE_OUTCOMES
-        )
+        text = "Ended or interrupted suite runs."
+        self.ended = families.counter("evald_suite_runs", text, outcome=_SUITE_OUTCOMES)
         self.running = families.gauge("evald_suite_runs_running", "Suite runs in progress.")
 
 
@@ -152,13 +130,12 @@ class AccessMetrics:
 
     def __init__(self, families: Families) -> None:
         count = families.counter
-        self.checks = count("evald_auth", "Checks of credentials, one a call.", kind=(), outcome=())
-        self.limited = count(
-            "evald_principal_limited", "Refused or delayed by a principal's limit.", limit=()
-        )
-        self.reloads = count("evald_tls_reloads", "Reads of changed certificates.", outcome=())
-        self.key_set_reads = count("evald_jwks_reads", "Reads of the keys that verify tokens.", outcome=())
-        self.file_reads = count("evald_auth_file_reads", "Reads of changed files.", file=(), outcome=())
+        self.checks = count("evald_auth", "Checks of credentials, one a call.", "kind", "outcome")
+        text = "Refused or delayed by a principal's limit."
+        self.limited = count("evald_principal_limited", text, "limit")
+        self.reloads = count("evald_tls_reloads", "Reads of changed certificates.", "outcome")
+        self.key_set_reads = count("evald_jwks_reads", "Reads of the keys that verify tokens.", "outcome")
+        self.file_reads = count("evald_auth_file_reads", "Reads of changed files.", "file", "outcome")
         text = "Expiry of the certificate in use, as Unix time."
         self._expiry = families.gauge("evald_tls_certificate_expiry_seconds", text, "file")
 

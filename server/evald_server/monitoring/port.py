@@ -9,7 +9,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from socketserver import TCPServer, ThreadingMixIn
 from threading import Lock, Thread
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client.exposition import gzip_accepted
@@ -18,10 +18,19 @@ from .telemetry import Telemetry
 
 _log = logging.getLogger("evald.http")
 
-_REFUSED: Final = {
-    401: ("/metrics wants an API key", {"WWW-Authenticate": "Bearer"}),
-    403: ("/metrics is for the roles viewer and admin", {}),
-    429: ("too many invalid tokens; try again in a second", {"Retry-After": "1"}),
+_Page: TypeAlias = tuple[int, str | bytes, dict[str, str]]
+
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Server": "evald",  # wsgiref's own names its version and Python's
+    "Content-Type": "text/plain; charset=utf-8",
+}
+
+_REFUSED: Final[dict[int, _Page]] = {
+    401: (401, "/metrics wants an API key", {"WWW-Authenticate": "Bearer"}),
+    403: (403, "/metrics is for the roles viewer and admin", {}),
+    429: (429, "too many invalid tokens; try again in a second", {"Retry-After": "1"}),
 }
 
 
@@ -106,56 +115,47 @@ class HttpServer(ThreadingMixIn, WSGIServer):
         _log.log(logging.DEBUG if broken else logging.ERROR, "a connection failed", exc_info=True)
 
     def _respond(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-        # wsgiref's own Server header names its version and Python's.
-        headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "evald"}
-        headers["Content-Type"] = "text/plain; charset=utf-8"
-        method = environ["REQUEST_METHOD"]
-        body: str | bytes
-        if method not in ("GET", "HEAD"):
-            headers["Allow"] = "GET, HEAD"
-            status, body = 405, "only GET and HEAD are served here"
-        else:
-            try:
-                status, body = self._page(environ, headers)
-            except Exception:  # noqa: BLE001 - a fault must not end the probes
-                _log.exception("%s failed", environ["PATH_INFO"])
-                status, body = 500, "internal error; the server's log has the reason"
+        try:
+            status, body, more = self._page(environ)
+        except Exception:  # noqa: BLE001 - a fault must not end the probes
+            _log.exception("%s failed", environ["PATH_INFO"])
+            status, body, more = 500, "internal error; the server's log has the reason", {}
         content = body if isinstance(body, bytes) else f"{body}\n".encode()
-        headers["Content-Length"] = str(len(content))
+        headers = {**_HEADERS, "Content-Length": str(len(content)), **more}
         start_response(f"{status} {HTTPStatus(status).phrase}", list(headers.items()))
-        return [] if method == "HEAD" else [content]
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [content]
 
-    def _page(self, environ: dict[str, Any], headers: dict[str, str]) -> tuple[int, str | bytes]:
-        """Return the status and the body of a page, and add to the headers."""
+    def _page(self, environ: dict[str, Any]) -> _Page:
+        """Return the status, the body and further headers of a page."""
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return 405, "only GET and HEAD are served here", {"Allow": "GET, HEAD"}
         match environ["PATH_INFO"]:
             case "/":
-                return 200, "evald: /metrics for Prometheus; /healthz and /readyz for probes"
+                return 200, "evald: /metrics for Prometheus; /healthz and /readyz for probes", {}
             case "/healthz":
-                return 200, "ok"
+                return 200, "ok", {}
             case "/readyz" if self._ready():
                 problem = self._store_problem()
-                return 200, f"ready, but the store cannot be used: {problem}" if problem else "ready"
+                return 200, f"ready, but the store cannot be used: {problem}" if problem else "ready", {}
             case "/readyz":
-                return 503, "not ready"
+                return 503, "not ready", {}
             case "/metrics":
-                return self._metrics(environ, headers)
-        return 404, "no such page; / lists the existing ones"
+                return self._metrics(environ)
+        return 404, "no such page; / lists the existing ones", {}
 
-    def _metrics(self, environ: dict[str, Any], headers: dict[str, str]) -> tuple[int, str | bytes]:
+    def _metrics(self, environ: dict[str, Any]) -> _Page:
         host = environ.get("HTTP_HOST", "")
         if not self._answers_to(host):
             wanted = "an IP address, localhost, or a host in web_hosts (EVALD_WEB_HOSTS)"
-            return 421, f"Host: got {host[:200]!r}, wanted {wanted}"
+            return 421, f"Host: got {host[:200]!r}, wanted {wanted}", {}
         credentials = [environ["HTTP_AUTHORIZATION"]] if "HTTP_AUTHORIZATION" in environ else []
         status = self._may_scrape(credentials, environ["evald.peer"])
         if status != 200:
-            text, more = _REFUSED[status]
-            headers.update(more)
-            return status, text
+            return _REFUSED[status]
         with self._scraping:
-            body, headers["Content-Type"] = self._telemetry.exposition(environ.get("HTTP_ACCEPT", ""))
-        headers["Vary"] = "Accept, Accept-Encoding"
+            body, content_type = self._telemetry.exposition(environ.get("HTTP_ACCEPT", ""))
+        headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
         if gzip_accepted(environ.get("HTTP_ACCEPT_ENCODING", "")):
             headers["Content-Encoding"] = "gzip"
             body = gzip.compress(body, 1)  # level 1 already makes a scrape fifteen times smaller
-        return 200, body
+        return 200, body, headers

@@ -19,17 +19,11 @@ from evald_server.engine.run import EvaluationRun, Outcome
 
 from .calls import EvaluationMetrics, EvaluationTally, RpcMetrics, RpcTally, Saturation
 from .evaluators import EvaluatorMetrics
-from .families import Cap, Families, shown
+from .families import Families, TypeNames, shown
 from .parts import AccessMetrics, JudgeMetrics, RemoteMetrics, RunMetrics, SuiteMetrics
-
-_MAX_TYPES: Final = 150
-_MAX_LABEL_SETS: Final = 50
-_MAX_MODELS: Final = 50
 
 # Noted runs that are counted at once, so that results do not pile up in memory.
 _MAX_NOTED: Final = 256
-
-_OPENMETRICS: Final = "application/openmetrics-text"
 
 _T = TypeVar("_T")
 _Noted: TypeAlias = "tuple[Plan, Sequence[Outcome | None], Verdict, int, str, Mapping[str, str] | None]"
@@ -49,14 +43,11 @@ class Telemetry(Collector):
         self, *, clock: Callable[[], float] = time.monotonic, allowed_labels: Sequence[str] = ()
     ) -> None:
         self._families = families = Families()
-        text = "Lookups of a label value beyond the limit, counted as other."
-        overflow = families.counter("evald_label_overflow", text, label=("evaluator", "caller", "model"))
-        types = Cap(_MAX_TYPES, overflow.labels("evaluator"))
-        label_sets = Cap(_MAX_LABEL_SETS, overflow.labels("caller"))
+        types = TypeNames(families)
         self.evaluators = EvaluatorMetrics(families, types, clock)
-        self.evaluations = EvaluationMetrics(families, label_sets, allowed_labels)
+        self.evaluations = EvaluationMetrics(families, allowed_labels)
         self.rpcs = RpcMetrics(families)
-        self.judges = JudgeMetrics(families, Cap(_MAX_MODELS, overflow.labels("model")))
+        self.judges = JudgeMetrics(families)
         self.remotes = RemoteMetrics(families, types)
         self.saturation = Saturation(families)
         self.runs = RunMetrics(families)
@@ -112,9 +103,8 @@ class Telemetry(Collector):
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """Return the body and content type of a scrape, as OpenMetrics if `accept`, the request's header, names it."""
         # The library copies the requested version into its response, so it never sees the header itself.
-        encode, content_type = choose_encoder(
-            f"{_OPENMETRICS}; version=1.0.0" if _OPENMETRICS in accept.lower() else ""
-        )
+        openmetrics = "application/openmetrics-text"
+        encode, content_type = choose_encoder(openmetrics if openmetrics in accept.lower() else "")
         return encode(self), content_type
 
 

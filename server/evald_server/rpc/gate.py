@@ -17,7 +17,6 @@ from evald_server.auth.audit import Audit, record
 from evald_server.auth.authenticator import Authenticator
 from evald_server.auth.clients import client_names
 from evald_server.auth.current_call import OPEN_CALL, PRINCIPAL, OpenCall
-from evald_server.auth.files import FileProblem, in_reader
 from evald_server.auth.keys import ApiKey
 from evald_server.auth.limits import PrincipalLimits
 from evald_server.auth.principal import ClientNames, Principal
@@ -46,9 +45,8 @@ class Gate(grpc.GenericRpcHandler):
     """The handlers of all services by method.
 
     authenticator: None allows every call. limited: called with the name of a principal's limit that refuses a call.
-    audit_calls: log every call. max_principal_calls: calls in flight of a principal without a limit of its own.
-    file_read: called with a setting, "keys_file" or "tls_clients_file", when its changed file was read, and with "ok" or
-    "failed".
+    audit_calls: log every call.
+    max_principal_calls: calls in flight of a principal without a limit of its own.
     """
 
     def __init__(
@@ -60,10 +58,8 @@ class Gate(grpc.GenericRpcHandler):
         *,
         audit_calls: bool = False,
         max_principal_calls: int,
-        file_read: Callable[[str, str], None] = lambda _setting, _outcome: None,
     ) -> None:
         self._rpc = rpc
-        self._file_read = file_read
         self._authenticator = authenticator
         self._reads_certificates = authenticator is not None and authenticator.clients is not None
         self._audit = Audit()
@@ -176,28 +172,16 @@ class Gate(grpc.GenericRpcHandler):
             await asyncio.sleep(_RELOAD_SECONDS)
             changed = False
             if keys is not None:
-                before = keys.ring.keys
-                if changed := await self._reloaded("keys_file", keys.poll):
-                    _record_changes(before, keys.ring.keys)
-            if clients is not None and await self._reloaded("tls_clients_file", clients.poll):
+                before = keys.content
+                if changed := await keys.poll():
+                    _record_changes(before, keys.content)
+            if clients is not None and await clients.poll():
                 record("clients changed", None)
                 changed = True
             self._admitted.clear()
             if changed or time.monotonic() - checked >= _CHECK_SECONDS:
                 await self._check_streams(authenticator)
                 checked = time.monotonic()
-
-    async def _reloaded(self, setting: str, poll: Callable[[], bool]) -> bool:
-        """Read a file again. Returns whether it has changed, and can be used."""
-        try:
-            changed = await in_reader(poll)
-        except FileProblem as problem:
-            _log.error("%s: %s; the last valid content of the file stays in use", setting, problem)
-            self._file_read(setting, "failed")
-            return False
-        if changed:
-            self._file_read(setting, "ok")
-        return changed
 
     async def _check_streams(self, authenticator: Authenticator) -> None:
         """End the streams of principals that are no longer allowed to have them."""
