@@ -79,7 +79,11 @@ class Compiler:
             )
         evaluators = self._compile_all(specs)
         warnings = []
-        if options.HasField("threshold") and options.threshold == 0 and options.aggregation == 2:
+        if (
+            options.HasField("threshold")
+            and options.threshold == 0
+            and options.aggregation == int(Policy.WEIGHTED_MEAN)
+        ):
             if not any(evaluator.required and evaluator.counts for evaluator in evaluators):
                 self._note_option(
                     "threshold", 0, "more than 0, which every mean reaches, or a required evaluator beside it"

@@ -50,7 +50,7 @@ class Planner:
         self._plans: OrderedDict[Key, Plan] = OrderedDict()  # by spelling, oldest first
         self._bytes = 0
         self._canonical: WeakValueDictionary[Key, Plan] = WeakValueDictionary()
-        self._thread = asyncio.Lock()
+        self._one_thread = asyncio.Lock()
         registry.watch(self._drop_outdated)
 
     def plan(self, specs: tuple[bytes, ...], options: bytes = b"") -> Plan:
@@ -74,7 +74,7 @@ class Planner:
         if sum(map(len, specs)) <= LARGE_BYTES:
             return
         # One at a time, because each computing thread delays the event loop by up to 5 ms.
-        async with self._thread:
+        async with self._one_thread:
             if key not in self._plans:
                 generation = self.generation
                 canonical, plan = await asyncio.to_thread(self._find_or_compile, key)
@@ -84,7 +84,7 @@ class Planner:
     async def violations(self, specs: Sequence[evaluator_pb2.EvaluatorSpec]) -> list[Violation]:
         """Return every violation of the specs; an empty list if they are valid."""
         try:
-            async with self._thread:
+            async with self._one_thread:
                 await asyncio.to_thread(self._compiler().check, specs)
         except InvalidPlan as problem:
             return problem.violations
