@@ -30,8 +30,7 @@ from evald_server.connectors.http_document import fetch_document
 from evald_server.data_dir import DataDir, Taken
 from evald_server.descriptors import grpc_connections, web_connections, web_streams
 from evald_server.engine.combinators import combinators
-from evald_server.engine.compiler import JUDGE
-from evald_server.engine.contexts import Contexts
+from evald_server.engine.contexts import JUDGE, Contexts
 from evald_server.engine.engine import Engine
 from evald_server.engine.plan import PlanLimits
 from evald_server.engine.planner import Planner

@@ -1,6 +1,5 @@
-"""Large specs are compiled once, in one thread at a time, whatever becomes of the callers."""
+"""Specs are compiled once, large ones in a thread."""
 
-import asyncio
 import threading
 from itertools import permutations
 from typing import Any
@@ -32,77 +31,49 @@ def _large(text: str = "x") -> tuple[bytes, ...]:
     return (spec.SerializeToString(),)
 
 
-class Compilations:
-    """The threads that compiled. begun: set by each, which then waits for `go`."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.threads: list[threading.Thread] = []
-        self.go, self.begun = threading.Event(), threading.Event()
-        real = Compiler.plan
-
-        def plan(compiler: Compiler, *key: Any) -> Any:
-            self.threads.append(threading.current_thread())
-            self.begun.set()
-            self.go.wait(20)
-            return real(compiler, *key)
-
-        monkeypatch.setattr(Compiler, "plan", plan)
-
-
 @pytest.fixture
-def compilations(monkeypatch: pytest.MonkeyPatch) -> Compilations:
-    """What is compiled."""
-    return Compilations(monkeypatch)
+def compiling(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """The thread of each compilation."""
+    threads: list[threading.Thread] = []
+    real = Compiler.plan
+
+    def plan(compiler: Compiler, *key: Any) -> Any:
+        threads.append(threading.current_thread())
+        return real(compiler, *key)
+
+    monkeypatch.setattr(Compiler, "plan", plan)
+    return threads
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 64 << 20])
-async def test_what_was_prepared_is_not_compiled_again(cache_bytes: int, compilations: Compilations) -> None:
-    compilations.go.set()
+async def test_what_was_prepared_is_not_compiled_again(
+    cache_bytes: int, compiling: list[threading.Thread]
+) -> None:
     planner = _planner(cache_bytes)
-    await planner.prepare(_large(), b"", None)
+    await planner.prepare(_large(), b"")
     planner.plan(_large())
-    (thread,) = compilations.threads
+    (thread,) = compiling
     assert thread is not threading.main_thread()
 
 
-async def test_a_prepared_plan_is_outdated_with_the_registry(compilations: Compilations) -> None:
-    compilations.go.set()
+async def test_a_prepared_plan_is_outdated_with_the_registry(compiling: list[threading.Thread]) -> None:
     registry = _registry()
     planner = Planner(registry, PlanLimits(cache_bytes=0))
-    await planner.prepare(_large(), b"", None)
+    await planner.prepare(_large(), b"")
     generation = planner.generation
     registry.remove("regex")
     assert planner.generation > generation
     planner.plan(_large())
-    assert len(compilations.threads) == 2
+    assert len(compiling) == 2
 
 
-async def test_a_caller_that_goes_away_leaves_no_second_thread_beside_its_own(
-    compilations: Compilations,
-) -> None:
-    planner = _planner(0)
-    first = asyncio.create_task(planner.prepare(_large("a"), b"", None))
-    await asyncio.to_thread(compilations.begun.wait, 20)
-    compilations.begun.clear()
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    second = asyncio.create_task(planner.prepare(_large("b"), b"", None))
-    assert not await asyncio.to_thread(compilations.begun.wait, 0.2)
-    compilations.go.set()
-    await second
-    assert len(compilations.threads) == 2
-
-
-def test_specs_are_compiled_once_whatever_the_order_of_their_keys(compilations: Compilations) -> None:
-    # 24 orders are more than the planner remembers: those that it forgot are parsed, and find the plan.
+def test_specs_are_compiled_once_whatever_the_order_of_their_keys(compiling: list[threading.Thread]) -> None:
     config = {"expected": "yes", "ignoreCase": True, "message": "last", "trim": False}
     keys = [evaluator_pb2.EvaluatorSpec() for _ in config]
     for key, item in zip(keys, config.items(), strict=True):
         key.config.update(dict([item]))
     head = evaluator_pb2.EvaluatorSpec(type="exact-match").SerializeToString()
-    compilations.go.set()
     planner = _planner(64 << 20)
     orders = [b"".join(key.SerializeToString() for key in order) for order in permutations(keys)]
     plans = {id(planner.plan((head + order,))) for order in orders * 2}
-    assert len(plans) == len(compilations.threads) == 1
+    assert len(plans) == len(compiling) == 1

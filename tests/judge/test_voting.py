@@ -10,7 +10,7 @@ import pytest
 
 from evald.result import Verdict
 from evald.scope import SCOPE, Scope
-from evald_server.engine.postprocess import adjust
+from evald_server.engine.invoke import adjust
 from evald_server.judge.prompt_request import JudgeError
 from evald_server.judge.rubric_modes import Judgement
 from evald_server.judge.voting import Decision, Vote, VoteCount, collect_votes, deciding_vote

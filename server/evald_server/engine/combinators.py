@@ -10,24 +10,33 @@ PASSED.
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import Field
 
 from evald.context import EvaluatorContext, OutOfTime
 from evald.evaluator import Evaluate, Evaluator, EvaluatorDefinition, InvalidConfig
-from evald.result import ASSERTION, Check, ErrorInfo, Result, TokenUsage, Verdict, reaches, skipped
+from evald.result import (
+    ASSERTION,
+    Check,
+    ErrorInfo,
+    Provenance,
+    Result,
+    TokenUsage,
+    Verdict,
+    reaches,
+    skipped,
+)
 from evald.scope import current_scope
+from evald.strict_json import canonical_json
 from evald.threads import Threads
 
-from .compiler import ChildScope
+from .compiler import Compiler, Place
 from .formulas import Formula
-from .invoke import discard, invoke
+from .invoke import NOT_FINAL, adjust, checked, crashed, discard, invoke
 from .planned_evaluator import PlannedEvaluator
-from .postprocess import NOT_FINAL, adjust, checked, crashed
-from .provenance import combined
 from .reasoning import is_worse
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = Verdict.PASSED, Verdict.FAILED, Verdict.ERROR, Verdict.SKIPPED
@@ -38,6 +47,10 @@ _UNKNOWN: Final = Result(Verdict.ERROR, "")
 Number = TypeVar("Number", int, float)
 
 
+Decision: TypeAlias = tuple[Verdict, float | None, str]
+"""Verdict, score and reason."""
+
+
 class Votes(NamedTuple):
     """The counted results of a combinator's children: without skipped and shadow children.
 
@@ -46,22 +59,23 @@ class Votes(NamedTuple):
     score, any error makes the result an ERROR.
     """
 
-    evaluators: list[PlannedEvaluator]
-    results: list[Result]
+    children: list[tuple[PlannedEvaluator, Result]]
     worth_of_error: float
 
     def count(self, verdict: Verdict) -> int:
         """Return how many results have this verdict."""
-        return sum(result.verdict is verdict for result in self.results)
+        return sum(result.verdict is verdict for _, result in self.children)
 
     def without(self, unknown: Callable[[Result], bool]) -> "Votes":
         """Return the votes, with each result for which `unknown` is true replaced by an error."""
-        return self._replace(results=[_UNKNOWN if unknown(result) else result for result in self.results])
+        return self._replace(
+            children=[(child, _UNKNOWN if unknown(result) else result) for child, result in self.children]
+        )
 
     def scores(self) -> list[float]:
         """Return the scores. Without a score, a child that passed counts 1, one that failed 0."""
         return [
-            self.worth_of_error if result.verdict is _ERROR else _score(result) for result in self.results
+            self.worth_of_error if result.verdict is _ERROR else _score(result) for _, result in self.children
         ]
 
 
@@ -72,8 +86,8 @@ class _Combinator(Evaluator, kind=ASSERTION, deterministic=False, inline=True):
         Field(min_length=1, description="Specs of the children, as in a call: {type, name, config, ...}."),
     ]
 
-    def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
-        """Return verdict, score and reason for the children's results (at least one)."""
+    def decide(self, votes: Votes) -> Decision:
+        """Decide by the children's results (at least one)."""
         raise NotImplementedError
 
     def check_children(self, children: Sequence[PlannedEvaluator]) -> None:
@@ -83,37 +97,29 @@ class _Combinator(Evaluator, kind=ASSERTION, deterministic=False, inline=True):
                 "/evaluators", "all evaluators are shadow evaluators; wanted at least one that is enforced"
             )
 
-    def compared(self, scope: ChildScope) -> ChildScope:
-        """Return the scope with the threshold for the children's scores."""
-        return scope
+    def place_of_children(self, place: Place) -> Place:
+        """Return the place with the direction and the threshold that apply to the children's scores."""
+        return place
 
 
 class AllOf(_Combinator, type="all-of"):
     """All children pass. The score is the lowest one."""
 
-    def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
+    def decide(self, votes: Votes) -> Decision:
         """Fail if any child failed, even if others have errors."""
-        passed, failed = votes.count(_PASSED), votes.count(_FAILED)
-        reason = f"{passed} of {len(votes.results)} evaluators passed, wanted all"
-        if failed:
-            return _FAILED, min(votes.scores()), reason
-        if votes.count(_ERROR):
-            return _ERROR, None, reason
-        return _PASSED, min(votes.scores()), reason
+        passed, total = votes.count(_PASSED), len(votes.children)
+        reason = f"{passed} of {total} evaluators passed, wanted all"
+        return _decision(passed == total, not votes.count(_FAILED), min(votes.scores()), reason)
 
 
 class AnyOf(_Combinator, type="any-of"):
     """At least one child passes. The score is the highest one."""
 
-    def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
+    def decide(self, votes: Votes) -> Decision:
         """Pass if any child passed, even if others have errors."""
-        passed = votes.count(_PASSED)
-        reason = f"{passed} of {len(votes.results)} evaluators passed, wanted at least one"
-        if passed:
-            return _PASSED, max(votes.scores()), reason
-        if votes.count(_ERROR):
-            return _ERROR, None, reason
-        return _FAILED, max(votes.scores()), reason
+        passed, total = votes.count(_PASSED), len(votes.children)
+        reason = f"{passed} of {total} evaluators passed, wanted at least one"
+        return _decision(passed > 0, votes.count(_FAILED) < total, max(votes.scores()), reason)
 
 
 class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "score"}}):
@@ -149,59 +155,49 @@ class AtLeast(_Combinator, type="at-least", aliases={"assert-set": {"measure": "
                 "/k", f"got {self.k}, but only {enforced} evaluators count; shadow evaluators do not"
             )
 
-    def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
+    def decide(self, votes: Votes) -> Decision:
         """Decide once with errors counted as failed, once as passed. ERROR if the two verdicts differ."""
-        passed, errors = votes.count(_PASSED), votes.count(_ERROR)
-        total = len(votes.results)
+        passed, possibly = votes.count(_PASSED), votes.count(_PASSED) + votes.count(_ERROR)
         score = self._share(votes, votes.worth_of_error)
+        reason = f"{passed} of {len(votes.children)} evaluators passed, "
         if self.threshold is not None:
-            if not any(evaluator.weight for evaluator in votes.evaluators):
+            if not any(evaluator.weight for evaluator, _ in votes.children):
                 # Without weights there is no share to compare. FAILED would become PASSED when negated.
                 return _ERROR, None, "no evaluator with a weight above 0 counted"
             certain, possible = (reaches(self._share(votes, worth), self.threshold) for worth in (0.0, 1.0))
-            what = f"score {score:.4g}" if self.measure == "score" else f"share {score:.4g}"
-            reason = f"{passed} of {total} evaluators passed, {what}, wanted at least {self.threshold:.4g}"
+            what = "score" if self.measure == "score" else "share"
+            reason += f"{what} {score:.4g}, wanted at least {self.threshold:.4g}"
         elif self.k is not None:
-            certain, possible = passed >= self.k, passed + errors >= self.k
+            certain, possible = passed >= self.k, possibly >= self.k
             # With children that were skipped or have no weight, the share of those that count can be 1.
             score = score if certain else min(score, passed / self.k)
-            reason = f"{passed} of {total} evaluators passed, wanted at least {self.k}"
+            reason += f"wanted at least {self.k}"
         else:
             # A child with weight 0 is reported, but does not affect the verdict.
-            weighty = [
-                r for evaluator, r in zip(votes.evaluators, votes.results, strict=True) if evaluator.weight
-            ]
-            verdicts = {result.verdict for result in weighty or votes.results}
+            weighty = [child for child in votes.children if child[0].weight] or votes.children
+            verdicts = {result.verdict for _, result in weighty}
             certain, possible = verdicts == {_PASSED}, _FAILED not in verdicts
-            reason = f"{passed} of {total} evaluators passed, wanted all"
-        if certain:
-            return _PASSED, score, reason
-        if possible:
-            return _ERROR, None, reason
-        return _FAILED, score, reason
+            reason += "wanted all"
+        return _decision(certain, possible, score, reason)
 
-    def compared(self, scope: ChildScope) -> ChildScope:
-        """Return the scope for the children. The measure `passed` ignores their scores."""
+    def place_of_children(self, place: Place) -> Place:
+        """Return the place with the own threshold, or with none, because the measure `passed` ignores scores."""
         if self.measure == "passed":
-            return replace(scope, threshold=None)
-        if self.threshold is not None:
-            return replace(scope, threshold=f"{scope.path.removesuffix('/evaluators')}/threshold")
-        return scope
+            return replace(place, threshold=None)
+        return place if self.threshold is None else replace(place, threshold=f"{place.path}/config/threshold")
 
     def _share(self, votes: Votes, when_error: float) -> float:
-        weights = sum(evaluator.weight for evaluator in votes.evaluators)
-        if not weights:
-            return 0.0
-        total = 0.0
-        for evaluator, result in zip(votes.evaluators, votes.results, strict=True):
+        total = weights = 0.0
+        for evaluator, result in votes.children:
             if result.verdict is _ERROR:
                 worth = when_error
             elif self.measure == "score":
                 worth = _score(result)
             else:
                 worth = float(result.verdict is _PASSED)
+            weights += evaluator.weight
             total += evaluator.weight * worth
-        return total / weights
+        return total / weights if weights else 0.0
 
 
 class ScoreFormula(_Combinator, type="formula"):
@@ -249,9 +245,9 @@ class ScoreFormula(_Combinator, type="formula"):
             known = ", ".join(names)
             raise InvalidConfig.at("/formula", f"no evaluator has the name {name!r}; the names are {known}")
 
-    def compared(self, scope: ChildScope) -> ChildScope:
-        """Return the scope without a direction, because a formula may rise or fall with a score."""
-        return replace(scope, inverted=None)
+    def place_of_children(self, place: Place) -> Place:
+        """Return the place without a direction, because a formula may rise or fall with a score."""
+        return replace(place, inverted=None)
 
     def check_children(self, children: Sequence[PlannedEvaluator]) -> None:
         """Raise InvalidConfig for a shadow child, because the formula needs a number for every name."""
@@ -263,11 +259,11 @@ class ScoreFormula(_Combinator, type="formula"):
                     "got a shadow evaluator, wanted enforced evaluators only; remove it from the formula",
                 )
 
-    def decide(self, votes: Votes) -> tuple[Verdict, float | None, str]:
+    def decide(self, votes: Votes) -> Decision:
         """Compute the formula. ERROR if a child has no number, or if the formula has no value for the numbers."""
         numbers: dict[str, float] = {}
         unproven = set()
-        for evaluator, result in zip(votes.evaluators, votes.results, strict=True):
+        for evaluator, result in votes.children:
             if result.unproven:
                 unproven.add(evaluator.name)
             elif result.verdict is not _ERROR:
@@ -294,54 +290,71 @@ def combinators(threads: Threads) -> list[EvaluatorDefinition]:
     return [cls.definition()._replace(compile=_Compile(cls, threads)) for cls in COMBINATORS]
 
 
+@dataclass(frozen=True)
 class _Compile:
     """The compile function of a combinator. Works only within a plan, which compiles the children."""
 
-    def __init__(self, cls: type[_Combinator], threads: Threads) -> None:
-        self._cls = cls
-        self._threads = threads
+    cls: type[_Combinator]
+    threads: Threads
 
     def __call__(self, config: Mapping[str, Any]) -> Evaluate:
         raise InvalidConfig.at("/evaluators", "can only be compiled as part of a plan")
 
-    def nested(self, config: Mapping[str, Any], scope: ChildScope) -> Evaluate:
-        """Return the function that evaluates the children. Problems in their specs become violations."""
-        combinator = self._cls.from_config(config)
-        evaluators = combinator.compared(scope).compile(combinator.evaluators)
-        if len(evaluators) == len(combinator.evaluators):  # no child was rejected
-            combinator.check_children(evaluators)
-        worth_of_error = None if scope.inverted is None else float(scope.inverted)
-        return CompiledCombinator(combinator, evaluators, self._threads, worth_of_error).evaluate
+    def nested(self, config: Mapping[str, Any], place: Place, compiler: Compiler) -> Evaluate:
+        """Return the function that evaluates the children. Raises InvalidConfig."""
+        combinator = self.cls.from_config(config)
+        children = compiler.compile_children(combinator.place_of_children(place), combinator.evaluators)
+        if len(children) == len(combinator.evaluators):  # no child was refused
+            combinator.check_children(children)
+        return _Compiled(combinator, children, self.threads, place.inverted).evaluate
 
 
-class CompiledCombinator:
-    """A combinator with its compiled children. config, provenance: read by `provenance_of`."""
+class _Compiled:
+    """A combinator with its compiled children.
+
+    config, provenance, only_final: read by the compiler. worth_of_error: as in Votes; None inside a formula.
+    """
 
     def __init__(
         self,
         combinator: _Combinator,
-        evaluators: Sequence[PlannedEvaluator],
+        children: Sequence[PlannedEvaluator],
         threads: Threads,
-        worth_of_error: float | None,
+        inverted: bool | None,
     ) -> None:
         self._combinator = combinator
-        self._evaluators = evaluators
+        self._evaluators = children
         self._threads = threads
-        self._worth_of_error = worth_of_error
-        settings = combinator.model_dump(exclude={"evaluators"})
-        self.config, self.provenance = combined(settings, evaluators)
+        self._worth_of_error = None if inverted is None else float(inverted)
+        self.only_final = any(child.awaits_final for child in children)
+        parts = [
+            (
+                child.definition.type,
+                child.definition.version,
+                child.weight,
+                child.final_only,
+                child.provenance.config_sha256,
+                child.provenance.prompt_sha256,
+                # Only if set, so that the digests of other combinators stay the same.
+                *(("required",) if child.required else ()),
+                *(() if child.enforced else ("shadow",)),
+            )
+            for child in children
+        ]
+        self.config = canonical_json({**combinator.model_dump(exclude={"evaluators"}), "evaluators": parts})
+        judges = [child.provenance for child in children if child.provenance.judge_models]
+        self.provenance = Provenance.of_judges(judges)
 
     def evaluate(self, ctx: EvaluatorContext) -> Result | Awaitable[Result]:
         """Evaluate the children. The result is awaitable if one of them must wait."""
-        results: dict[int, Result] = {}
-        waiting: dict[int, Any] = {}
+        results: list[Any] = []  # None for a child that waits
+        waiting: dict[int, Any] = {}  # by position: the child's awaitable, None if it was not called
         for position, evaluator in enumerate(self._evaluators):
             outcome: Any
             if evaluator.final_only and not ctx.is_final:
                 outcome = NOT_FINAL
             elif not evaluator.inline:
-                waiting[position] = None
-                continue
+                outcome = waiting[position] = None
             else:
                 try:
                     ctx.check_time()
@@ -353,127 +366,119 @@ class CompiledCombinator:
                     raise
                 except Exception as problem:  # noqa: BLE001 - foreign code, which is guarded
                     outcome = crashed(evaluator, problem)
-            if inspect.isawaitable(outcome):
-                waiting[position] = outcome
-            else:
-                results[position] = adjust(evaluator, checked(evaluator, outcome))
+                if inspect.isawaitable(outcome):
+                    waiting[position] = outcome
+            is_waiting = position in waiting
+            results.append(None if is_waiting else adjust(evaluator, checked(evaluator, outcome)))
         return self._await(ctx, results, waiting) if waiting else self._combined(results)
 
     async def _await(
-        self, ctx: EvaluatorContext, results: dict[int, Result], waiting: Mapping[int, Any]
+        self, ctx: EvaluatorContext, results: list[Result], waiting: Mapping[int, Any]
     ) -> Result:
-        """Await the waiting children concurrently. waiting: by position, a child's awaitable, None if not called."""
+        """Fill in the results of the waiting children, which run concurrently."""
         scope = current_scope()
-        answers = await asyncio.gather(
-            *(
-                invoke(self._evaluators[position], ctx, self._threads, None, scope, pending)
-                for position, pending in waiting.items()
-            )
-        )
-        for position, answer in zip(waiting, answers, strict=True):
-            results[position] = adjust(self._evaluators[position], answer)
+
+        async def wait(position: int, pending: Any) -> None:
+            evaluator = self._evaluators[position]
+            result = await invoke(evaluator, ctx, self._threads, None, scope, pending)
+            results[position] = adjust(evaluator, result)
+
+        await asyncio.gather(*(wait(*child) for child in waiting.items()))
         return self._combined(results)
 
-    def _combined(self, by_position: Mapping[int, Result]) -> Result:
+    def _combined(self, results: Sequence[Result]) -> Result:
         """Combine the children's results into one.
 
         Results with an alternative are children of a formula, which may rise or fall with them: of each two, the one
         that is worse for the call counts.
         """
-        result = self._combine(by_position)
-        for position in [at for at, child in by_position.items() if child.alternative is not None]:
-            alternative = by_position[position].alternative
-            assert alternative is not None
-            changed = {**by_position, position: alternative}
+        result = self._combine(results)
+        for position, child in enumerate(results):
+            if child.alternative is None:
+                continue
+            changed = [*results[:position], child.alternative, *results[position + 1 :]]
             other = self._combine(changed)
             if self._worth_of_error is None:  # the enclosing formula decides
-                by_position, result.alternative = changed, other
+                results, result.alternative = changed, other
             elif is_worse(other, result, inverted=bool(self._worth_of_error)):
-                by_position, result = changed, other
+                results, result = changed, other
         return result
 
-    def _combine(self, by_position: Mapping[int, Result]) -> Result:
+    def _combine(self, results: Sequence[Result]) -> Result:
         combinator, worth_of_error = self._combinator, self._worth_of_error
-        children = [(evaluator, by_position[at]) for at, evaluator in enumerate(self._evaluators)]
+        children = list(zip(self._evaluators, results, strict=True))
         counting = [child for child in children if child[0].enforced and child[1].verdict is not _SKIPPED]
         if not counting:
             return skipped("All evaluators were skipped")
-        votes = Votes(
-            [evaluator for evaluator, _ in counting],
-            [result for _, result in counting],
-            worth_of_error or 0.0,
-        )
+        votes = Votes(counting, worth_of_error or 0.0)
         verdict, score, reason = _decided(combinator, votes)
         if worth_of_error is None and votes.count(_ERROR):
             verdict, score = _ERROR, None
         unproven = pending = False
-        if verdict is not _ERROR and any(result.unproven for result in votes.results):
+        if verdict is not _ERROR and any(result.unproven for _, result in counting):
             known = _decided(combinator, votes.without(lambda result: result.unproven))
             if known[0] is _ERROR or worth_of_error is None:
                 # The verdict depends on missing evidence: negating it must not make it pass.
                 verdict, score, unproven = _FAILED, 0.0, True
             else:
                 verdict, score, reason = known
-        if verdict is _FAILED and any(result.pending for result in votes.results) and not votes.count(_ERROR):
+        if verdict is _FAILED and any(result.pending for _, result in counting) and not votes.count(_ERROR):
             pending = _decided(combinator, votes.without(lambda result: result.pending))[0] is _ERROR
-        failing = next(
-            (r for r in votes.results if r.verdict is (verdict if verdict is _ERROR else _FAILED)), None
-        )
-        if verdict is not _PASSED and failing is not None:
-            reason = f"{reason}; first: {failing.reason}"
-        checks = [
-            Check(
-                evaluator.name,
-                result.verdict is _PASSED,
-                f"{result.verdict.name}{'' if evaluator.enforced else ' (shadow)'}: {result.reason}",
-            )
-            for evaluator, result in children
-        ]
+        if verdict is not _PASSED:
+            wanted = _ERROR if verdict is _ERROR else _FAILED
+            first = next((result.reason for _, result in counting if result.verdict is wanted), None)
+            reason = reason if first is None else f"{reason}; first: {first}"
         error = None
         if verdict is _ERROR:
-            codes = sorted({r.error.code for r in votes.results if r.error is not None})
+            codes = sorted({result.error.code for _, result in counting if result.error is not None})
             error = ErrorInfo("UNEVALUABLE", f"{reason} ({', '.join(codes)})", {"codes": ",".join(codes)})
+        usage = [result.token_usage for result in results if result.token_usage is not None]
         return Result(
             verdict,
             reason,
             score,
-            checks=checks,
+            checks=[
+                Check(
+                    evaluator.name,
+                    result.verdict is _PASSED,
+                    f"{result.verdict.name}{'' if evaluator.enforced else ' (shadow)'}: {result.reason}",
+                )
+                for evaluator, result in children
+            ],
             pending=pending,
             error=error,
             unproven=unproven,
-            token_usage=_usage(list(by_position.values())),
-            cost_usd=_sum([result.cost_usd for result in by_position.values()]),
-            cached_answers=sum(result.cached_answers for result in by_position.values()),
+            # What all children spent, including those that failed or did not count.
+            token_usage=TokenUsage(
+                _sum([one.input_tokens for one in usage]),
+                _sum([one.output_tokens for one in usage]),
+                _sum([one.total for one in usage]),
+            )
+            if usage
+            else None,
+            cost_usd=_sum([result.cost_usd for result in results]),
+            cached_answers=sum(result.cached_answers for result in results),
             warning="; ".join(f'"{evaluator.name}": {r.warning}' for evaluator, r in children if r.warning),
         )
 
 
-def _decided(combinator: _Combinator, votes: Votes) -> tuple[Verdict, float | None, str]:
+def _decision(certain: bool, possible: bool, score: float, reason: str) -> Decision:
+    """Return PASSED if errors cannot change that, FAILED if they cannot change that, else ERROR."""
+    if certain:
+        return _PASSED, score, reason
+    return (_ERROR, None, reason) if possible else (_FAILED, score, reason)
+
+
+def _decided(combinator: _Combinator, votes: Votes) -> Decision:
     """Return the combinator's verdict, score and reason, with failures and errors of required children applied."""
     verdict, score, reason = combinator.decide(votes)
-    required = {
-        result.verdict: evaluator.name
-        for evaluator, result in zip(votes.evaluators, votes.results, strict=True)
-        if evaluator.required
-    }
+    required = {result.verdict: evaluator.name for evaluator, result in votes.children if evaluator.required}
     if _FAILED in required:
         return _FAILED, 0.0, f'{reason}; "{required[_FAILED]}" is required and failed'
     if _ERROR in required and verdict is not _ERROR:
         verdict, score = (_ERROR, None) if verdict is _PASSED else (_FAILED, 0.0)
         reason = f'{reason}; "{required[_ERROR]}" is required and gave no verdict'
     return verdict, score, reason
-
-
-def _usage(results: Sequence[Result]) -> TokenUsage | None:
-    """Add up the token usage of all children, including those that failed or did not count."""
-    spent = [result.token_usage for result in results if result.token_usage is not None]
-    if not spent:
-        return None
-    return TokenUsage(
-        _sum([usage.input_tokens for usage in spent]),
-        _sum([usage.output_tokens for usage in spent]),
-        _sum([usage.total for usage in spent]),
-    )
 
 
 def _sum(numbers: Sequence[Number | None]) -> Number | None:

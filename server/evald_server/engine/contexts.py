@@ -10,13 +10,14 @@ from evald.context import EvaluatorContext
 from evald.errors import InvalidInput
 from evald.messages import parse_messages_json
 from evald.turn_tail import begin_turn, settle
-from evald.v1 import context_pb2, message_pb2
+from evald.v1 import context_pb2, evaluator_pb2, message_pb2
 from evald_server.call_errors import BadField, CallError
-
-from .plan import Criteria
 
 if TYPE_CHECKING:
     from evald.messages import Messages
+
+JUDGE: Final = "llm-judge"
+"""The type that evaluates criteria."""
 
 _BOTH: Final = "got both messages and messages_json, wanted one of them"
 
@@ -39,22 +40,29 @@ _FAILURE_MODES: Final = {0: "", 1: "every_turn", 2: "on_max_messages"}
 
 
 class InvalidContext(CallError):
-    """A context cannot be evaluated. field: path of the invalid field. problem: why it is invalid. details: its
-    figures, for programs."""
+    """A context cannot be evaluated. field: path of the invalid field. details: figures of the problem, for programs."""
 
     def __init__(self, field: str, problem: str, **details: str) -> None:
-        found = [BadField(field, problem)]
-        super().__init__("INVALID_FIELD", f"{field}: {problem}", found, field=field, **details)
+        super().__init__(
+            "INVALID_FIELD", f"{field}: {problem}", [BadField(field, problem)], field=field, **details
+        )
+
+
+def _refused(problem: InvalidInput) -> InvalidContext:
+    limits = {}
+    if isinstance(problem, TooMany):
+        limits = {"size": str(problem.size), "limit": str(problem.limit)}
+    return InvalidContext(problem.path, f"{problem.got}; wanted {problem.wanted}", **limits)
 
 
 class Contexts:
-    """Validates contexts and creates the views that evaluators see."""
+    """Validates contexts and creates the views that evaluators see. Its methods raise InvalidContext."""
 
     def __init__(self, max_messages: int) -> None:
         self._max_messages = max_messages
 
     def view(self, pb: context_pb2.EvaluatorContext) -> EvaluatorContext:
-        """Return the view over a valid context. Raises InvalidContext."""
+        """Return the view over a valid context."""
         last, most = pb.last_invocation, self._max_messages
         if pb.turn < 0 or pb.attempt < 0 or pb.HasField("run_duration") or pb.HasField("last_invocation"):
             check_numbers(pb, "context")
@@ -67,7 +75,7 @@ class Contexts:
         return EvaluatorContext(pb)
 
     def complete(self, pb: context_pb2.EvaluatorContext, path: str) -> None:
-        """Parse messages_json into messages and check the limits. Raises InvalidContext."""
+        """Parse messages_json into messages and check the limits."""
         self.complete_messages(pb, path)
         self.complete_messages(pb.last_invocation, f"{path}.last_invocation")
 
@@ -78,8 +86,7 @@ class Contexts:
                 raise InvalidContext(f"{path}.messages_json", _BOTH)
             self._parse(pb.messages_json, pb.messages, f"{path}.messages_json")
             pb.ClearField("messages_json")
-        elif len(pb.messages) > self._max_messages:
-            raise self._too_many(f"{path}.messages", len(pb.messages))
+        self._check_count(len(pb.messages), f"{path}.messages")
 
     def extend(
         self,
@@ -88,21 +95,19 @@ class Contexts:
         messages_json: str,
         path: str,
     ) -> None:
-        """Append new messages to a conversation. Raises InvalidContext, and then appends nothing."""
+        """Append new messages to a conversation. If it raises, nothing is appended."""
         if messages_json:
             if messages:
                 raise InvalidContext(f"{path}_json", _BOTH.replace("messages", "new_messages"))
             added = context_pb2.Invocation()
             self._parse(messages_json, added.messages, f"{path}_json")
             messages = added.messages
-        total = len(pb.messages) + len(messages)
-        if total > self._max_messages:
-            raise self._too_many(path, total)
+        self._check_count(len(pb.messages) + len(messages), path)
         pb.messages.extend(messages)
 
     @staticmethod
     def begin_turn(pb: context_pb2.EvaluatorContext, first: int, invocation: context_pb2.Invocation) -> None:
-        """Like `evald.turn_tail.begin_turn`, but raises InvalidContext."""
+        """Like `evald.turn_tail.begin_turn`."""
         try:
             begin_turn(pb, first, invocation)
         except InvalidInput as problem:
@@ -111,23 +116,14 @@ class Contexts:
     def _parse(self, text: str, into: "Messages", path: str) -> None:
         try:
             parse_messages_json(text, into, max_messages=self._max_messages, path=path)
-        except TooMany as problem:
-            limits = {"size": str(problem.size), "limit": str(problem.limit)}
-            raise InvalidContext(problem.path, f"{problem.got}; wanted {problem.wanted}", **limits) from None
         except InvalidInput as problem:
             raise _refused(problem) from None
 
-    def _too_many(self, field: str, count: int) -> InvalidContext:
-        return InvalidContext(
-            field,
-            f"got {count} messages, wanted at most {self._max_messages}",
-            size=str(count),
-            limit=str(self._max_messages),
-        )
-
-
-def _refused(problem: InvalidInput) -> InvalidContext:
-    return InvalidContext(problem.path, f"{problem.got}; wanted {problem.wanted}")
+    def _check_count(self, size: int, path: str) -> None:
+        limit = self._max_messages
+        if size > limit:
+            text = f"got {size} messages, wanted at most {limit}"
+            raise InvalidContext(path, text, size=str(size), limit=str(limit))
 
 
 def check_numbers(pb: context_pb2.EvaluatorContext, path: str) -> None:
@@ -136,10 +132,9 @@ def check_numbers(pb: context_pb2.EvaluatorContext, path: str) -> None:
     A negative latency, count or cost would pass every budget. A cost that is NaN or not in US dollars would be
     treated as unreported.
     """
-    if pb.turn < 0:
-        raise _impossible(f"{path}.turn", pb.turn)
-    if pb.attempt < 0:
-        raise _impossible(f"{path}.attempt", pb.attempt)
+    for name in ("turn", "attempt"):
+        if getattr(pb, name) < 0:
+            raise _impossible(f"{path}.{name}", getattr(pb, name))
     if pb.HasField("run_duration"):
         check_duration(pb.run_duration, f"{path}.run_duration")
     if pb.HasField("last_invocation"):
@@ -181,14 +176,12 @@ def _impossible(field: str, got: object, most: int | None = None) -> InvalidCont
     )
 
 
-def criteria_of(pb: context_pb2.EvaluatorContext) -> Criteria | None:
-    """Return the scenario's criteria, which act as an implicit judge; None if there are none.
+def criteria_of(pb: context_pb2.EvaluatorContext) -> evaluator_pb2.EvaluatorSpec | None:
+    """Return the spec of the judge that evaluates the scenario's criteria; None if there are none.
 
     Raises InvalidContext for an unknown mode, because a guessed one might ignore a met failure criterion, and for
     fields that only runs read, because a call would ignore them.
     """
-    if not pb.HasField("scenario"):
-        return None
     scenario = pb.scenario
     for name, instead in _OF_RUNS.items():
         value = getattr(scenario, name)
@@ -207,4 +200,11 @@ def criteria_of(pb: context_pb2.EvaluatorContext) -> Criteria | None:
             "context.scenario.failure_criteria_mode",
             f"got {scenario.failure_criteria_mode}, wanted a FailureCriteriaMode this server knows",
         )
-    return Criteria(scenario.success_criteria, scenario.failure_criteria, mode)
+    config = {
+        "successCriteria": scenario.success_criteria,
+        "failureCriteria": scenario.failure_criteria,
+        "failureCriteriaMode": mode,
+    }
+    spec = evaluator_pb2.EvaluatorSpec(type=JUDGE, name="criteria")
+    spec.config.update({key: value for key, value in config.items() if value})
+    return spec

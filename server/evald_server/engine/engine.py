@@ -2,22 +2,21 @@
 
 import itertools
 import secrets
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Final
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from google.protobuf.message import DecodeError
 
 from evald.context import EvaluatorContext
 from evald.threads import Threads
-from evald.v1 import context_pb2, evaluation_service_pb2
+from evald.v1 import context_pb2
+from evald.v1.evaluation_service_pb2 import EvaluateOptions
 
+from .aggregate import Policy
 from .contexts import Contexts, criteria_of
-from .plan import Criteria, Plan
+from .plan import InvalidPlan, Plan, Violation
 from .planner import Planner
 from .run import SLICE_NANOS, EvaluationRun
-
-_EVALUATORS_ONLY: Final = context_pb2.CRITERIA_POLICY_EVALUATORS_ONLY
 
 
 class Engine:
@@ -39,27 +38,53 @@ class Engine:
 
         specs, options: serialised. context: the criteria of its scenario become an implicit judge.
         """
-        criteria = _criteria(specs, options, context) if context.HasField("scenario") else None
-        return self.planner.plan(tuple(specs), options, criteria)
+        if not context.HasField("scenario"):
+            return self.planner.plan(tuple(specs), options)
+        with _criteria_as_spec(specs, options, context) as all_specs:
+            return self.planner.plan(all_specs, options)
 
     async def prepare(
         self, specs: Sequence[bytes], options: bytes, context: context_pb2.EvaluatorContext
     ) -> None:
         """Compile large specs in a thread, for a later `plan` with the same arguments. Raises as `plan` does."""
-        await self.planner.prepare(tuple(specs), options, _criteria(specs, options, context))
+        with _criteria_as_spec(specs, options, context) as all_specs:
+            await self.planner.prepare(all_specs, options)
 
     def start(self, plan: Plan, turn: EvaluatorContext, slice_nanos: int = SLICE_NANOS) -> EvaluationRun:
         """Evaluate a turn up to the evaluators that wait. slice_nanos: maximum time of the others."""
         return EvaluationRun(plan, turn, self.threads, slice_nanos)
 
 
-def _criteria(
+@contextmanager
+def _criteria_as_spec(
     specs: Sequence[bytes], options: bytes, context: context_pb2.EvaluatorContext
-) -> Criteria | None:
+) -> Iterator[tuple[bytes, ...]]:
+    """Yield the specs, with one for the scenario's criteria if the call evaluates them."""
     criteria = criteria_of(context)
-    if criteria is not None and specs:
-        with suppress(DecodeError):  # the planner reports it as a violation
-            parsed = evaluation_service_pb2.EvaluateOptions.FromString(options)
-            if parsed.criteria_policy == _EVALUATORS_ONLY:
-                return None
-    return criteria
+    try:
+        parsed = EvaluateOptions.FromString(options)
+    except DecodeError:
+        parsed = EvaluateOptions()  # the planner reports it as a violation
+    only_specs = specs and parsed.criteria_policy == context_pb2.CRITERIA_POLICY_EVALUATORS_ONLY
+    if criteria is None or only_specs:
+        yield tuple(specs)
+        return
+    # Unmet criteria must never pass, and the judge's confidence is not a score for the mean.
+    criteria.required = parsed.aggregation == int(Policy.WEIGHTED_MEAN)
+    try:
+        yield (*specs, criteria.SerializeToString(deterministic=True))
+    except InvalidPlan as problem:
+        raise InvalidPlan(
+            [
+                Violation(
+                    None,
+                    "/context/scenario",
+                    "CRITERIA_NOT_EVALUABLE",
+                    f"context.scenario: this server cannot judge its criteria: {v.message}. Remove the criteria, or "
+                    "set options.criteria_policy to EVALUATORS_ONLY",
+                )
+                if v.index == len(specs)
+                else v
+                for v in problem.violations
+            ]
+        ) from None

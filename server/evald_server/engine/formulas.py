@@ -4,10 +4,13 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 # Enough for a formula of a few scores, and too short to nest deeper than Python's stack.
 MAX_LENGTH: Final = 500
+
+Value: TypeAlias = Callable[[Mapping[str, float]], float]
+"""Returns the value of a part of a formula for the values of the names."""
 
 _OPERATORS: Final[Mapping[type[ast.operator], Callable[[float, float], Any]]] = {
     ast.Add: operator.add,
@@ -17,8 +20,8 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[float, float], Any]]] = 
     ast.Pow: operator.pow,
 }
 _FUNCTIONS: Final[Mapping[str, Callable[..., float]]] = {
-    "min": min,
-    "max": max,
+    "min": lambda *numbers: min(numbers),
+    "max": lambda *numbers: max(numbers),
     "abs": abs,
     # Floats, because powers of integers grow without limit.
     "floor": lambda number: float(math.floor(number)),
@@ -37,63 +40,53 @@ class Formula:
             raise ValueError(f"got {len(text)} characters, wanted at most {MAX_LENGTH}")
         try:
             # "^" means power, as in the formulas of OpenAI's graders.
-            self._root = ast.parse(text.strip().replace("^", "**"), mode="eval").body
-            names = self._names(self._root)
+            root = ast.parse(text.strip().replace("^", "**"), mode="eval").body
+            self.names: set[str] = set()
+            self._value = self._compile(root)
         except (SyntaxError, RecursionError, MemoryError):
             raise ValueError(
                 f"cannot parse {text[:80]!r} as a formula; wanted for example 0.7 * first + 0.3 * second"
             ) from None
-        self.names = frozenset(names)
         self.can_be_negative = any(
             isinstance(node, ast.Sub | ast.USub) or (isinstance(node, ast.Name) and node.id == "log")
-            for node in ast.walk(self._root)
+            for node in ast.walk(root)
         )
 
     def value(self, names: Mapping[str, float]) -> float:
         """Return the value. Raises ArithmeticError if it is undefined."""
         try:
-            result = self._value(self._root, names)
+            return _finite(self._value(names))
         except ValueError as problem:
             raise ArithmeticError(str(problem)) from None
-        if not math.isfinite(result):
-            raise ArithmeticError("the result is not a finite number")
-        return float(result)
 
-    def _names(self, node: ast.AST) -> list[str]:
+    def _compile(self, node: ast.AST) -> Value:
         match node:
             case ast.Name(id=name):
-                return [name]
-            case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-                return []
-            case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
-                return self._names(operand)
+                self.names.add(name)
+                return lambda names: float(names[name])
+            case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+                return lambda _: float(number)
+            case ast.UnaryOp(op=ast.UAdd() | ast.USub() as sign, operand=operand):
+                inner = self._compile(operand)
+                return inner if isinstance(sign, ast.UAdd) else lambda names: -inner(names)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-                return [*self._names(left), *self._names(right)]
+                a, b, operate = self._compile(left), self._compile(right), _OPERATORS[type(op)]
+                return lambda names: _finite(operate(a(names), b(names)))
             case ast.Call(func=ast.Name(id=name), args=[_, *_] as args, keywords=[]) if name in _FUNCTIONS:
-                if name in ("min", "max") or len(args) == 1:
-                    return [found for arg in args for found in self._names(arg)]
-                raise ValueError(f"{name}() takes one number, got {len(args)}")
+                if name not in ("min", "max") and len(args) > 1:
+                    raise ValueError(f"{name}() takes one number, got {len(args)}")
+                parts = [self._compile(argument) for argument in args]
+                return lambda names: _FUNCTIONS[name](*[part(names) for part in parts])
         raise ValueError(
             f"{ast.unparse(node)[:80]!r} is not allowed in a formula; allowed are numbers, names, + - * / ^ "
             f"and {', '.join(_FUNCTIONS)}"
         )
 
-    def _value(self, node: Any, names: Mapping[str, float]) -> Any:
-        if isinstance(node, ast.Name):
-            return float(names[node.id])
-        if isinstance(node, ast.Constant):
-            return float(node.value)  # type: ignore[arg-type]
-        if isinstance(node, ast.UnaryOp):
-            value = self._value(node.operand, names)
-            return -value if isinstance(node.op, ast.USub) else value
-        if isinstance(node, ast.BinOp):
-            result = _OPERATORS[type(node.op)](self._value(node.left, names), self._value(node.right, names))
-            if isinstance(result, complex):
-                raise ArithmeticError("root of a negative number")  # noqa: TRY004 - has no value
-            if not math.isfinite(result):  # min and max would hide it
-                raise ArithmeticError("number too large")
-            return result
-        arguments = [self._value(argument, names) for argument in node.args]
-        if len(arguments) == 1 and node.func.id in ("min", "max"):
-            return arguments[0]
-        return _FUNCTIONS[node.func.id](*arguments)
+
+def _finite(number: Any) -> float:
+    """Return a number. Raises ArithmeticError for one that is not finite, which min and max would hide."""
+    if isinstance(number, complex):
+        raise ArithmeticError("root of a negative number")  # noqa: TRY004 - has no value
+    if not math.isfinite(number):
+        raise ArithmeticError("number too large")
+    return float(number)

@@ -2,9 +2,9 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from evald.evaluator import EvaluatorDefinition
 from evald.fields import nearest
@@ -52,12 +52,11 @@ class Entry:
     instance_count: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """The result of a lookup: a type, and the config keys that its alias implies."""
 
     entry: Entry
-    implied: Mapping[str, Any] = field(default_factory=dict)
+    implied: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +98,20 @@ class Registry:
         if origin is Origin.PLUGIN:
             definition = guarded(definition)
         for name in (definition.type, *definition.aliases):
-            taken = self._lookup(name)
-            if taken is not None and not self._is_new_version(taken.entry, definition, origin):
-                whose = "built-in" if taken.entry.origin is Origin.BUILT_IN else "custom"
+            taken = self.get(name)
+            if taken is not None and not self._is_new_version(taken, definition, origin):
+                whose, which = (
+                    ("built-in", "built-in") if taken.origin is Origin.BUILT_IN else ("custom", "existing")
+                )
                 raise DuplicateType(
                     f'Evaluator type "{name}" is already registered ({whose}). '
-                    f"Custom evaluators cannot override "
-                    f"{'built-in' if whose == 'built-in' else 'existing'} types."
+                    f"Custom evaluators cannot override {which} types."
                 )
         if auto_config is None and definition.auto:
             auto_config = {}
-        self._put(Entry(definition, origin, state, auto_config))
         for alias, implied in definition.aliases.items():
             self._aliases[alias] = (definition.type, implied)
-        self._changed(definition.type, definition.version, plans=True)
+        self._put(Entry(definition, origin, state, auto_config))
 
     def offer(self, definition: EvaluatorDefinition) -> None:
         """Add a remote type, or a version of one. Raises DuplicateType."""
@@ -126,36 +125,29 @@ class Registry:
 
     def replace(self, definition: EvaluatorDefinition) -> None:
         """Replace the definition of a remote version. Raises KeyError if there is no such version."""
-        entry = self._versions[definition.type][definition.version]
-        self._put(replace(entry, definition=definition))
-        self._changed(definition.type, definition.version, plans=True)
+        self._put(replace(self._versions[definition.type][definition.version], definition=definition))
 
-    def set_instances(self, type: str, version: str, count: int) -> None:  # noqa: A002 - as above
+    def set_instances(self, type: str, version: str, count: int) -> None:  # noqa: A002 - the word of the contract
         """Set the number of live instances of a remote version. Raises KeyError if there is no such version.
 
         Existing plans stay valid unless the default version changes.
         """
         state = State.ACTIVE if count else State.UNAVAILABLE
-        entry = self._versions[type][version]
-        default = self._entries[type].definition.version
-        self._put(replace(entry, state=state, instance_count=count))
-        self._changed(type, version, plans=self._entries[type].definition.version != default)
+        self._put(replace(self._versions[type][version], state=state, instance_count=count), keeps_plans=True)
 
     def set_auto(self, name: str, config: Mapping[str, Any] | None) -> None:
         """Run a type on every call with this config; None stops that."""
         definition = self.find(name).entry.definition
         for entry in list(self._versions[definition.type].values()):
             self._put(replace(entry, auto_config=config))
-        self._changed(definition.type, definition.version, plans=True)
 
     def set_state(self, name: str, state: State) -> None:
         """Set whether a type that is not remote can be called. Existing plans stay valid."""
         entry = self.find(name).entry
         if entry.state is not state:
-            self._put(replace(entry, state=state))
-            self._changed(entry.definition.type, entry.definition.version, plans=False)
+            self._put(replace(entry, state=state), keeps_plans=True)
 
-    def remove(self, type: str, version: str = "") -> None:  # noqa: A002 - the word of the contract
+    def remove(self, type: str, version: str = "") -> None:  # noqa: A002 - as above
         """Remove a type, or one of its versions."""
         versions = self._versions[type]
         for name in [version] if version else list(versions):
@@ -166,7 +158,7 @@ class Registry:
                 del self._versions[type], self._entries[type]
             elif self._entries[type] is entry:
                 self._entries[type] = _default(versions.values(), None)
-            self._changed(type, name, plans=True)
+            self._changed(type, name, keeps_plans=False)
 
     def get(self, name: str) -> Entry | None:
         """Return the type with this name or alias, or None."""
@@ -182,28 +174,25 @@ class Registry:
             raise UnknownType(
                 f'unknown evaluator type "{name[:100]}"{hint} Known types: {", ".join(sorted(self._entries))}'
             )
-        if version and version != found.entry.definition.version:
-            versions = self._versions[found.entry.definition.type]
-            if version not in versions:
-                raise UnknownType(
-                    f'evaluator type "{name[:100]}" has no version "{version[:40]}", only '
-                    + ", ".join(f'"{offered}"' for offered in sorted(versions))
-                )
-            return Found(versions[version], found.implied)
-        return found
+        if not version:
+            return found
+        versions = self._versions[found.entry.definition.type]
+        if version not in versions:
+            offered = ", ".join(f'"{known}"' for known in sorted(versions))
+            raise UnknownType(
+                f'evaluator type "{name[:100]}" has no version "{version[:40]}", only {offered}'
+            )
+        return found._replace(entry=versions[version])
 
     def types(self) -> list[Entry]:
         """Return all types in all versions, ordered by name and version."""
         return [
-            self._versions[name][version]
-            for name in sorted(self._versions)
-            for version in sorted(self._versions[name])
+            entry for _, versions in sorted(self._versions.items()) for _, entry in sorted(versions.items())
         ]
 
     def autos(self) -> "list[Entry]":
         """Return the types that run on every call, in their default version, ordered by name."""
-        entries = [self._entries[name] for name in sorted(self._entries)]
-        return [entry for entry in entries if entry.auto_config is not None]
+        return [entry for _, entry in sorted(self._entries.items()) if entry.auto_config is not None]
 
     def changes_after(self, revision: int) -> "list[Change]":
         """Return the changes after a revision. Raises RevisionExpired if they are not available."""
@@ -221,31 +210,30 @@ class Registry:
 
     def _is_new_version(self, entry: Entry, definition: EvaluatorDefinition, origin: Origin) -> bool:
         return (
-            origin is Origin.REMOTE
-            and entry.origin is Origin.REMOTE
+            origin is entry.origin is Origin.REMOTE
             and entry.definition.type == definition.type
             and definition.version not in self._versions[definition.type]
         )
 
     def _lookup(self, name: str) -> Found | None:
         for spelling in (name, name.replace("_", "-")):
-            if spelling in self._entries:
-                return Found(self._entries[spelling])
-            if spelling in self._aliases:
-                canonical, implied = self._aliases[spelling]
+            canonical, implied = self._aliases.get(spelling, (spelling, {}))
+            if canonical in self._entries:
                 return Found(self._entries[canonical], implied)
         return None
 
-    def _put(self, entry: Entry) -> None:
+    def _put(self, entry: Entry, *, keeps_plans: bool = False) -> None:
+        """Add or replace a version of a type. keeps_plans: existing plans stay valid unless the default version changes."""
         name, version = entry.definition.type, entry.definition.version
         versions = self._versions.setdefault(name, {})
         versions[version] = entry
-        before = self._entries.get(name)
-        self._entries[name] = _default(versions.values(), before.definition.version if before else None)
+        before = self._entries[name].definition.version if name in self._entries else None
+        default = self._entries[name] = _default(versions.values(), before)
+        self._changed(name, version, keeps_plans=keeps_plans and default.definition.version == before)
 
-    def _changed(self, name: str, version: str, *, plans: bool) -> None:
+    def _changed(self, name: str, version: str, *, keeps_plans: bool) -> None:
         self.revision += 1
-        if plans:
+        if not keeps_plans:
             self.plans_revision = self.revision
         entry = self._versions.get(name, {}).get(version)
         self._changes.append(Change(self.revision, name, version, entry))
@@ -269,7 +257,5 @@ def _default(entries: Iterable[Entry], current: str | None) -> Entry:
 
 def _order(version: str) -> list[tuple[int, str]]:
     """Return a sort key that puts 1.10.0 after 1.9.0."""
-    return [
-        (int(part), "") if part.isdigit() else (-1, part)
-        for part in version.replace("-", ".").replace("+", ".").split(".")
-    ]
+    parts = version.replace("-", ".").replace("+", ".").split(".")
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]

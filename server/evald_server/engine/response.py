@@ -9,15 +9,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from evald.contract import MAX_REASON_BYTES, cut
 from evald.errorcodes import CODES
-from evald.result import ErrorInfo, Result, TokenUsage, Verdict, measurement
+from evald.result import ErrorInfo, Result, Verdict, measurement
 from evald.structs import RepeatedField, dict_to_struct
-from evald.v1 import evaluation_service_pb2, message_pb2, result_pb2
+from evald.v1 import evaluation_service_pb2, result_pb2
 from evald_server import wire_pb2
 
 from .aggregate import ALL_PASSED, Aggregate
-from .plan import Plan
+from .plan import Plan, fill_aggregate, nothing_counted
 from .planned_evaluator import PlannedEvaluator
-from .response_template import fill_aggregate, nothing_counted
 from .run import EvaluationRun
 
 Results: TypeAlias = RepeatedField[result_pb2.EvaluationResult]
@@ -35,11 +34,8 @@ def fill_aggregated(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> 
 
 def unary_response(run: EvaluationRun, evaluation_id: str) -> evaluation_service_pb2.EvaluateUnaryResponse:
     """Return the response of a finished run."""
-    response = evaluation_service_pb2.EvaluateUnaryResponse()
-    response.CopyFrom(run.plan.template.unary)
-    response.evaluation_id = evaluation_id
-    summary = response.summary
-    _fill_finished(summary.results, summary, run)
+    response = evaluation_service_pb2.EvaluateUnaryResponse(evaluation_id=evaluation_id)
+    fill_aggregated(response.summary, run)
     return response
 
 
@@ -64,10 +60,9 @@ def event_of(
     response: evaluation_service_pb2.EvaluateUnaryResponse, specs: Sequence[bytes]
 ) -> wire_pb2.EvaluateResponse:
     """Return the response of a unary call as one message of a stream. specs: of its plan."""
-    event = wire_pb2.EvaluateResponse(results=response.summary.results)
+    event = wire_pb2.EvaluateResponse(results=response.summary.results, summary=response.summary)
     event.started.evaluation_id = response.evaluation_id
     event.started.plan.extend(specs)
-    event.summary.CopyFrom(response.summary)
     event.summary.ClearField("results")
     return event
 
@@ -88,12 +83,12 @@ async def events_of(
         event.started.evaluation_id = evaluation_id
         if announce_plan:
             event.started.plan.extend(run.plan.template.specs)
-        _add_results(event.results, run, run.ready())
+        _add_results(event, run, [index for index, outcome in enumerate(run.outcomes) if outcome])
         yield event
         async with aclosing(steps):
             async for indexes in steps:
                 event = wire_pb2.EvaluateResponse()
-                _add_results(event.results, run, indexes)
+                _add_results(event, run, indexes)
                 for report in run.take_progress():
                     event.progress.add(index=report.index, message=report.message, fraction=report.fraction)
                 if run.finished:
@@ -113,13 +108,10 @@ def fill_error(pb: result_pb2.EvaluationError, error: ErrorInfo) -> None:
         pb.metadata[key] = value
 
 
-def _add_results(results: Results, run: EvaluationRun, indexes: Sequence[int]) -> None:
-    """Append the results at these indexes. The run may be unfinished."""
-    added = []
-    for index in indexes:
-        added.append(results.add())
-        added[-1].CopyFrom(run.plan.template.results[index])
-    _fill_results(added, run, indexes)
+def _add_results(event: wire_pb2.EvaluateResponse, run: EvaluationRun, indexes: Sequence[int]) -> None:
+    """Write the results at these indexes. The run may be unfinished."""
+    event.results.extend([run.plan.template.results[index] for index in indexes])
+    _fill_results(event.results, run, indexes)
 
 
 def _fill_finished(results: Results, summary: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
@@ -127,8 +119,6 @@ def _fill_finished(results: Results, summary: result_pb2.AggregatedEvaluation, r
     unusual = _fill_results(results, run, range(len(run.outcomes)))
     plan, outcomes = run.plan, run.outcomes
     if unusual or run.aggregate is not plan.template.passed:
-        for name in ("score", "min_score", "mean_score"):
-            summary.ClearField(name)
         _fill_summary(summary, run)
         return
     for evaluator in plan.metrics:
@@ -137,27 +127,6 @@ def _fill_finished(results: Results, summary: result_pb2.AggregatedEvaluation, r
         if value is not None:
             summary.metrics[evaluator.name] = value
     _fill_times(summary, run)
-
-
-def _fill_summary(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
-    """Write the summary of a finished run, without its results."""
-    plan, results, total = run.plan, run.results, run.aggregate
-    for evaluator, result in zip(plan.evaluators, results, strict=True):
-        if evaluator.is_metric and result.verdict is _PASSED:
-            value = measurement(result.value, result.metadata)
-            if value is not None:
-                pb.metrics[evaluator.name] = value
-        if result.token_usage is not None:
-            _add_usage(pb.token_usage, result.token_usage)
-        if result.cost_usd is not None:
-            pb.cost.currency_code = "USD"
-            pb.cost.amount += result.cost_usd
-    fill_aggregate(pb, total)
-    pb.reason = cut(_reason(plan, results, total))
-    pb.warnings[:] = _warnings(plan, results, total)
-    if plan.final_only and not run.ctx.is_final and not run.ctx.turn:
-        pb.warnings.append(_awaiting_final(plan.final_only))
-    _fill_times(pb, run)
 
 
 def _fill_results(
@@ -217,10 +186,22 @@ def _fill_unusual(
         pb.checks.add(text=cut(check.text), met=check.met, evidence=cut(check.evidence))
     if result.raw_request:
         dict_to_struct(result.raw_request, pb.raw_request)
-    if result.token_usage is not None:
-        _add_usage(pb.token_usage, result.token_usage)
-    if result.cost_usd is not None:
-        pb.cost.currency_code, pb.cost.amount = "USD", result.cost_usd
+    _add_spending(pb, result)
+
+
+def _fill_summary(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
+    """Write the summary of a finished run, without its results."""
+    plan, results, total = run.plan, run.results, run.aggregate
+    for evaluator, result in zip(plan.evaluators, results, strict=True):
+        if evaluator.is_metric and result.verdict is _PASSED:
+            value = measurement(result.value, result.metadata)
+            if value is not None:
+                pb.metrics[evaluator.name] = value
+        _add_spending(pb, result)
+    fill_aggregate(pb, total)
+    pb.reason = cut(_reason(plan, results, total))
+    pb.warnings[:] = _warnings(run)
+    _fill_times(pb, run)
 
 
 def _fill_times(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> None:
@@ -233,39 +214,45 @@ def _set_nanos(pb: Duration | Timestamp, nanos: int) -> None:
     pb.seconds, pb.nanos = divmod(nanos, _SECOND_NANOS)
 
 
+def _add_spending(pb: result_pb2.EvaluationResult | result_pb2.AggregatedEvaluation, result: Result) -> None:
+    """Add the tokens and the cost of a result."""
+    usage = result.token_usage
+    if usage is not None:
+        for name, count in (
+            ("input_tokens", usage.input_tokens),
+            ("output_tokens", usage.output_tokens),
+            ("total_tokens", usage.total),
+        ):
+            if count is not None:
+                setattr(pb.token_usage, name, getattr(pb.token_usage, name) + count)
+    if result.cost_usd is not None:
+        pb.cost.currency_code = "USD"
+        pb.cost.amount += result.cost_usd
+
+
 def _reason(plan: Plan, results: Sequence[Result], total: Aggregate) -> str:
     """Return the reason of the deciding result, else a summary of the results that counted."""
     if total.deciding is not None:
         return results[total.deciding].reason
     if total.verdict is _FAILED:
         return f"Weighted mean {total.mean_score:.4g} is below the threshold {plan.threshold:.4g}"
-    ignored = len(total.ignored_errors)
+    count = len(total.ignored_errors)
+    ignored = f"{count} with an error {'was' if count == 1 else 'were'} ignored (fail open)"
     if total.verdict is _SKIPPED:
-        if ignored:
-            return f"No assertion gave a verdict: {ignored} with an error {_was(ignored)} ignored (fail open)"
-        return "All assertions were skipped"
+        return f"No assertion gave a verdict: {ignored}" if count else "All assertions were skipped"
     if total.failed:
         return f"Weighted mean {total.mean_score:.4g} reaches the threshold {plan.threshold:.4g}"
     if not total.passed:
         return nothing_counted(plan.evaluators)
-    if ignored:
-        of = total.passed + ignored
-        return (
-            f"{total.passed} of {of} assertions passed, {ignored} with an error {_was(ignored)} ignored (fail "
-            "open)"
-        )
-    return ALL_PASSED
+    return f"{total.passed} of {total.passed + count} assertions passed, {ignored}" if count else ALL_PASSED
 
 
-def _was(count: int) -> str:
-    return "was" if count == 1 else "were"
-
-
-def _warnings(plan: Plan, results: Sequence[Result], total: Aggregate) -> list[str]:
+def _warnings(run: EvaluationRun) -> list[str]:
+    plan, results = run.plan, run.results
     warnings = [*plan.template.warnings]
     warnings += [
         f'"{plan.evaluators[index].name}" gave no verdict ({_code(results[index])}) and was ignored (fail open)'
-        for index in total.ignored_errors
+        for index in run.aggregate.ignored_errors
     ]
     for evaluator, result in zip(plan.evaluators, results, strict=True):
         if result.verdict is _ERROR and not evaluator.counts:
@@ -273,24 +260,14 @@ def _warnings(plan: Plan, results: Sequence[Result], total: Aggregate) -> list[s
             warnings.append(f'"{evaluator.name}" {what} ({_code(result)})')
         if result.warning:
             warnings.append(f'"{evaluator.name}": {result.warning}')
+    names = plan.final_only
+    if names and not run.ctx.is_final and not run.ctx.turn:
+        # The caller does not number the turns, so no final one may ever come.
+        verb = "waits" if len(names) == 1 else "wait"
+        shown = ", ".join(map(repr, names[:5]))
+        warnings.append(f"{shown} {verb} for the final turn: set is_final on it, or turn on the others")
     return warnings
-
-
-def _awaiting_final(names: Sequence[str]) -> str:
-    """Return the warning of a turn that the caller does not number, so that no final one may ever come."""
-    verb = "waits" if len(names) == 1 else "wait"
-    return f"{', '.join(map(repr, names[:5]))} {verb} for the final turn: set is_final on it, or turn on the others"
 
 
 def _code(result: Result) -> str:
     return result.error.code if result.error is not None else ""
-
-
-def _add_usage(pb: message_pb2.TokenUsage, usage: TokenUsage) -> None:
-    for name, count in (
-        ("input_tokens", usage.input_tokens),
-        ("output_tokens", usage.output_tokens),
-        ("total_tokens", usage.total),
-    ):
-        if count is not None:
-            setattr(pb, name, getattr(pb, name) + count)

@@ -19,12 +19,9 @@ from evald.scope import Scope
 from evald.threads import Threads
 
 from .aggregate import Aggregate, Policy, aggregate, is_lost
-from .invoke import discard, invoke
+from .invoke import FAIL_FAST, NOT_FINAL, adjust, checked, crashed, discard, invoke
 from .plan import Plan
 from .planned_evaluator import PlannedEvaluator
-from .postprocess import FAIL_FAST, NOT_FINAL, adjust, checked, crashed
-
-_SECOND_NANOS: Final = 1_000_000_000
 
 _EXPIRED: Final = 1  # a time in the past, for `EvaluatorContext.stop_at`
 
@@ -36,7 +33,6 @@ _clock = time.perf_counter_ns
 
 # Module constants, because an enum member lookup costs as much as a whole check.
 _ALL_MUST_PASS, _PASSED = Policy.ALL_MUST_PASS, Verdict.PASSED
-
 
 Outcome: TypeAlias = tuple[Result, int, int]
 """A result, its duration in nanoseconds, and the Unix time in nanoseconds when a pending evaluator was invoked, else
@@ -71,6 +67,7 @@ class EvaluationRun:
 
     aggregate: Aggregate
     nanos: int
+    _news: asyncio.Event  # a pending evaluator has ended or reports progress
 
     def __init__(
         self, plan: Plan, ctx: EvaluatorContext, threads: Threads, slice_nanos: int = SLICE_NANOS
@@ -84,7 +81,6 @@ class EvaluationRun:
         self._threads = threads
         self._lost = False  # fail_fast: the verdict is already FAILED
         self._progress: dict[int, ProgressReport] = {}  # by evaluator: its latest report, until taken
-        self._wake: asyncio.Future[None] | None = None
         # Start times use the wall clock. Durations do not, because a clock change could make them negative.
         self.start_nanos = time.time_ns()
         self._began = _clock()
@@ -124,7 +120,7 @@ class EvaluationRun:
             now = _clock()
             if outcome.__class__ is Result and not evaluator.adjusted and not fail_fast:
                 score = outcome.score
-                if score is None or 0 <= score <= 1:  # as in `is_score`
+                if score is None or 0 <= score <= 1:  # as in `checked`
                     outcomes[evaluator.index] = (outcome, now - began, 0)
                     if outcome.verdict is not _PASSED or (score != 1.0 and evaluator.counts):
                         usual = False
@@ -164,25 +160,23 @@ class EvaluationRun:
         evaluators that still run.
         """
         try:
-            if self._lost:
-                self._skip(self.pending)
-                self._finish()
-                yield [pending.evaluator.index for pending in self.pending]
-                return
-            self.ctx.stop_at(0 if seconds is None else _clock() + int(seconds * _SECOND_NANOS))
+            self.ctx.stop_at(0 if seconds is None else _clock() + int(seconds * 1e9))
             if self.plan.skip_cache:
                 scope = scope._replace(skip_cache=True)
-            if len(self.pending) == 1 and not self.plan.include_progress:
+            if self._lost:
+                self._skip(self.pending)
+            elif len(self.pending) == 1 and not self.plan.include_progress:
                 # In the caller's task: creating and awaiting another task costs a third of the overhead of a call to
                 # another process.
                 await self._invoke(self.pending[0], seconds, scope)
-                self._finish()
-                yield [self.pending[0].evaluator.index]
+            else:
+                tasks = self._run_tasks(seconds, self.plan.max_concurrency or concurrency, scope)
+                async with aclosing(tasks):
+                    async for finished in tasks:
+                        yield finished
                 return
-            tasks = self._run_tasks(seconds, self.plan.max_concurrency or concurrency, scope)
-            async with aclosing(tasks):
-                async for finished in tasks:
-                    yield finished
+            self._finish()
+            yield [pending.evaluator.index for pending in self.pending]
         finally:
             self.abandon()
 
@@ -191,42 +185,57 @@ class EvaluationRun:
     ) -> AsyncGenerator[list[int]]:
         deadline = None if seconds is None else time.monotonic() + seconds
         limit = asyncio.Semaphore(concurrency)
-        tasks = {
-            asyncio.create_task(self._run_one(pending, deadline, limit, scope)): pending
-            for pending in self.pending
-        }
+
+        async def run(pending: PendingEvaluator) -> None:
+            async with limit:
+                left = None if deadline is None else deadline - time.monotonic()
+                own = scope
+                if self.plan.include_progress:
+                    own = scope._replace(progress=self._reporter(pending.evaluator.index))
+                await self._invoke(pending, left, own)
+
+        news = self._news = asyncio.Event()
+        tasks = {asyncio.create_task(run(pending)): pending for pending in self.pending}
+        for task in tasks:
+            task.add_done_callback(lambda _task: news.set())
+        running = set(tasks)
         try:
-            running = set(tasks)
             while running:
-                done, running = await self._next(running)
-                finished = []
+                await news.wait()
+                news.clear()
+                done = {task for task in running if task.done()}
+                running -= done
                 for task in done:
                     task.result()
-                    finished.append(tasks[task].evaluator.index)
                 if self._lost and running:
                     for task in running:
                         task.cancel()
                     await asyncio.wait(running)
-                    left = [tasks[task] for task in running]
-                    self._skip([one for one in left if self.outcomes[one.evaluator.index] is None])
-                    finished += [one.evaluator.index for one in left]
-                    running = set()
+                    self._skip([tasks[task] for task in running])
+                    done, running = done | running, set()
                 if not running:
                     self._finish()
-                yield sorted(finished)
+                if done or self._progress:
+                    yield sorted(tasks[task].evaluator.index for task in done)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    @property
-    def results(self) -> list[Result]:
-        """The available results, in the plan's order."""
-        return [outcome[0] for outcome in self.outcomes if outcome is not None]
+    def _reporter(self, index: int) -> Callable[[str, float | None], None]:
+        """Return the function with which an evaluator reports progress, from any thread."""
+        loop = asyncio.get_running_loop()
 
-    def ready(self) -> list[int]:
-        """Return the indexes of the available results."""
-        return [index for index, outcome in enumerate(self.outcomes) if outcome is not None]
+        def add(report: ProgressReport) -> None:
+            self._progress[index] = report
+            self._news.set()
+
+        def report(message: str, fraction: float | None = None) -> None:
+            progress = ProgressReport(index, *progress_said(message, fraction))
+            with suppress(RuntimeError):  # the event loop is closed
+                loop.call_soon_threadsafe(add, progress)
+
+        return report
 
     def take_progress(self) -> list[ProgressReport]:
         """Return and clear the progress reports. Empty unless the plan has include_progress.
@@ -235,6 +244,48 @@ class EvaluationRun:
         """
         reports, self._progress = self._progress, {}
         return list(reports.values())
+
+    async def _invoke(self, pending: PendingEvaluator, seconds: float | None, scope: Scope) -> None:
+        began = _clock()
+        result = await invoke(pending.evaluator, self.ctx, self._threads, seconds, scope, pending.awaitable)
+        nanos = _clock() - began
+        self._settle(pending.evaluator, result, nanos, self.start_nanos + began - self._began)
+
+    def _settle(self, evaluator: PlannedEvaluator, result: Result, nanos: int, start_nanos: int = 0) -> None:
+        """Record a result."""
+        if evaluator.adjusted:
+            result = adjust(evaluator, result)
+        self.outcomes[evaluator.index] = (result, nanos, start_nanos)
+        plan = self.plan
+        if plan.fail_fast and evaluator.counts and not self._lost:
+            settled = [outcome and (outcome[0].verdict, outcome[0].score) for outcome in self.outcomes]
+            self._lost = is_lost(plan.evaluators, settled, plan.policy, plan.threshold)
+
+    def _skip(self, evaluators: Sequence[PendingEvaluator]) -> None:
+        """Skip those that have no result."""
+        for evaluator, _ in evaluators:
+            if self.outcomes[evaluator.index] is None:
+                self._settle(evaluator, FAIL_FAST, 0)
+
+    def _finish(self) -> None:
+        """Aggregate the results, all of which must be available."""
+        plan, results = self.plan, self.results
+        settled = [(result.verdict, result.score) for result in results]
+        not_run = [index for index, result in enumerate(results) if result is FAIL_FAST]
+        self.aggregate = aggregate(plan.evaluators, settled, plan.policy, plan.threshold, not_run)
+        self.nanos = _clock() - self._began
+        self.finished = True
+
+    def abandon(self) -> None:
+        """Close coroutines that never started, and stop evaluators that still run in a thread."""
+        self.ctx.stop_at(_EXPIRED)
+        for pending in self.pending:
+            discard(pending.awaitable)
+
+    @property
+    def results(self) -> list[Result]:
+        """The available results, in the plan's order."""
+        return [outcome[0] for outcome in self.outcomes if outcome is not None]
 
     def conclude(self, indexes: Sequence[int] = (), final: "EvaluationRun | None" = None) -> None:
         """Mark the turn of a finished run as the final one, and aggregate the results again.
@@ -249,111 +300,16 @@ class EvaluationRun:
     def awaiting_final(self) -> tuple[str, ...]:
         """Return the names of the enforced assertions that wait for the final turn; none if this turn is final.
 
-        A judge that found a failure criterion met waits too: the criterion counts on the final turn only.
+        A judge that passed the turn although a failure criterion is met waits too: the criterion counts on the final
+        turn only.
         """
         if self.ctx.is_final:
             return ()
         if not self.plan.waits:
             return self.plan.final_only
         met = (
-            planned.name
-            for planned, outcome in zip(self.plan.evaluators, self.outcomes, strict=True)
-            if planned.counts and outcome is not None and _tolerates_failure(outcome[0])
+            evaluator.name
+            for evaluator, result in zip(self.plan.evaluators, self.results, strict=True)
+            if evaluator.counts and result.verdict is _PASSED and (result.metadata or {}).get("failureMet")
         )
         return (*self.plan.final_only, *met)
-
-    def abandon(self) -> None:
-        """Close coroutines that never started, and stop evaluators that still run in a thread."""
-        self.ctx.stop_at(_EXPIRED)
-        for pending in self.pending:
-            discard(pending.awaitable)
-
-    async def _next(
-        self, running: set[asyncio.Task[None]]
-    ) -> tuple[set[asyncio.Task[None]], set[asyncio.Task[None]]]:
-        """Wait for a finished task or for progress. Returns the finished and the running tasks."""
-        if not self.plan.include_progress:
-            return await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        if self._wake is None or self._wake.done():
-            self._wake = asyncio.get_running_loop().create_future()
-            if self._progress:
-                self._wake.set_result(None)
-        both: set[asyncio.Future[None]] = {*running, self._wake}
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        done = {task for task in running if task.done()}
-        return done, running - done
-
-    def _reporter(self, index: int) -> Callable[[str, float | None], None]:
-        """Return the function with which an evaluator reports progress, from any thread."""
-        loop = asyncio.get_running_loop()
-
-        def report(message: str, fraction: float | None = None) -> None:
-            said = ProgressReport(index, *progress_said(message, fraction))
-            with suppress(RuntimeError):  # the event loop is closed
-                loop.call_soon_threadsafe(self._add_progress, said)
-
-        return report
-
-    def _add_progress(self, report: ProgressReport) -> None:
-        self._progress[report.index] = report
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-
-    async def _run_one(
-        self, pending: PendingEvaluator, deadline: float | None, limit: asyncio.Semaphore, scope: Scope
-    ) -> None:
-        async with limit:
-            if self.plan.include_progress:
-                scope = scope._replace(progress=self._reporter(pending.evaluator.index))
-            left = None if deadline is None else deadline - time.monotonic()
-            await self._invoke(pending, left, scope)
-
-    async def _invoke(self, pending: PendingEvaluator, seconds: float | None, scope: Scope) -> None:
-        began = _clock()
-        result = await invoke(pending.evaluator, self.ctx, self._threads, seconds, scope, pending.awaitable)
-        nanos = _clock() - began
-        self._settle(pending.evaluator, result, nanos, self.start_nanos + began - self._began)
-
-    def _settle(self, evaluator: PlannedEvaluator, result: Result, nanos: int, start_nanos: int = 0) -> None:
-        """Record a result."""
-        if evaluator.adjusted:
-            result = adjust(evaluator, result)
-        self.outcomes[evaluator.index] = (result, nanos, start_nanos)
-        if self.plan.fail_fast and evaluator.counts and not self._lost:
-            self._lost = self._cannot_pass()
-
-    def _cannot_pass(self) -> bool:
-        plan = self.plan
-        settled = [
-            None if outcome is None else (outcome[0].verdict, outcome[0].score) for outcome in self.outcomes
-        ]
-        return is_lost(plan.evaluators, settled, plan.policy, plan.threshold)
-
-    def _skip(self, pending: Sequence[PendingEvaluator]) -> None:
-        for one in pending:
-            self._settle(one.evaluator, FAIL_FAST, 0)
-
-    def _finish(self) -> None:
-        """Aggregate the results, all of which must be available."""
-        plan, results = self.plan, self.results
-        if plan.policy is _ALL_MUST_PASS and _all_passed(plan.evaluators, results):
-            self.aggregate = plan.template.passed
-        else:
-            settled = [(result.verdict, result.score) for result in results]
-            not_run = [index for index, result in enumerate(results) if result is FAIL_FAST]
-            self.aggregate = aggregate(plan.evaluators, settled, plan.policy, plan.threshold, not_run)
-        self.nanos = _clock() - self._began
-        self.finished = True
-
-
-def _all_passed(evaluators: Sequence[PlannedEvaluator], results: Sequence[Result]) -> bool:
-    """Return whether all passed, enforced assertions with score 1, so that no aggregation is needed."""
-    for evaluator, result in zip(evaluators, results, strict=True):
-        if result.verdict is not _PASSED or (result.score != 1.0 and evaluator.counts):
-            return False
-    return True
-
-
-def _tolerates_failure(result: Result) -> bool:
-    """Return whether a judge passed the turn although a failure criterion is met."""
-    return result.verdict is _PASSED and bool((result.metadata or {}).get("failureMet"))

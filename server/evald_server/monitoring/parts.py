@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from evald.result import TokenUsage
-from evald_server.engine.compiler import JUDGE
+from evald_server.engine.contexts import JUDGE
 
 from .families import OTHER, Families, Histogram, TypeNames, caller_value, total
 

@@ -65,7 +65,7 @@ def suite_problems(opened: SuiteOpen) -> list[BadField]:
 async def check_specs(planner: Planner, specs: tuple[bytes, ...], options: bytes, path: str) -> None:
     """Compile specs. path: prefix of the fields in errors. Raises CallError."""
     try:
-        await planner.prepare(specs, options, None)
+        await planner.prepare(specs, options)
         planner.plan(specs, options)
     except InvalidPlan as problem:
         raise _below(path, as_call_error(problem)) from None
