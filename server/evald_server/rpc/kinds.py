@@ -110,48 +110,48 @@ class ResourceKinds:
         return built
 
     async def _scenario_problems(self, scenario: Scenario) -> list[BadField]:
-        found = [
+        problems = [
             BadField(f"scenario.{field.name}", f"got {value}, wanted a value this server knows")
             for field, value in scenario.ListFields()
             if field.enum_type is not None and value not in field.enum_type.values_by_number
         ]
         criteria = scenario.success_criteria.strip() or scenario.failure_criteria.strip()
         if not criteria and not scenario.evaluators:
-            found.append(BadField("scenario", "Scenario must have evaluation criteria"))
+            problems.append(BadField("scenario", "Scenario must have evaluation criteria"))
         most, field = most_messages(scenario), "scenario.max_messages"
         spoken = counted_roles(scenario)
         least = len(spoken) + (1 if spoken[-1:] == ["user"] else 2)
         if not 1 <= most <= self.max_messages:
-            found.append(BadField(field, f"got {most}, wanted 1 to {self.max_messages}"))
+            problems.append(BadField(field, f"got {most}, wanted 1 to {self.max_messages}"))
         elif most < least:
             text = (
                 f"got {most}, wanted {least} or more: the conversation starts with {len(spoken)} messages, and the "
                 "agent must be able to answer"
             )
-            found.append(BadField(field, text))
-        found += _message_problems(scenario)
-        found += [
-            BadField(f"scenario.{one.field}", one.message, one.reason)
-            for one in await self._planner.violations(scenario.evaluators)
+            problems.append(BadField(field, text))
+        problems += _message_problems(scenario)
+        problems += [
+            BadField(f"scenario.{violation.field}", violation.message, violation.reason)
+            for violation in await self._planner.violations(scenario.evaluators)
         ]
-        return found + await self.personas.unknown(scenario.persona_ids, "scenario.persona_ids")
+        return problems + await self.personas.unknown(scenario.persona_ids, "scenario.persona_ids")
 
     async def _persona_problems(self, persona: Persona) -> list[BadField]:
-        found = [
+        problems = [
             BadField(*problem)
             for problem in self._connectors.secrets.violations(persona.headers, "persona.headers")
         ]
         if len(persona.script) > _MAX_SCRIPT:
             text = f"got {len(persona.script)} messages, wanted at most {_MAX_SCRIPT}"
-            found.append(BadField("persona.script", text))
-        found += [
+            problems.append(BadField("persona.script", text))
+        problems += [
             BadField(f"persona.script[{number}]", "empty; wanted the text that the persona sends")
             for number, text in enumerate(persona.script)
             if not text.strip()
         ]
         if persona.judge and (problem := self.judge_problem(persona.judge)):
-            found.append(BadField("persona.judge", problem))
-        return found
+            problems.append(BadField("persona.judge", problem))
+        return problems
 
     async def _connector_problems(self, connector: Connector) -> list[BadField]:
         return [BadField(*problem) for problem in self._connectors.violations(connector)]
@@ -171,19 +171,19 @@ class ResourceKinds:
 
 def _message_problems(scenario: Scenario) -> list[BadField]:
     """Return problems of messages that agents or evaluators cannot read."""
-    found = []
+    problems = []
     for number, message in enumerate(scenario.messages):
         field = f"scenario.messages[{number}]"
         if message.role not in ROLES:
             got = f'got "{message.role[:60]}"' if message.role else "missing"
-            found.append(BadField(f"{field}.role", f"{got}; wanted one of {', '.join(ROLES)}"))
+            problems.append(BadField(f"{field}.role", f"{got}; wanted one of {', '.join(ROLES)}"))
         try:
             message_text(message)
         except InvalidInput as problem:
             wrong = problem.below(field)
-            found.append(BadField(wrong.path, f"{wrong.got}; wanted {wrong.wanted}"))
-        found += impossible_values(message, field)
-    return found
+            problems.append(BadField(wrong.path, f"{wrong.got}; wanted {wrong.wanted}"))
+        problems += impossible_values(message, field)
+    return problems
 
 
 def _moved_values(updated: Connector, stored: Connector, sent: Connector) -> list[BadField]:

@@ -157,9 +157,9 @@ class RegistrationService:
         after = read_token(request.page_token)
 
         def offering(instances: Iterable[Instance]) -> list[Instance]:
-            return [one for one in instances if not request.type or _offers(one, request.type)]
+            return [instance for instance in instances if not request.type or _offers(instance, request.type)]
 
-        later = [one for one in offering(self.remotes.instances.by_id.values()) if one.id > after]
+        later = [each for each in offering(self.remotes.instances.by_id.values()) if each.id > after]
         later.sort(key=lambda instance: instance.id)
         response = registry_pb.ListRegistrationsResponse(revision=self.remotes.instances.revision)
         response.registrations.extend(self._describe(instance) for instance in later[:size])
@@ -167,7 +167,7 @@ class RegistrationService:
             response.next_page_token = page_token(later[size - 1].id)
         if not request.page_token:
             response.lost.extend(
-                self._describe(one) for one in offering(self.remotes.instances.lost.values())
+                self._describe(instance) for instance in offering(self.remotes.instances.lost.values())
             )
             for pool in self.remotes.instances.pools.values():
                 if pool.stored and not pool.instances and request.type in ("", pool.key[0]):
@@ -283,7 +283,7 @@ def _place(entry: Entry) -> tuple[str, str]:
 
 
 def _offers(instance: Instance, name: str) -> bool:
-    return instance.plugin is not None and any(one.name == name for one in instance.plugin.types)
+    return instance.plugin is not None and any(offered.name == name for offered in instance.plugin.types)
 
 
 def _timestamp(seconds: float) -> Timestamp:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 from uuid import uuid4
 
@@ -35,31 +36,24 @@ _MAX_IDS: Final = 1000
 _OUTPUT_ONLY: Final = ("create_time", "update_time")
 
 
+@dataclass
 class ResourceService(Generic[Resource]):
     """The resources of one kind, and the handlers of their standard methods.
 
     Values of headers that may be secrets are stored, but never shown: an update may send their masks back.
+
+    problems: returns the invalid fields of a resource, except its id and its name. problems_of_move: returns the hidden
+    values that an update must not keep, given the updated and the stored resource and the fields that the caller sent.
     """
 
-    def __init__(
-        self,
-        store: ResourceStore,
-        kind: StandardMethods,
-        message: type[Resource],
-        problems: Callable[[Resource], Awaitable[list[BadField]]],
-        problems_of_move: Callable[[Resource, Resource, Resource], list[BadField]] = lambda *_: [],
-    ) -> None:
-        """problems: returns the invalid fields of a resource, except its id and its name.
+    store: ResourceStore
+    standard: StandardMethods
+    message: type[Resource]
+    problems: Callable[[Resource], Awaitable[list[BadField]]]
+    problems_of_move: Callable[[Resource, Resource, Resource], list[BadField]] = lambda *_: []
 
-        problems_of_move: returns the hidden values that an update must not keep, given the updated and the stored
-        resource and the fields that the caller sent.
-        """
-        self._store = store
-        self._standard = kind
-        self._kind = ResourceKind(kind.word)
-        self._message: type[Resource] = message
-        self._problems: Callable[[Resource], Awaitable[list[BadField]]] = problems
-        self._problems_of_move: Callable[[Resource, Resource, Resource], list[BadField]] = problems_of_move
+    def __post_init__(self) -> None:
+        self._kind = ResourceKind(self.standard.word)
 
     def methods(self) -> Methods:
         """Return the handlers by method."""
@@ -70,7 +64,7 @@ class ResourceService(Generic[Resource]):
             "Update": self.update,
             "Delete": self.delete,
         }
-        return {self._standard.method(verb).rpartition("/")[2]: one for verb, one in handlers.items()}
+        return {self.standard.method(verb).rpartition("/")[2]: handler for verb, handler in handlers.items()}
 
     async def create(self, request: Any) -> Any:
         """Store a resource."""
@@ -79,7 +73,7 @@ class ResourceService(Generic[Resource]):
         now = _now()
         stored = _as_stored(resource, resource.id or str(uuid4()), now, now)
         try:
-            await recorded(self._store.create(self._kind, stored), "created", self._kind, stored.id)
+            await recorded(self.store.create(self._kind, stored), "created", self._kind, stored.id)
         except NameTaken:
             raise self._name_taken(resource.name) from None
         except IdTaken:
@@ -101,23 +95,23 @@ class ResourceService(Generic[Resource]):
         page, more = await read_page(
             size,
             (int(created), last) if created else None,
-            lambda after, limit: self._store.list(self._kind, after=after, limit=limit, name=request.name),
+            lambda after, limit: self.store.list(self._kind, after=after, limit=limit, name=request.name),
             lambda stored: (stored.created, stored.id),
             lambda stored: len(stored.body),
         )
         shown = [_shown(self._resource(stored)) for stored in page]
         token = page_token(f"{page[-1].created} {page[-1].id}") if more else ""
-        return self._response("List", **{self._standard.plural: shown}, next_page_token=token)
+        return self._response("List", **{self.standard.plural: shown}, next_page_token=token)
 
     async def update(self, request: Any) -> Any:
         """Replace fields of a resource."""
         given: Resource = getattr(request, self._kind)
         if not given.id:
             raise invalid(f"{self._kind}.id", f"missing; wanted the id of a stored {self._kind}")
-        sent = self._message()
+        sent = self.message()
         sent.CopyFrom(given)
         fields, expected = self._masked(request.update_mask), _expected(request)
-        for field in self._message.DESCRIPTOR.fields:
+        for field in self.message.DESCRIPTOR.fields:
             if field.name not in fields:
                 sent.ClearField(field.name)
         while True:
@@ -127,8 +121,8 @@ class ResourceService(Generic[Resource]):
                 wanted.ClearField(name)
             wanted.MergeFrom(sent)
             wanted.DiscardUnknownFields()
-            if found := self._problems_of_move(wanted, stored, sent):
-                raise refusal(found)
+            if invalid_fields := self.problems_of_move(wanted, stored, sent):
+                raise refusal(invalid_fields)
             if isinstance(wanted, Persona | Connector):
                 unmask(wanted.headers, stored.headers)
             # No error if nothing is to change: the caller may repeat a call whose response was lost.
@@ -151,7 +145,7 @@ class ResourceService(Generic[Resource]):
             if expected not in (None, current.updated):
                 raise self._changed(current)
 
-        deleting = self._store.delete(self._kind, resource_id, check)
+        deleting = self.store.delete(self._kind, resource_id, check)
         if not await recorded(deleting, "deleted", self._kind, resource_id):
             raise self._missing(resource_id)
         return self._response("Delete")
@@ -164,20 +158,20 @@ class ResourceService(Generic[Resource]):
         """Return the problems of unknown and repeated ids. path: the field with the ids."""
         if len(ids) > _MAX_IDS:
             return [BadField(path, f"got {len(ids)} ids, wanted at most {_MAX_IDS}")]
-        known = await self._store.names(self._kind, _MAX_IDS, ids=ids) if ids else {}
-        found, unlisted = [], set(known)
+        known = await self.store.names(self._kind, _MAX_IDS, ids=ids) if ids else {}
+        invalid_fields, unlisted = [], set(known)
         for number, resource_id in enumerate(ids):
             if resource_id in unlisted:
                 unlisted.remove(resource_id)
                 continue
             twice = f'"{resource_id}" is listed twice'
             text = twice if resource_id in known else self._no_such(resource_id)
-            found.append(BadField(f"{path}[{number}]", text))
-        return found
+            invalid_fields.append(BadField(f"{path}[{number}]", text))
+        return invalid_fields
 
     async def missing(self, resource_id: str, field: str) -> list[BadField]:
         """Return a problem of the field if no resource has the id."""
-        return [one._replace(field=field) for one in await self.unknown([resource_id], field)]
+        return [problem._replace(field=field) for problem in await self.unknown([resource_id], field)]
 
     async def _replace(self, before: StoredResource, wanted: Resource) -> Resource:
         """Store an updated resource. Raises _ChangedMeanwhile if another call has changed it since `before`."""
@@ -189,7 +183,7 @@ class ResourceService(Generic[Resource]):
             return after
 
         try:
-            updating = self._store.update(self._kind, before.id, change)
+            updating = self.store.update(self._kind, before.id, change)
             stored = await recorded(updating, "updated", self._kind, before.id, unless=None)
         except NameTaken:
             raise self._name_taken(wanted.name) from None
@@ -198,32 +192,34 @@ class ResourceService(Generic[Resource]):
         return self._resource(stored)
 
     async def _load(self, resource_id: str, field: str = "") -> StoredResource:
-        stored = await self._store.get(self._kind, resource_id) if len(resource_id) <= _MAX_ID else None
+        stored = await self.store.get(self._kind, resource_id) if len(resource_id) <= _MAX_ID else None
         if stored is None:
             raise self._missing(resource_id, field)
         return stored
 
     async def _check(self, resource: Resource) -> None:
         """Raise CallError with all problems of the resource."""
-        found = []
+        invalid_fields = []
         if not resource.name.strip():
-            found.append(BadField(f"{self._kind}.name", "Name is required"))
+            invalid_fields.append(BadField(f"{self._kind}.name", "Name is required"))
         elif len(resource.name) > _MAX_NAME or not resource.name.isprintable():
             text = f"got {len(resource.name)} characters, wanted at most {_MAX_NAME}, all of them printable"
-            found.append(BadField(f"{self._kind}.name", text))
+            invalid_fields.append(BadField(f"{self._kind}.name", text))
         if len(resource.id) > _MAX_ID or not resource.id.isprintable():
-            found.append(BadField(f"{self._kind}.id", f"wanted at most {_MAX_ID} printable characters"))
+            invalid_fields.append(
+                BadField(f"{self._kind}.id", f"wanted at most {_MAX_ID} printable characters")
+            )
         size = resource.ByteSize()
         if size > _MAX_BYTES:
-            found.append(BadField(self._kind, f"got {size} bytes, wanted at most {_MAX_BYTES}"))
+            invalid_fields.append(BadField(self._kind, f"got {size} bytes, wanted at most {_MAX_BYTES}"))
         else:
-            found += await self._problems(resource)
-        if found:
-            raise refusal(found)
+            invalid_fields += await self.problems(resource)
+        if invalid_fields:
+            raise refusal(invalid_fields)
 
     def _masked(self, update_mask: FieldMask) -> Sequence[str]:
         """Return the names of the fields that an update replaces. Raises CallError."""
-        names = [field.name for field in self._message.DESCRIPTOR.fields]
+        names = [field.name for field in self.message.DESCRIPTOR.fields]
         known = [name for name in names if name not in ("id", *_OUTPUT_ONLY)]
         for number, path in enumerate(update_mask.paths):
             if path not in known:
@@ -232,7 +228,7 @@ class ResourceService(Generic[Resource]):
         return update_mask.paths or known
 
     def _resource(self, stored: StoredResource) -> Resource:
-        resource = self._message.FromString(stored.body)
+        resource = self.message.FromString(stored.body)
         resource.id, resource.name = stored.id, stored.name
         resource.create_time.FromMicroseconds(stored.created)
         resource.update_time.FromMicroseconds(stored.updated)
@@ -242,7 +238,7 @@ class ResourceService(Generic[Resource]):
         return self._response(verb, **{self._kind: _shown(resource)})
 
     def _response(self, verb: str, **fields: Any) -> Any:
-        return find_method(self._standard.method(verb)).answer(**fields)
+        return find_method(self.standard.method(verb)).answer(**fields)
 
     def _named(self, request: Any) -> str:
         """Return the id of the resource that a request names. Raises CallError."""
@@ -256,7 +252,7 @@ class ResourceService(Generic[Resource]):
         return invalid(field or f"{self._kind}_id", self._no_such(resource_id), "RESOURCE_NOT_FOUND")
 
     def _no_such(self, resource_id: str) -> str:
-        return no_such(self._kind, resource_id, f"List{self._standard.plural.title()}")
+        return no_such(self._kind, resource_id, f"List{self.standard.plural.title()}")
 
     def _changed(self, stored: StoredResource) -> CallError:
         """Return the error for an update of an outdated version of the resource."""

@@ -263,30 +263,32 @@ class RunService:
 
 def _checked(run: Run, max_messages: int) -> tuple[Run, list[RunEvent]]:
     """Return the row and the events of an imported run, without its secrets. Raises CallError. Takes long."""
-    found = []
+    problems = []
     if not run.id or len(run.id) > _MAX_ID or not run.id.isprintable():
         text = (
             f"got {len(run.id)} characters, wanted the id of the run on the server that it comes from: "
             f"1 to {_MAX_ID} printable characters"
         )
-        found.append(BadField("run.id", text))
+        problems.append(BadField("run.id", text))
     for name, size in (
         ("messages", len(run.messages)),
         ("turns", len(run.turns)),
         ("scenario.max_messages", run.scenario.max_messages),
     ):
         if size > max_messages:
-            found.append(BadField(f"run.{name}", f"got {size}, wanted at most {max_messages}"))
+            problems.append(BadField(f"run.{name}", f"got {size}, wanted at most {max_messages}"))
     if run.status in (pb.RUN_STATUS_UNSPECIFIED, *UNFINISHED):
-        found.append(BadField("run.status", f"got {run.status}, wanted the status of a run that has ended"))
-    found += impossible_values(run, "run")
+        problems.append(
+            BadField("run.status", f"got {run.status}, wanted the status of a run that has ended")
+        )
+    problems += impossible_values(run, "run")
     for name in ("create_time", "start_time", "update_time", "complete_time"):
         try:
             microseconds(run, name, f"run.{name}")
         except CallError as problem:
-            found += problem.violations
-    if found := found or _contradictions(run):
-        raise refusal(found)
+            problems += problem.violations
+    if problems := problems or _contradictions(run):
+        raise refusal(problems)
     return split_run(_shown(run))
 
 

@@ -116,8 +116,8 @@ class SuiteService:
         if not message.HasField("open"):
             raise invalid("open", "missing; the first message must open the suite run")
         opened = message.open
-        if found := _problems(opened):
-            raise refusal(found)
+        if problems := _problems(opened):
+            raise refusal(problems)
         connector_pb = await self._connector(opened)
         connector = None if connector_pb is None else self._build(connector_pb)
         run, labels = _new_run(opened, connector_pb), dict(opened.labels)
@@ -346,10 +346,10 @@ class SuiteService:
 
 def _problems(opened: SuiteOpen) -> list[BadField]:
     """Return the invalid fields of a suite, except its connector and its evaluators."""
-    found = []
+    problems = []
 
     def note(field: str, text: str) -> None:
-        found.append(BadField(f"open.{field}", text))
+        problems.append(BadField(f"open.{field}", text))
 
     for name, most in (("suite_run_id", _MAX_RUN_ID), ("suite", _MAX_NAME), ("target", _MAX_NAME)):
         text = getattr(opened, name)
@@ -372,7 +372,7 @@ def _problems(opened: SuiteOpen) -> list[BadField]:
         note("max_concurrency", f"got {opened.max_concurrency}, wanted 0 to {_MAX_CONCURRENCY}")
     if opened.case_count < 0:
         note("case_count", f"got {opened.case_count}, wanted 0 or more")
-    return found
+    return problems
 
 
 def _check_may_use_secrets(principal: Principal) -> None:
