@@ -7,7 +7,7 @@ import asyncio
 import logging
 import ssl
 import stat
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -42,23 +42,24 @@ from evald_server.jsonschema.schema import close_workers
 from evald_server.judge.budget import Caller
 from evald_server.judge.configured_models import ConfiguredModels, build_models
 from evald_server.judge.llm_judge import judge_definition
+from evald_server.methods import handlers_of
 from evald_server.monitoring import HttpServer, Telemetry
 from evald_server.plugins import load_plugins
 from evald_server.remote.remotes import Remotes
-from evald_server.rpc import catalog, evaluate, registry, runs, suites
+from evald_server.rpc import evaluate
 from evald_server.rpc.admission import Admission
 from evald_server.rpc.batch import BatchService
 from evald_server.rpc.batching import CallBatcher
-from evald_server.rpc.connectors import ConnectorService
-from evald_server.rpc.experiments import ExperimentService
 from evald_server.rpc.gate import Gate
 from evald_server.rpc.health import HEALTH, REFLECTION, REFLECTION_ALPHA, Health, reflection_methods
 from evald_server.rpc.idempotency import IdempotencyStore
-from evald_server.rpc.personas import PersonaService
+from evald_server.rpc.kinds import ResourceKinds
 from evald_server.rpc.port import RpcPort
-from evald_server.rpc.scenarios import ScenarioService
+from evald_server.rpc.registry import CatalogService, RegistrationService
+from evald_server.rpc.runs import RunService
 from evald_server.rpc.server import Methods, RpcServer
 from evald_server.rpc.session import SessionService
+from evald_server.rpc.suites import SuiteService
 from evald_server.runs.runner import Runner
 from evald_server.scripts.build import build_scripts
 from evald_server.scripts.evaluator import code_definition
@@ -211,9 +212,7 @@ class App:
             max_runs=settings.max_runs,
             yield_to_calls=self._rpc.yield_to_calls,
         )
-        self._registrations = registry.RegistrationService(
-            self.remotes, connect_allowed=settings.remote_connect
-        )
+        self._registrations = RegistrationService(self.remotes, connect_allowed=settings.remote_connect)
         self._certificates = build_certificates(settings, self.telemetry)
         self._authenticator = build_authenticator(settings, self.telemetry)
         self._gate = Gate(
@@ -382,7 +381,7 @@ class App:
         self._health.set_serving(False)
         if self.settings.drain_delay:
             await asyncio.sleep(self.settings.drain_delay)
-        self._registrations.drain()
+        self._registrations.drain(self._rpc.end_stream)
         if self._beginning is not None:
             self._beginning.cancel()
         admission = self.admission
@@ -517,9 +516,13 @@ class App:
                 "EvaluateBatch": batches.evaluate_batch,
                 "ValidateSpecs": partial(evaluate.validate_specs, engine),
             },
-            catalog.NAME: catalog.CatalogService(self.registry).methods(),
-            registry.NAME: self._registrations.methods(),
             **stored,
+            **_handlers(
+                {
+                    "evald.v1.CatalogService": CatalogService(self.registry),
+                    "evald.plugin.v1.RegistryService": self._registrations,
+                }
+            ),
         }
         table = {name: rpc.service(name, methods) for name, methods in services.items()}
         table[evaluate.NAME] |= {
@@ -537,35 +540,20 @@ class App:
 
     def _stored_services(self, engine: Engine) -> dict[str, Methods]:
         """Return the services of resources, runs and suites, which check references to each other."""
-        max_messages = self.settings.max_messages
-        store = ResourceStore(self.database)
-        personas = PersonaService(store, self._connectors, self._judge_problem)
-        scenarios = ScenarioService(store, engine.planner, personas, max_messages)
-        connectors = ConnectorService(store, self._connectors)
-        experiments = ExperimentService(store, scenarios, personas, connectors)
-        run_service = runs.RunService(
-            RunStore(self.database),
-            self.runner,
-            engine,
-            self._judge_problem,
-            max_messages,
-            scenarios=scenarios,
-            personas=personas,
-            connectors=connectors,
-            experiments=experiments,
-        )
-        self.suites = suites.SuiteService(
+        store, max_messages = ResourceStore(self.database), self.settings.max_messages
+        resources = ResourceKinds(store, engine.planner, self._connectors, self._judge_problem, max_messages)
+        self.suites = SuiteService(
             SuiteStore(self.database),
             engine,
             self.admission,
             self.telemetry,
-            connectors,
+            resources,
             self.batch_processes,
             self._rpc.slices,
         )
-        resources = (personas, scenarios, connectors, experiments)
-        services = {one.service_name(): one.methods() for one in resources}
-        return services | {runs.NAME: run_service.methods(), suites.NAME: self.suites.methods()}
+        runs = RunService(RunStore(self.database), self.runner, engine, resources)
+        stored = _handlers({"evald.v1.RunService": runs, "evald.v1.SuiteService": self.suites})
+        return resources.services() | stored
 
     def _judge_available(self, available: bool) -> None:
         self.registry.set_state(JUDGE, State.ACTIVE if available else State.UNAVAILABLE)
@@ -598,6 +586,10 @@ class App:
             await asyncio.sleep(_LAG_PERIOD_SECONDS)
             self.telemetry.saturation.loop_lag(max(0.0, loop.time() - wanted))
             self.telemetry.fold()
+
+
+def _handlers(services: Mapping[str, object]) -> dict[str, Methods]:
+    return {name: handlers_of(name, service) for name, service in services.items()}
 
 
 def _abandon(started: Sequence[Any]) -> None:

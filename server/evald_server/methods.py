@@ -1,5 +1,6 @@
 """The methods of evald's services, by name and by type of request; the kinds of resources and their standard methods."""
 
+from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib import import_module
 from typing import Any, Final, NamedTuple, cast
@@ -11,6 +12,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from evald.convert import resources
 from evald.convert.json_shapes import Shape
+from evald.fields import snake
 
 
 class CalledMethod(NamedTuple):
@@ -47,6 +49,12 @@ def _taking(request: Descriptor) -> str:
     services = request.file.services_by_name.values()
     found = next(one for service in services for one in service.methods if one.input_type is request)
     return f"{found.containing_service.full_name}/{found.name}"
+
+
+def handlers_of(service: str, handler: object) -> dict[str, Callable[..., Awaitable[Any]]]:
+    """Return the handlers of a service by method: for StartRun the object's `start_run`. service: its full name."""
+    described = descriptor_pool.Default().FindServiceByName(service)
+    return {name: getattr(handler, snake(name)) for name in described.methods_by_name}
 
 
 class StandardMethods(NamedTuple):

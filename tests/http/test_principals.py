@@ -10,12 +10,13 @@ from urllib.parse import quote
 import pytest
 
 from evald.plugin.v1 import registry_service_pb2 as registry_pb2
+from evald.v1 import scenario_service_pb2
 from evald_server.auth.keys import add_key, new_key
 from evald_server.auth.principal import Role
 from evald_server.config import JudgePrice, JudgeSettings
 from evald_server.day_totals import SPENDING_FILE, read_totals, utc_day
 from evald_server.http import access
-from evald_server.rpc.scenarios import ScenarioService
+from evald_server.rpc.resources import ResourceService
 
 from ..auth.issuer import Issuer
 from ..auth.keyring import bearer, guarded, make_key
@@ -178,15 +179,16 @@ async def test_the_lists_of_one_principal_keep_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, begun, file = asyncio.Event(), 0, tmp_path / "keys.toml"
-    collect = ScenarioService.list_page
+    collect = ResourceService.list_page
 
-    async def slow(self: ScenarioService, request: Any) -> Any:
+    async def slow(self: ResourceService[Any], request: Any) -> Any:
         nonlocal begun
-        begun += 1
-        await read.wait()
+        if isinstance(request, scenario_service_pb2.ListScenariosRequest):
+            begun += 1
+            await read.wait()
         return await collect(self, request)
 
-    monkeypatch.setattr(ScenarioService, "list_page", slow)
+    monkeypatch.setattr(ResourceService, "list_page", slow)
     greedy, other = (dict(bearer(make_key(file, name, Role.CALLER))) for name in ("greedy", "other"))
     async with guarded(file, web="127.0.0.1:0") as live:
         lists = [asyncio.create_task(send(web(live), "GET", "/api/scenarios", greedy)) for _ in range(10)]

@@ -141,20 +141,6 @@ async def test_fields_that_the_server_does_not_know_are_not_stored(live: Live) -
     assert b"later" not in created.SerializeToString() + updated.SerializeToString()
 
 
-@pytest.mark.parametrize(
-    ("fields", "path"),
-    [
-        ({"connector": connector(base_url="a" * (1 << 20))}, "connector"),
-        ({"connector": connector(), "message": "a" * ((64 << 10) + 1)}, "message"),
-    ],
-    ids=["connector", "message"],
-)
-async def test_a_trial_of_too_much_is_refused(fields: dict[str, Any], path: str, live: Live) -> None:
-    asked = connectors_pb.TestConnectorRequest(**fields)
-    refused = await refusal(ConnectorServiceStub(live.channel).TestConnector(asked))
-    assert refused.fields == [path]
-
-
 SCENARIO_PROBLEMS: dict[str, tuple[dict[str, Any], str, str]] = {
     "no name": ({"name": ""}, "scenario.name", "Name is required"),
     "nothing to check": ({"evaluators": []}, "scenario", "Scenario must have evaluation criteria"),
