@@ -23,7 +23,7 @@ from evald_server.auth.keys import (
 )
 from evald_server.auth.principal import Role
 from evald_server.cli import main
-from evald_server.day_totals import FILE_NAME, DayTotals
+from evald_server.day_totals import SPENDING_FILE, DayTotals
 from evald_server.files import FileProblem
 
 Keys = Callable[..., "Done"]
@@ -345,13 +345,13 @@ def test_a_limit_that_cannot_be_is_refused(keys: Keys, limit: str, got: str, sai
 def test_what_is_used_up_today_is_listed_with_the_server_s_directory(keys: Keys, tmp_path: Path) -> None:
     for principal in ("ci", "idle"):
         assert keys("create", "--principal", principal, "--role", "caller").code == 0
-    totals = DayTotals(tmp_path / FILE_NAME)
+    totals = DayTotals(tmp_path / SPENDING_FILE)
     totals.add(["ci"], 1.25)
     totals.close()
     listed = json.loads(keys("list", "--json", "--data-dir", str(tmp_path)).out)
     assert [key["judgeUsdToday"] for key in listed] == [1.25, 0]
     assert "$1.25" in keys("list", "--data-dir", str(tmp_path)).out
     assert "today" not in keys("list", "--json").out
-    (tmp_path / FILE_NAME).write_text("[")
+    (tmp_path / SPENDING_FILE).write_text("[")
     done = keys("list", "--data-dir", str(tmp_path))
-    assert (done.code, FILE_NAME in done.err) == (2, True)
+    assert (done.code, SPENDING_FILE in done.err) == (2, True)

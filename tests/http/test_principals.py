@@ -13,7 +13,7 @@ from evald.plugin.v1 import registry_service_pb2 as registry_pb2
 from evald_server.auth.keys import add_key, new_key
 from evald_server.auth.principal import Role
 from evald_server.config import JudgePrice, JudgeSettings
-from evald_server.day_totals import FILE_NAME, read_totals, utc_day
+from evald_server.day_totals import SPENDING_FILE, read_totals, utc_day
 from evald_server.http import access
 from evald_server.rpc.scenarios import ScenarioService
 
@@ -99,7 +99,7 @@ async def test_a_principal_s_ceiling_for_judges_holds_over_http(tmp_path: Path) 
         assert b"JUDGE_BUDGET_EXCEEDED" in tried.body
         assert len(server.requests) == len(codes) - 1
         assert value(live.app.telemetry, "evald_principal_limited_total", limit="judge_usd_per_day") == 3
-    assert 0 < read_totals(tmp_path / "data" / FILE_NAME, utc_day())["ci"] <= 15
+    assert 0 < read_totals(tmp_path / "data" / SPENDING_FILE, utc_day())["ci"] <= 15
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from evald_server.app import App
 from evald_server.auth.keys import add_key, new_key
 from evald_server.auth.principal import Role
 from evald_server.config import JudgePrice, JudgeSettings, Settings
-from evald_server.day_totals import FILE_NAME, SERVER, read_totals, utc_day
+from evald_server.day_totals import SERVER, SPENDING_FILE, read_totals, utc_day
 from evald_server.engine.registry import State
 from evald_server.monitoring import Telemetry
 
@@ -167,7 +167,7 @@ async def test_a_principal_s_ceiling_stops_its_judges_and_nobody_else_s(tmp_path
         assert await code(again) == "JUDGE_BUDGET_EXCEEDED", "another key of the same principal"
         assert await code(other) == ""
         assert value(live.app.telemetry, "evald_principal_limited_total", limit="judge_usd_per_day") == 2
-    spent = read_totals(tmp_path / "data" / FILE_NAME, utc_day())
+    spent = read_totals(tmp_path / "data" / SPENDING_FILE, utc_day())
     assert 0 < spent["ci"] <= 15
     assert spent[SERVER] == pytest.approx(spent["ci"] + spent["other"])
 

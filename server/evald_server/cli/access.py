@@ -14,7 +14,7 @@ from typing import Final
 
 from evald_server.auth.keys import PREFIX, ApiKey, add_key, new_key, read_keys, revoke_key
 from evald_server.auth.principal import Role, limits_of
-from evald_server.day_totals import FILE_NAME, UNUSABLE, read_totals, utc_day
+from evald_server.day_totals import SPENDING_FILE, UNUSABLE, read_totals, utc_day
 from evald_server.dev_certificates import FILES, OpensslProblem, make_certificates
 from evald_server.files import FileProblem
 
@@ -83,7 +83,7 @@ def _list(args: argparse.Namespace, path: Path) -> int:
         return ExitCode.PASSED
     table = new_table(
         *("Key", "Principal", "Roles", "Types", "Limits"),
-        *([] if today is None else ["Judges today"]),
+        *(["Judges today"] if today is not None else []),
         *("State", "Expires", "Note"),
     )
     for key in keys:
@@ -93,7 +93,7 @@ def _list(args: argparse.Namespace, path: Path) -> int:
             ", ".join(key.roles),
             ", ".join(key.types),
             _limits(key),
-            *([] if today is None else [f"${today.get(key.principal, 0.0):.4g}"]),
+            *([f"${today.get(key.principal, 0.0):.4g}"] if today is not None else []),
             key.state(now),
             _date(key.expires) or "never",
             key.note,
@@ -119,10 +119,10 @@ _ACTIONS: Final = {"create": _create, "list": _list, "revoke": _revoke}
 
 
 def _today(data_dir: str | None) -> dict[str, float] | None:
-    """Return the cost of judges of today (UTC) by principal, as recorded by a server; None without a data directory."""
+    """Return the cost of judges today (UTC) by principal, as recorded by a server; None without a data directory."""
     if not data_dir:
         return None
-    path = Path(data_dir) / FILE_NAME
+    path = Path(data_dir) / SPENDING_FILE
     try:
         return read_totals(path, utc_day())
     except UNUSABLE:

@@ -9,7 +9,7 @@ from typing import Final
 from evald.fields import nearest
 from evald.strict_json import TooLarge, parse_json
 from evald_server.config import JudgeSettings, Settings
-from evald_server.day_totals import FILE_NAME, DayTotals
+from evald_server.day_totals import SPENDING_FILE, DayTotals
 from evald_server.redaction import Redactor
 
 from .budget import Budget, Caller
@@ -166,7 +166,7 @@ def build_models(
     if settings.data_dir is not None and (
         settings.judge_max_usd_per_day is not None or settings.authenticates
     ):
-        spent = DayTotals(settings.data_dir / FILE_NAME)
+        spent = DayTotals(settings.data_dir / SPENDING_FILE)
     cache: AnswerCache = MemoryCache(settings.judge_cache_bytes)
     if settings.data_dir is not None and settings.judge_cache_bytes:
         cache = DiskCache(settings.data_dir / "judge-cache.sqlite", settings.judge_cache_bytes)
