@@ -37,7 +37,7 @@ def utc_day() -> str:
 
 
 def read_totals(path: Path, day: str) -> dict[str, float]:
-    """Return the totals in a file, in US dollars by account; empty if the file is of another day.
+    """Return the totals in a file by account; empty if the file is of another day.
 
     Raises an exception of UNUSABLE for a file that cannot be used.
     """
@@ -55,13 +55,17 @@ def read_totals(path: Path, day: str) -> dict[str, float]:
 
 
 class DayTotals:
-    """Totals of the current day (UTC) in US dollars by account.
+    """Totals of the current day (UTC) by account.
 
-    path: JSON file that keeps the totals over a restart; None: no file. A separate thread replaces the whole file, and a
+    path: JSON file that keeps the totals over a restart; None: no file. A separate thread replaces the whole file. A
     crash may lose the last change. today: returns the current day.
     """
 
-    def __init__(self, path: Path | None = None, today: Callable[[], str] = utc_day) -> None:
+    def __init__(
+        self,
+        path: Path | None = None,
+        today: Callable[[], str] = utc_day,
+    ) -> None:
         self._path = path
         self._today = today
         self._lock = threading.Lock()

@@ -82,7 +82,7 @@ def _list(args: argparse.Namespace, path: Path) -> int:
         return ExitCode.PASSED
     table = new_table(
         *("Key", "Principal", "Roles", "Types", "Limits"),
-        *([] if today is None else ["Judges today"]),
+        *(["Judges today"] if today is not None else []),
         *("State", "Expires", "Note"),
     )
     for key in keys:
@@ -92,7 +92,7 @@ def _list(args: argparse.Namespace, path: Path) -> int:
             ", ".join(key.roles),
             ", ".join(key.types),
             _limits(key),
-            *([] if today is None else [f"${today.get(key.principal, 0.0):.4g}"]),
+            *([f"${today.get(key.principal, 0.0):.4g}"] if today is not None else []),
             key.state(now),
             _date(key.expires) or "never",
             key.note,

@@ -358,7 +358,7 @@ def _keys_options(keys: Parser) -> None:
     add_option(
         listed,
         "--data-dir DIR",
-        "the server's data directory; adds the cost of judges of today [EVALD_DATA_DIR]",
+        "the server's data directory; adds the cost of judges today [EVALD_DATA_DIR]",
     )
     add_option(listed, "--json", "as JSON")
     revoke = actions.add_parser("revoke", help="revoke a key: running servers refuse it within a second")
