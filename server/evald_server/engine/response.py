@@ -35,7 +35,9 @@ def fill_aggregated(pb: result_pb2.AggregatedEvaluation, run: EvaluationRun) -> 
 def unary_response(run: EvaluationRun, evaluation_id: str) -> evaluation_service_pb2.EvaluateUnaryResponse:
     """Return the response of a finished run."""
     response = evaluation_service_pb2.EvaluateUnaryResponse(evaluation_id=evaluation_id)
-    fill_aggregated(response.summary, run)
+    summary = response.summary
+    summary.CopyFrom(run.plan.template.aggregated)
+    _fill_finished(summary.results, summary, run)
     return response
 
 
