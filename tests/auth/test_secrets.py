@@ -76,7 +76,7 @@ FAULTS = {
     "keys: a key's name": Fault("keys.", keys='["keys"."evald_abcdefghijkl_{secret}"]'),
     "keys: a field's name": Fault("unknown; known", keys=KEY + '"evald_abcdefghijkl_{secret}" = 1'),
     "keys: note": Fault(
-        "contains an API key",
+        "without an API key",
         arguments=(
             *("keys", "create", "--keys-file", "none", "--principal", "p", "--role", "caller"),
             *("--note", "evald_abcdefghijkl_{secret}00000000001234abcd"),

@@ -49,8 +49,10 @@ def read_table(model: type[_M], table: object, place: str) -> _M:
 
 
 def explain(problem: ValidationError, model: type[BaseModel]) -> str:
-    """Return what is wrong with the first invalid field, and what was wanted; never a secret in it."""
-    error = problem.errors(include_url=False)[0]
+    """Return what is wrong with an invalid field, and what was wanted; never a secret in it."""
+    errors = problem.errors(include_url=False)
+    # An unknown field first: it may be the missing one with a mistake in its name.
+    error = next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
     if not error["loc"]:
         return str(error["ctx"]["error"]) if error["type"] == "value_error" else "wanted a table"
     field = str(error["loc"][0])[:_MAX_SHOWN]
