@@ -529,7 +529,7 @@ class App:
             "EvaluateUnary": evaluate.UnaryCalls(*evaluations).handler(),
             "Evaluate": evaluate.StreamCalls(*evaluations).handler(),
         }
-        self._health = Health(tuple(table), stored)
+        self._health = Health(tuple(table), stored, max(1, self.settings.max_calls // 8))
         self.database.on_change = lambda: self._health.set_degraded(bool(self.database.problem))
         table[HEALTH] = rpc.service(HEALTH, self._health.methods(), is_standard=True)
         if self.settings.reflection:

@@ -74,15 +74,14 @@ class WatchedFiles(Generic[_T]):
         is_known = states == self._states
         if is_known and not self._may_mend:
             return False
-        self._states = states
         try:
             self.content = self._read()
         except FileProblem as problem:
-            self._may_mend = isinstance(problem.__cause__, OSError)
+            self._states, self._may_mend = states, isinstance(problem.__cause__, OSError)
             if is_known and self._may_mend:
                 return False
             raise
-        self._may_mend = False
+        self._states, self._may_mend = states, False  # not after another exception: the file is read again
         return True
 
     def _settled(self) -> bool:

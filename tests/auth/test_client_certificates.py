@@ -501,6 +501,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "others may write it": (lambda path: path.chmod(0o666), "chmod 600"),
     "another key": (lambda path: path.write_text("denid = []\n" + CLIENT), "denid: unknown; known keys: clients, denied, principals"),
     "denied is a text": (lambda path: path.write_text('denied = "a"'), "denied: wanted a list"),
+    "a denied pattern": (lambda path: path.write_text('denied = ["spiffe://e/*"]'), "denied: wanted a list of"),
     "clients is a text": (lambda path: path.write_text('clients = "a"'), "clients: wanted tables"),
     "clients are texts": (lambda path: path.write_text('clients = ["a"]'), "clients[0]: wanted a table"),
     "no principal": (lambda path: path.write_text(CLIENT.replace("principal", "#")), "principal is missing"),

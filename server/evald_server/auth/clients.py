@@ -4,14 +4,14 @@ key."""
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Strict, StringConstraints, model_validator
 
 from evald_server.files import FileProblem, WatchedFiles
 
 from .files import read_table, read_toml
-from .principal import ClientNames, Limits, Name, Principal, Roles, Texts, Types, limits_of
+from .principal import ClientNames, Limits, Name, Principal, Roles, Types, limits_of
 from .refusals import denied
 
 # Stands for a principal's name: the limits of all tokens whose principals have none of their own.
@@ -25,8 +25,19 @@ def client_names(context: Mapping[str, Sequence[bytes]]) -> ClientNames | None:
     """
     if "x509_pem_cert" not in context:
         return None
-    names = (*context.get("peer_uri", ()), *context.get("peer_dns", ()))
-    return tuple(name.decode("utf-8", "replace") for name in names)
+    uris, hosts = context.get("peer_uri", ()), context.get("peer_dns", ())
+    names = [_name(name.decode("utf-8", "replace")) for name in (*uris, *hosts)]
+    return tuple(dict.fromkeys(names))
+
+
+def _name(san: str) -> str:
+    """Return a name as it is compared: a URI as it is, of a DNS name neither case nor a dot at the end count."""
+    return san if ":" in san else san.lower().removesuffix(".")
+
+
+_San: TypeAlias = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9*][\x21-\x29\x2b-\x7e]{0,2047}$"), AfterValidator(_name)
+]
 
 
 class _Client(BaseModel):
@@ -34,7 +45,7 @@ class _Client(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    san: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9*][\x21-\x29\x2b-\x7e]{0,2047}$")]
+    san: _San
     principal: Name
     roles: Roles
     types: Types = ()
@@ -55,7 +66,7 @@ class _Limited(Limits):
 class _File(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    denied: Texts = ()
+    denied: Annotated[tuple[_San, ...], Strict(strict=False)] = ()
     clients: list[Any] = []
     principals: list[Any] = []
 

@@ -62,5 +62,8 @@ def explain(problem: ValidationError, model: type[BaseModel]) -> str:
         case "extra_forbidden":
             known = sorted(name for name in model.model_fields if name != "id")
             return f"{field}: unknown; known keys: {', '.join(known)}"
-    got = f"got {str(error['input'])[:20]}, " if field in Limits.model_fields else ""
+    value = error["input"]
+    # Python writes no number of thousands of digits.
+    is_short = not isinstance(value, int) or abs(value) < 10**20
+    got = f"got {str(value)[:20]}, " if field in Limits.model_fields and is_short else ""
     return f"{field}: {got}wanted {WANTED[field]}"

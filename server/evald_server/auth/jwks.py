@@ -168,7 +168,7 @@ class JwksUrl:
         self._tried, self._wanted = now, False
         try:
             keys = await in_reader(partial(read_key_set, await self._fetch()))
-        except (OSError, ValueError) as problem:
+        except Exception as problem:  # noqa: BLE001 - whatever the fetch or the content raises, the keys grow old
             self._wanted = True
             self._count("failed")
             _log.error("jwt_jwks_url: %s; the previous keys stay in use for a day", problem)

@@ -44,7 +44,8 @@ _HEADER: Final = (
 
 def _to_seconds(value: object) -> object:
     """Return the Unix time of a time in TOML."""
-    if isinstance(value, datetime) and value.tzinfo is not None:
+    # At the ends of the calendar other time zones have years that cannot be written.
+    if isinstance(value, datetime) and value.tzinfo is not None and 2000 <= value.year < 9999:
         return value.timestamp()
     return value if isinstance(value, float) else None
 

@@ -27,7 +27,6 @@ Roles: TypeAlias = Annotated[tuple[Annotated[Role, Strict(strict=False)], ...], 
 Types: TypeAlias = Annotated[
     tuple[Annotated[str, StringConstraints(pattern=rf"^(?:{_TYPE})$")], ...], Strict(strict=False)
 ]
-Texts: TypeAlias = Annotated[tuple[str, ...], Strict(strict=False)]
 
 _TIME: Final = "a time with a time zone, such as 2027-01-31T12:00:00Z"
 

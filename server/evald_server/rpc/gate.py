@@ -99,6 +99,12 @@ class Gate(grpc.GenericRpcHandler):
             if message is grpc.aio.EOF:
                 text = "the call ended without a request message"
                 await refuse(context, CallError("UNREADABLE_MESSAGE", text))
+            if admitted is handler:
+                try:  # once more, because the message may come long after the headers
+                    self._caller(name, context, certificate)
+                except AccessDenied as problem:
+                    refusing: Any = self._refused(name, handler, problem)
+                    return await refusing.stream_stream(requests, context)
             return await (admitted.unary_unary or admitted.unary_stream)(message, context)
 
         if handler.response_streaming:
@@ -111,24 +117,13 @@ class Gate(grpc.GenericRpcHandler):
         name: of the method. certificate: of the connection.
         """
         handler = self._methods.get(name, self._unknown)
-        authenticator = self._authenticator
-        if authenticator is None or METHODS.get(name) is OPEN:
+        if self._authenticator is None or METHODS.get(name) is OPEN:
             return handler
-        metadata: Iterable[tuple[str, str | bytes]] = context.invocation_metadata() or ()
-        caller = (name, _authorization(metadata), certificate)
         task = asyncio.current_task()
         assert task is not None
         try:
-            principal = self._admitted.get(caller)
-            if principal is None:
-                principal = authenticator.authenticate(metadata, certificate, context.peer())
-                self._check_role(name, principal)
-                self._audit.used(name, principal)
-                if name in self._methods:
-                    if len(self._admitted) >= _MAX_ADMITTED:
-                        self._admitted.clear()
-                    self._admitted[caller] = principal
-            authenticator.passed(principal)
+            principal = self._caller(name, context, certificate)
+            self._authenticator.passed(principal)
             task.add_done_callback(self._limits.begin(principal))
         except AccessDenied as problem:
             return self._refused(name, handler, problem)
@@ -140,6 +135,22 @@ class Gate(grpc.GenericRpcHandler):
             OPEN_CALL.set(call)
             task.add_done_callback(self._streams.pop)
         return handler
+
+    def _caller(self, name: str, context: Context, certificate: ClientNames | None) -> Principal:
+        """Return the caller of a method, who has one of its roles. Raises AccessDenied."""
+        assert self._authenticator is not None
+        metadata: Iterable[tuple[str, str | bytes]] = context.invocation_metadata() or ()
+        caller = (name, _authorization(metadata), certificate)
+        principal = self._admitted.get(caller)
+        if principal is None:
+            principal = self._authenticator.authenticate(metadata, certificate, context.peer())
+            self._check_role(name, principal)
+            self._audit.used(name, principal)
+            if name in self._methods:
+                if len(self._admitted) >= _MAX_ADMITTED:
+                    self._admitted.clear()
+                self._admitted[caller] = principal
+        return principal
 
     def _check_role(self, method: str, principal: Principal) -> None:
         """Raise AccessDenied unless a principal has one of the roles that may call a method."""

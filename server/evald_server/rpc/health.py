@@ -30,7 +30,9 @@ class Health:
     then blocks all other watchers and the change to NOT_SERVING, and Check still returns SERVING.
     """
 
-    def __init__(self, services: Iterable[str], stored: Iterable[str] = ()) -> None:
+    def __init__(self, services: Iterable[str], stored: Iterable[str] = (), max_watches: int = 100) -> None:
+        """max_watches: more are refused, because strangers need no credentials for them."""
+        self._max_watches = max_watches
         self._stored = frozenset(stored)
         self._services = frozenset(("", *services))
         self._is_degraded = self._serving = False
@@ -61,6 +63,9 @@ class Health:
         return _Status(status=self._status(request.service))
 
     async def _watch(self, request: Any, stream: RpcStream) -> None:
+        if len(self._watchers) >= self._max_watches:
+            text = f"{self._max_watches} watches of the health are open, which is the limit; use Check"
+            raise CallError("TOO_MANY_STREAMS", text, limit=str(self._max_watches))
         changed, sent = asyncio.Event(), None
         self._watchers.add(changed)
         try:
