@@ -7,12 +7,13 @@ key of the arguments, and the whole a JSON text. What describes a tool (a name a
 
 import json
 import re
+from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from .fields import plain, snake
-from .reasoning import is_quoted
+from .reasoning import FENCE, is_between_backticks
 from .strict_json import TooLarge, parse_json
 
 # A caller's own data.
@@ -29,6 +30,9 @@ _SCHEMAS: Final = frozenset(
 _TOOL_WORDS: Final = frozenset(("tool", "function", "func", "fn"))
 _LISTS_OF_TOOLS: Final = frozenset(("tools", "functions", "definitions", "declarations"))
 _CALL_WORDS: Final = frozenset(("call", "calls", "called", "invocation", "invocations"))
+_DONE_WORDS: Final = _CALL_WORDS | {"used", "executed", "invoked"}
+_MOST_LEVELS: Final = 40
+_SHOWN_KEY: Final = 100
 # A name under one of these keys is that of a call if arguments are beside it.
 _NAMES: Final = ("name", "action", "method", "command", "type", "kind")
 # Types with the data of a call that are none, or announce one that is written elsewhere.
@@ -69,12 +73,12 @@ def call_shapes(data: Any, path: str = "") -> Iterator[CallShape]:
                 yield shape
             below = []
             for key, item in value.items():
-                path = f"{place}.{key}" if place else str(key)
+                path = f"{place}.{str(key)[:_SHOWN_KEY]}" if place else str(key)[:_SHOWN_KEY]
                 if not _may_hold_calls(str(key), shape):
                     continue
-                named = _named_by_key(str(key), item, place, path) if shape is None else None
-                if named is not None:
-                    yield named
+                named = _named_by_key(str(key), item, place, path) if shape is None else ()
+                if named:
+                    yield from named
                 elif isinstance(item, Mapping | list | tuple):
                     below.append((item, path))
                 elif isinstance(item, str) and snake(str(key)) not in TEXT_KEYS:
@@ -92,25 +96,36 @@ def call_shapes(data: Any, path: str = "") -> Iterator[CallShape]:
         waiting.extend(reversed(below))
 
 
-def _named_by_key(key: str, value: Any, place: str, path: str) -> CallShape | None:
-    """Return the call of which a value is all but its name, which is its key; None if it is none.
+def _named_by_key(key: str, value: Any, place: str, path: str) -> Sequence[CallShape]:
+    """Return the calls within a value if it is all of a call but the name, which is its key, or has calls of that kind.
 
-    The value has arguments and no name, or is one of several values in a mapping whose key speaks of calls.
+    Such a value has arguments and no name, or is one of several values in a mapping whose key speaks of calls.
     """
-    if not isinstance(value, Mapping) or call_shape(value, path) is not None:
-        return None
+    if not isinstance(value, Mapping):
+        return ()
     arguments = next((item for name, item in value.items() if snake(str(name)) in _ONLY_ARGUMENTS), None)
-    if isinstance(arguments, Mapping) and _is_among_tools(path) and all(map(_is_typed, arguments.values())):
-        return None  # a tool's parameters
+    speaks_of_calls = arguments is None and _speaks_of_calls(place)
+    if (arguments is None and not speaks_of_calls) or call_shape(value, path) is not None:
+        return ()
     if arguments is not None:
-        return CallShape(path, None, key, arguments, is_result=False)
-    words = snake(re.split(r"[.\]]", place)[-1]).split("_")
-    calls = (
+        if (
+            isinstance(arguments, Mapping)
+            and _is_among_tools(path)
+            and all(map(_is_typed, arguments.values()))
+        ):
+            return ()  # a tool's parameters
+        return [CallShape(path, None, key, arguments, is_result=False)]
+    return list(call_shapes(value, path)) or [CallShape(path, None, key, value, is_result=False)]
+
+
+def _speaks_of_calls(place: str) -> bool:
+    """Return whether the last key of a path is that of calls. False for paths deeper than messages are."""
+    if place.endswith("]") or place.count(".") > _MOST_LEVELS:
+        return False
+    words = snake(place.rpartition(".")[2]).split("_")
+    return (
         "calls" in words or "invocations" in words or ("call" in words and not _TOOL_WORDS.isdisjoint(words))
     )
-    if not calls or next(call_shapes(value, path), None) is not None:
-        return None
-    return CallShape(path, None, key, value, is_result=False)
 
 
 def _is_typed(value: Any) -> bool:
@@ -172,7 +187,7 @@ def call_shape(data: Mapping[Any, Any], path: str = "") -> CallShape | None:
         if key in ("function", "custom", "tool") and isinstance(value, Mapping):
             if _is_definition(value, f"{path}.{written}"):
                 return None
-            inner = call_shape(value, "inner")
+            inner = call_shape(value, f"{path}.inner") if not path.endswith(".inner.inner") else None
             name = value.get("name")
             if inner is not None:
                 tool, arguments, place = inner.name, inner.arguments, written
@@ -227,20 +242,26 @@ def is_call_type(kind: str) -> bool:
 
 
 def _is_definition(data: Mapping[Any, Any], path: str) -> bool:
-    """Return whether an object describes a tool: it has a schema, and no arguments.
+    """Return whether an object describes a tool: it has a schema, and no arguments, and is not among calls.
 
     A schema that says nothing may as well be arguments, except among tools or beside a description.
     """
     keys = {snake(str(key)): value for key, value in data.items()}
-    if any(is_arguments(key) and key != "parameters" for key in keys):
-        return False
-    if not _SCHEMAS.isdisjoint(keys):
-        return True
     schema = keys.get("parameters")
-    if isinstance(schema, list):
-        return bool(schema) and all(isinstance(item, Mapping) and "name" in item for item in schema)
-    if not isinstance(schema, Mapping):
+    has_schema = any(isinstance(keys[key], Mapping) for key in _SCHEMAS if key in keys)
+    if not (has_schema or isinstance(schema, Mapping | list)):
         return False
+    if any(is_arguments(key) and key != "parameters" for key in keys) or not _words(path).isdisjoint(
+        _DONE_WORDS
+    ):
+        return False
+    if has_schema:
+        return True
+    if isinstance(schema, list):
+        return bool(schema) and all(
+            isinstance(item, Mapping) and "name" in item and "value" not in item for item in schema
+        )
+    assert isinstance(schema, Mapping)
     properties = schema.get("properties")
     if properties and isinstance(properties, Mapping):
         return all(isinstance(item, Mapping | bool) for item in properties.values())
@@ -249,14 +270,20 @@ def _is_definition(data: Mapping[Any, Any], path: str) -> bool:
 
 
 def _is_among_tools(path: str) -> bool:
-    words = {word for key in re.split(r"[.\[\]]+", path) for word in snake(key).split("_")}
-    return not words.isdisjoint(_LISTS_OF_TOOLS) and words.isdisjoint(_CALL_WORDS)
+    words = _words(path)
+    return not words.isdisjoint(_LISTS_OF_TOOLS) and words.isdisjoint(_DONE_WORDS)
+
+
+def _words(path: str) -> set[str]:
+    """Return the words of the last keys of a path."""
+    return {word for key in re.split(r"[.\[\]]+", path[-300:]) for word in snake(key).split("_")}
 
 
 # Calls as models write them, which a server that is set up for the model turns into `tool_calls`.
 _MARKUP: Final = re.compile(
-    r"<tool_call>\s*+[{<]|<function_calls?>\s*+[{<]|<function=[\w.-]|<invoke name=|\[TOOL_CALLS\]\s*+[\[\w]|<\|python_tag\|>"
-    r"|<\|tool_calls?(?:_section)?(?:_begin)?\|>|<\uff5ctool\u2581calls?\u2581begin\uff5c>|to=functions\.[^<]*+<\|"
+    r"<tool_(?:call|use)>\s*+[{<]|<tool_call>\s*+[\w.-]{1,200}+\s*+<arg_key>|<function_calls?>\s*+[{<]|<function=[\w.-]"
+    r"|<invoke name=|\[TOOL_CALLS\]\s*+[\[\w]|<\|python_tag\|>|<\|tool_calls?(?:_section)?(?:_begin)?\|>"
+    r"|<\uff5ctool\u2581calls?\u2581begin\uff5c>|to=functions\.[^<]{0,200}+<\|"
 )
 
 
@@ -264,7 +291,16 @@ def has_call_markup(text: str) -> bool:
     """Return whether a model's text contains a call that its server did not parse, other than as quoted code."""
     if "<" not in text and "[TOOL" not in text:
         return False
-    return any(not is_quoted(text, markup) for markup in _MARKUP.finditer(text))
+    fences: list[int] | None = None
+    for markup in _MARKUP.finditer(text):
+        if is_between_backticks(text, markup):
+            continue
+        if fences is None:
+            fences = [fence.end() for fence in FENCE.finditer(text)]
+            fences = fences[: len(fences) // 2 * 2]  # the last one may have no end
+        if bisect(fences, markup.start()) % 2 == 0:
+            return True
+    return False
 
 
 def unread_calls(data: Any, messages: Iterable[Mapping[str, Any]], ids: Iterable[str] = ()) -> list[str]:
@@ -280,6 +316,13 @@ def unread_calls(data: Any, messages: Iterable[Mapping[str, Any]], ids: Iterable
     known = {*ids, *call_ids(messages)}
     names = {call.name for call in calls if call.name is not None}
     results = any(message.get("role") == "tool" for message in messages)
+    read: Counter[tuple[str | None, str, bool]] = (
+        Counter()
+    )  # by name or any name, arguments, and whether it has an id
+    for call in calls:
+        arguments = _json(call.arguments)
+        for name in {call.name, None}:
+            read[name, arguments, call.id is not None] += 1
     unread: list[str] = []
     times: Counter[tuple[str, str | None, str]] = Counter()
     for shape in shapes:
@@ -292,12 +335,9 @@ def unread_calls(data: Any, messages: Iterable[Mapping[str, Any]], ids: Iterable
         # The same call may be written in several places, but not oftener in one of them than it was read.
         where = _place(shape.path), shape.name, _json(shape.arguments)
         times[where] += 1
-        same = sum(
-            (shape.id is None or call.id is None)
-            and shape.name in (None, call.name)
-            and where[2] == _json(call.arguments)
-            for call in calls
-        )
+        same = read[shape.name, where[2], False]
+        if shape.id is None:
+            same += read[shape.name, where[2], True]
         if times[where] > same:
             unread.append(shape.path)
     return unread

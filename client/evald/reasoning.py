@@ -14,7 +14,8 @@ _BLANK: Final = r"[\s\ufeff\u200b]*+"
 _NAME: Final = r"(think|thinking|reasoning)"
 _OPENING: Final = re.compile(rf"{_BLANK}<\s*+{_NAME}(?:\s[^<>]*+|/)?>", re.IGNORECASE)
 _TAG: Final = re.compile(rf"<\s*+(/?)\s*+{_NAME}(?:\s[^<>]*+|/)?>", re.IGNORECASE)
-_FENCE: Final = re.compile(r"^[ \t]*(?:```|~~~)", re.MULTILINE)
+FENCE: Final = re.compile(r"^[ \t]*(?:```|~~~)", re.MULTILINE)
+"""Where a fenced block begins or ends."""
 
 _HARMONY_START: Final = re.compile(rf"{_BLANK}<\|(?:start|channel)\|>")
 # The prompt ended within a message, so that the text begins with the rest of it.
@@ -92,23 +93,27 @@ def _closing(text: str, position: int, name: str) -> re.Match[str] | None:
 def _split_rest(text: str) -> SplitText | None:
     """Split a text whose opening tag or first header was part of the prompt."""
     tag = _TAG.search(text)
-    if tag is not None and tag[1] and not is_quoted(text, tag):
+    if tag is not None and tag[1] and not _is_quoted(text, tag):
         rest = text[tag.end() :]
         more = split_reasoning(rest) if _OPENING.match(rest) else None
         if more is None:
             return SplitText(_joined([text[: tag.start()]]), rest.lstrip())
         return SplitText(_joined([text[: tag.start()], more.reasoning]), more.answer)
     end = _HARMONY_REST.search(text)
-    if end is not None and not is_quoted(text, end):
+    if end is not None and not _is_quoted(text, end):
         rest_of = _split_harmony(text[end.start() + len("<|end|>") :])
         return SplitText(_joined([text[: end.start()], rest_of.reasoning]), rest_of.answer)
     return None
 
 
-def is_quoted(text: str, found: re.Match[str]) -> bool:
+def _is_quoted(text: str, markup: re.Match[str]) -> bool:
     """Return whether markup is quoted: within a fenced block, or directly between backticks."""
-    around = text[max(0, found.start() - 1) : found.start()], text[found.end() : found.end() + 1]
-    return around == ("`", "`") or len(_FENCE.findall(text, 0, found.start())) % 2 == 1
+    return is_between_backticks(text, markup) or len(FENCE.findall(text, 0, markup.start())) % 2 == 1
+
+
+def is_between_backticks(text: str, markup: re.Match[str]) -> bool:
+    """Return whether markup stands directly between backticks."""
+    return text[max(0, markup.start() - 1) : markup.start()] == "`" == text[markup.end() : markup.end() + 1]
 
 
 def _split_harmony(text: str) -> SplitText:

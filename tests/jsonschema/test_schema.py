@@ -613,6 +613,7 @@ def test_nullable_true_accepts_null(schema: Any, valid: list[Any], invalid: list
         {"$ref": "#/$defs/a", "$defs": {"a": {"description": "x"}}},
         {"type": ["string", "number", "boolean", "null", "array", "object"]},
         {"not": {"not": {}}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {}}},
         *({"pattern": ".*"}, {"pattern": "^"}, {"pattern": "a*$"}, {"$ref": "#a", "$anchor": "a"}),
         {
             "anyOf": [

@@ -181,12 +181,15 @@ async def test_an_assertion_that_becomes_a_metric_meanwhile_passes_no_item() -> 
         return failed("no")
 
     async with serving([definition("strict", fail_and_become_a_metric)], batch_processes=0) as live:
-        messages = await live.batch([opened(spec("strict")), items("x", "y")])
+        sent = items("x", "y", "z")
+        sent.items[2].context.scenario.instructions = "be kind"  # which may add an evaluator
+        messages = await live.batch([opened(spec("strict")), sent])
     answers = {answer.item_id: answer for message in messages for answer in message.answers}
     assert answers["i0"].summary.verdict == Verdict.FAILED
-    assert "its type is a metric now" in answers["i1"].error.message
+    for item_id in ("i1", "i2"):
+        assert "its type is a metric now" in answers[item_id].error.message
     summary = messages[-1].summary
-    assert (summary.passed_count, summary.failed_count, summary.error_count) == (0, 1, 1)
+    assert (summary.passed_count, summary.failed_count, summary.error_count) == (0, 1, 2)
 
 
 async def test_many_batches_together_take_no_longer_turns_of_the_event_loop_than_one() -> None:

@@ -80,6 +80,18 @@ UNREAD: dict[str, tuple[Messages, str]] = {
         of("invoked", {"name": "refund", "parameters": {"type": "object"}}),
         "messages[1].invoked",
     ),
+    "calls written like definitions": (
+        of("calls", [{"name": "refund", "description": "Give it back.", "parameters": {}}]),
+        "messages[1].calls[0]",
+    ),
+    "a list of named parameters": (
+        of("invocations", [{"name": "refund", "parameters": [{"name": "amount", "value": 3}]}]),
+        "messages[1].invocations[0]",
+    ),
+    "markup after a block without an end": (
+        of("content", "Done.\n```\nx\n<tool_call>refund\n<arg_key>a</arg_key>"),
+        "messages[1].text",
+    ),
     "JSON text": (of("raw", json.dumps(SHAPES[:1])), "messages[1].raw[0]"),
     "markup": (
         of("content", 'Done. <tool_call>\n{"name": "refund", "arguments": {}}\n</tool_call>'),

@@ -201,9 +201,11 @@ async def test_an_assertion_that_becomes_a_metric_meanwhile_passes_no_case() -> 
     assert (await bench.play(a_case(trials=[["bad"]]))).verdict == FAILED
     bench.registry.remove("judge")
     bench.registry.register(definition("judge", lambda _ctx: measured(1), Kind.METRIC), Origin.PLUGIN)
-    result = await bench.play(a_case(trials=[["bad"]]))
-    assert result.verdict == ERROR
-    assert "its type is a metric now" in result.reason
+    own = a_case(trials=[["bad"]], options=EvaluateOptions(fail_fast=True).SerializeToString())
+    for case in (a_case(trials=[["bad"]]), own):
+        result = await bench.play(case)
+        assert result.verdict == ERROR
+        assert "its type is a metric now" in result.reason
 
 
 async def test_options_of_a_case_replace_those_of_the_suite_even_if_all_are_defaults() -> None:

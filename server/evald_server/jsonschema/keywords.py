@@ -75,10 +75,11 @@ _CONDITIONAL: Final = frozenset(
 
 _MAX_UNKNOWN: Final = 20
 _MAX_STEPS: Final = 10_000
+_MAX_PATTERN: Final = 1024
 
 
 # JavaScript's flags and x, which other languages have.
-_LITERAL: Final = re.compile(r"\s*/((?:\\.|\[(?:\\.|[^\]])*\]|[^/\\\[])+)/([dgimsuvxy]*)\s*", re.DOTALL)
+_LITERAL: Final = re.compile(r"\s*/((?:\\.|\[(?:\\.|[^\]\\])*+\]|[^/\\\[])++)/([dgimsuvxy]*)\s*", re.DOTALL)
 
 
 def literal_problem(pattern: str) -> str:
@@ -205,6 +206,7 @@ class _Vacuity:
         self._draft = draft
         self._open: set[int] = set()  # schemas being examined
         self._steps = 0
+        self._anchors: dict[str, Any] | None = None
 
     def holds(self, schema: Any) -> bool:
         if not isinstance(schema, dict):
@@ -249,7 +251,8 @@ class _Vacuity:
             case "minContains" | "maxContains":
                 return "contains" not in schema or key == "minContains"
             case "$ref" | "$dynamicRef" | "$recursiveRef":
-                target = resolve(self._root, value) or self._anchored(value)
+                target = resolve(self._root, value)
+                target = self._anchored(value) if target is None else target
                 return target is not None and self.holds(target)
             case "type":
                 return isinstance(value, list) and set(value) >= _ALL_TYPES
@@ -277,18 +280,25 @@ class _Vacuity:
 
     def _anchored(self, reference: Any) -> Any:
         """Return the schema with the anchor of a reference within the document; None if there is none."""
-        anchors = ("$anchor", "$dynamicAnchor") if "draft-0" not in self._draft else ()
-        name = reference[1:] if isinstance(reference, str) and reference.startswith("#") else None
-        schemas = (each for _, each in subschemas(self._root) for key in anchors if each.get(key) == name)
-        return next(schemas, None) if name else None
+        if "draft-0" in self._draft or not isinstance(reference, str) or not reference.startswith("#"):
+            return None
+        if self._anchors is None:
+            self._anchors = {
+                schema[key]: schema
+                for _, schema in subschemas(self._root)
+                for key in ("$anchor", "$dynamicAnchor")
+                if isinstance(schema.get(key), str)
+            }
+        return self._anchors.get(reference[1:])
 
     @staticmethod
     def _is_idle_pattern(pattern: Any) -> bool:
         options = re2.Options()
         options.log_errors = False
         try:
-            return isinstance(pattern, str) and matches_every_text(
-                pattern, re2.compile(pattern.encode(), options)
-            )
+            # `matches_every_text` takes the square of the length, and knows no quotations.
+            if not isinstance(pattern, str) or len(pattern) > _MAX_PATTERN or "\\Q" in pattern:
+                return False
+            return matches_every_text(pattern, re2.compile(pattern.encode(), options))
         except re2.error:
             return False

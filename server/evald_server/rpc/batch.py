@@ -190,7 +190,10 @@ class _Batch:
 
     def _plan_of(self, item: wire_pb2.BatchItem) -> Plan:
         if item.evaluators or item.context.HasField("scenario"):
-            return self._engine.plan(item.evaluators or self._specs, self._options, item.context)
+            plan = self._engine.plan(item.evaluators or self._specs, self._options, item.context)
+            if not item.evaluators and self._began is not None:
+                check_kinds(self._began, plan)
+            return plan
         return self._shared_plan()
 
     def _shared_plan(self) -> Plan:
