@@ -18,9 +18,6 @@ _VERIFIED_SECONDS: Final = 60.0
 _MAX_SUBJECT: Final = 255
 _ROLES: Final = frozenset(Role)
 
-# Maximum time that a stream may continue after its token has expired.
-_STREAM_SECONDS: Final = 3600.0
-
 # Maximum invalid tokens per second from one address: more than that is an attack. A verification takes 50 to 190 us of
 # the event loop. Valid tokens have no limit: after a change of keys, all callers behind a busy proxy are verified at
 # once.
@@ -89,7 +86,7 @@ class TokenVerifier:
         # Until the first fetch nobody knows whether a restored lease's key is still in the set.
         if self.source.was_read and principal.key_id not in ids:
             raise denied("its key was removed from the key set", principal)
-        if principal.expires is not None and self._now() >= principal.expires + _STREAM_SECONDS:
+        if principal.expires is not None and self._now() >= principal.expires + _LEEWAY_SECONDS:
             raise denied("expired", principal)
 
     def _read(self, token: str, keys: KeySet) -> Principal:
