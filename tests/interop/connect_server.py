@@ -52,7 +52,7 @@ class _Access(WebAccess):
 class _ConformanceService:
     """The suite's service, with the interface of evald's gate."""
 
-    def admit(self, method: str, metadata: Any, certificate: Any, peer: str) -> Any:
+    def admit(self, method: str, context: Any, certificate: Any) -> Any:
         """Return the handler of a call."""
         name = method.rpartition("/")[2]
         if name == "ServerStream":
