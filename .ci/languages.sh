@@ -29,6 +29,6 @@ say() {
 }
 
 say
-# 25 minutes: beside other steps, with nothing downloaded before, 15 were not enough on two busy cores.
-PYTEST_TIMEOUT=1500 timeout --foreground --signal=INT 1500 .ci/pytest.sh .venv/bin -m interop tests/languages
+# 40 minutes: beside other steps, with nothing downloaded before, two busy cores take 23.
+PYTEST_TIMEOUT=2400 timeout --foreground --signal=INT 2400 .ci/pytest.sh .venv/bin -m interop tests/languages
 say
