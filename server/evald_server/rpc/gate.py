@@ -4,7 +4,6 @@ gRPC asks the gate for the handler of each call. An interceptor would cost 6 % o
 """
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -25,8 +24,6 @@ from evald_server.auth.roles import METHODS, OPEN
 from evald_server.call_errors import CallError
 
 from .server import Context, Handler, RpcServer, RpcStream, refuse
-
-_log = logging.getLogger("evald.auth")
 
 # Changed keys, tokens and certificates take effect within a second for new calls.
 _RELOAD_SECONDS: Final = 0.5
