@@ -31,7 +31,10 @@ _TOOL_WORDS: Final = frozenset(("tool", "function", "func", "fn"))
 _LISTS_OF_TOOLS: Final = frozenset(("tools", "functions", "definitions", "declarations"))
 _CALL_WORDS: Final = frozenset(("call", "calls", "called", "invocation", "invocations"))
 _DONE_WORDS: Final = _CALL_WORDS | {"used", "executed", "invoked"}
+# Messages have 32 levels. Deeper data, of agents' whole answers, are not looked into by names.
 _MOST_LEVELS: Final = 40
+# Levels of `function` and the like around a call. Each level is looked into from those above it.
+_MOST_WRAPPERS: Final = 2
 _SHOWN_KEY: Final = 100
 # A name under one of these keys is that of a call if arguments are beside it.
 _NAMES: Final = ("name", "action", "method", "command", "type", "kind")
@@ -73,16 +76,17 @@ def call_shapes(data: Any, path: str = "") -> Iterator[CallShape]:
                 yield shape
             below = []
             for key, item in value.items():
-                path = f"{place}.{str(key)[:_SHOWN_KEY]}" if place else str(key)[:_SHOWN_KEY]
-                if not _may_hold_calls(str(key), shape):
+                name = str(key)
+                if not _may_hold_calls(name, shape):
                     continue
-                named = _named_by_key(str(key), item, place, path) if shape is None else ()
+                path = f"{place}.{name[:_SHOWN_KEY]}" if place else name[:_SHOWN_KEY]
+                named = _named_by_key(name, item, place, path) if shape is None else ()
                 if named:
                     yield from named
                 elif isinstance(item, Mapping | list | tuple):
                     below.append((item, path))
-                elif isinstance(item, str) and snake(str(key)) not in TEXT_KEYS:
-                    below.extend((parsed, path) for parsed in _parsed(item))
+                elif isinstance(item, str) and snake(name) not in TEXT_KEYS:
+                    below.append((_parsed(item), path))
             if value.get("type") == "document":
                 continue
         elif isinstance(value, list | tuple):
@@ -154,15 +158,14 @@ TEXT_KEYS: Final = frozenset(
 """Keys in snake_case that have the text of a message."""
 
 
-def _parsed(text: str) -> Iterator[Any]:
-    """Yield the object or list that is written as a JSON text."""
-    if text[:1] in ("{", "[") or text[:1].isspace():
-        try:
-            data = parse_json(text)
-        except (ValueError, TooLarge):
-            return
-        if isinstance(data, dict | list):
-            yield data
+def _parsed(text: str) -> Any:
+    """Return what is written as a JSON text that may be an object or a list; None if there is none."""
+    if text[:1] not in ("{", "[") and not text[:1].isspace():
+        return None
+    try:
+        return parse_json(text)
+    except (ValueError, TooLarge):
+        return None
 
 
 def _may_hold_calls(key: str, shape: CallShape | None) -> bool:
@@ -172,10 +175,13 @@ def _may_hold_calls(key: str, shape: CallShape | None) -> bool:
     return shape is None or not (is_arguments(key) or key in _RESULTS or key in ("function", "custom"))
 
 
-def call_shape(data: Mapping[Any, Any], path: str = "") -> CallShape | None:
+def call_shape(
+    data: Mapping[Any, Any], path: str = "", *, wrappers: int = _MOST_WRAPPERS
+) -> CallShape | None:
     """Return the call that an object itself is; None if it is none.
 
-    path: "" for a message, whose type and ids are not those of a call.
+    path: "" for a message, whose type and ids are not those of a call. wrappers: how many levels of keys such as
+    `function` are looked into.
     """
     kind = data.get("type", data.get("part_kind"))
     kind = snake(kind) if isinstance(kind, str) else ""
@@ -187,7 +193,7 @@ def call_shape(data: Mapping[Any, Any], path: str = "") -> CallShape | None:
         if key in ("function", "custom", "tool") and isinstance(value, Mapping):
             if _is_definition(value, f"{path}.{written}"):
                 return None
-            inner = call_shape(value, f"{path}.inner") if not path.endswith(".inner.inner") else None
+            inner = call_shape(value, f"{path}.inner", wrappers=wrappers - 1) if wrappers else None
             name = value.get("name")
             if inner is not None:
                 tool, arguments, place = inner.name, inner.arguments, written
@@ -316,9 +322,8 @@ def unread_calls(data: Any, messages: Iterable[Mapping[str, Any]], ids: Iterable
     known = {*ids, *call_ids(messages)}
     names = {call.name for call in calls if call.name is not None}
     results = any(message.get("role") == "tool" for message in messages)
-    read: Counter[tuple[str | None, str, bool]] = (
-        Counter()
-    )  # by name or any name, arguments, and whether it has an id
+    # By name or, as None, any name; by arguments; by whether the call has an id.
+    read: Counter[tuple[str | None, str, bool]] = Counter()
     for call in calls:
         arguments = _json(call.arguments)
         for name in {call.name, None}:
